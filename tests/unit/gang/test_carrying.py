@@ -6,6 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
+from tests.kit import gang_bed
 from tests.kit.builders import make_record, metric
 from tests.kit.gang_bed import FABRIC, Bed, Died, Fault, build
 
@@ -368,3 +369,33 @@ def test_a_search_by_another_network_is_not_clean(tmp_path):
     ]
     assert {one["verdict"] for one in entries} == {"missing"}
     assert all("not over the expected network" in one["reason"] for one in entries)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_job_that_fails_is_searched_only_where_a_node_was_lost(tmp_path, monkeypatch, lost):
+    gang = build(4, 1, rack=0, noise=0.0)
+    gang.bad[gang.nodes[2]] = Fault("crash")
+    bed = Bed(tmp_path, gang, stages=("mine",))
+    if lost:
+        made = gang_bed.record_of
+
+        def with_loss(run, node, stage, result):
+            record = made(run, node, stage, result)
+            record["environment"]["gang"]["lost"] = "node-003"
+            return record
+
+        monkeypatch.setattr(gang_bed, "record_of", with_loss)
+    bed.go()
+    assert bool(bed.document["searches"]) == lost
+    assert (bed.round_names == ["all"]) != lost
+    assert "PASS" not in ({bed.verdicts()["node-003"]} if lost else bed.others())
+
+
+def test_members_have_the_labels_by_which_jobs_order_them(tmp_path):
+    gang = build(2, 1, rack=0, noise=0.0)
+    bed = Bed(tmp_path, gang, labels={gang.nodes[0]: {"rack": "r1", "row": "b"}})
+    bed.go()
+    schemas.validate("gangs", bed.document, what="gangs")
+    run = bed.below("all").read_run()
+    schemas.validate("run", run, what="run")
+    assert [member.get("labels") for member in run["gangs"]["all"]["members"]] == [{"rack": "r1"}, None]

@@ -54,7 +54,18 @@ MISTAKES = [
     ("timeout_seconds: 600", "name: twice", "17: not YAML: the key 'name' stands twice"),
     ("steps:", "steps: [", "7: not YAML: "),
     ("schema: gpuval.job/1", "schema: gpuval.jobs/1", "1: schema: "),
+    ("image: training", "most_nodes: 4", "3: most_nodes: is for jobs of several nodes: add nodes: gang"),
+    ("    creates: x", "    once: true", "9: steps[0].once: is for jobs of several nodes: add nodes: gang"),
+    ("image: training", "nodes: gang\nleast_nodes: 4\nmost_nodes: 3", "5: most_nodes: 3 is less than least_nodes, 4"),
+    ("image: training", "nodes: gang\norder: rak", "4: order: 'rak' is none of inventory, rack, physical_host; is it"),
+    ("timeout_seconds: 600", "timeout_seconds: 0\nnodes: gang", "17: timeout_seconds: nodes that wait for each other"),
 ]  # fmt: skip
+
+
+def test_a_step_is_either_the_first_nodes_or_launched_on_all(tmp_path):
+    steps = [{"name": "train", "run": "true", "once": True, "launcher": "torchrun"}]
+    _job, (problem,) = document.examine(jobs.write(tmp_path, nodes="gang", steps=steps))
+    assert problem.endswith("steps[0].once: a step with a launcher runs on all nodes: remove one of the two")
 
 
 def test_a_job_is_read_with_its_defaults(tmp_path):

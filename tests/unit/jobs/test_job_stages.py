@@ -38,6 +38,21 @@ def test_a_job_is_a_stage_of_the_plan(tmp_path):
     assert [step.name for step in packed(declared["mine"]).steps] == ["clone", "convert", "train"]
 
 
+def test_a_job_of_several_nodes_is_a_stage_of_their_gang(tmp_path):
+    alone = jobs.write(tmp_path, name="alone")
+    first = {"name": "clone", "run": "true", "once": True}
+    train = {"name": "train", "run": ["train.py"], "launcher": "torchrun"}
+    both = jobs.write(tmp_path, name="both", nodes="gang", steps=[first, train], least_nodes=3, order="rack")
+    assert list(stages.workloads([alone, both])) == ["alone"]
+    (name,) = together = stages.workloads([alone, both], together=True)
+    assert name == "both"
+    assert together["both"]["retry"] == []
+    job = packed(together["both"])
+    assert job.gang == {"least": 3, "most": 0, "gpus_per_node": 0, "order": "rack", "join_seconds": 300}
+    assert [(step.once, step.launcher) for step in job.steps] == [(True, "none"), (False, "torchrun")]
+    assert stages.names([alone, both]) == ["alone", "both"]
+
+
 def test_the_pattern_of_performance_is_that_of_the_runner():
     assert PERFORMANCE.pattern == stages.PERFORMANCE
 

@@ -21,7 +21,7 @@ from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
-from gpuval_workloads.gang import forwarding, launching, members, processes, ssh_server
+from gpuval_workloads.gang import forwarding, joining, launching, members, processes, ssh_server
 
 from tests.kit.gang_channel import free_port
 from tests.kit.needs import needs_deepspeed, needs_programs
@@ -110,10 +110,10 @@ def test_ranks_are_given_all_that_the_stage_was_given():
         ["OFI_NCCL_PROTOCOL", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD", "ROCR_VISIBLE_DEVICES", "PT_HPU_LAZY_MODE",
          "SHARP_COLL_LOG_LEVEL", "HF_HOME", "PATH", "HOME", "MY_OWN"], "a b='c'",
     )  # fmt: skip
-    token = {program.TOKEN_VARIABLE: "5ecret"}
+    token = {joining.TOKEN_VARIABLE: "5ecret"}
     odd = {"QUOTED": '{"a": 1}', "LINES": "a\nb", "BACK": "a\\"}
     given, kept_back = ssh_server.passed(
-        {**declared, **others, **token, **odd, "USER": "x", "SSH_CONNECTION": "y"}, program.TOKEN_VARIABLE
+        {**declared, **others, **token, **odd, "USER": "x", "SSH_CONNECTION": "y"}, joining.TOKEN_VARIABLE
     )
     assert given == {**declared, **others}
     assert kept_back == ["BACK", "LINES", "QUOTED"]

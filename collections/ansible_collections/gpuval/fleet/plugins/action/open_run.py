@@ -19,6 +19,7 @@ from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plan
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.settings import SHIPPED_STAGES
 from ..plugin_utils.store import guard
 
 
@@ -37,6 +38,16 @@ class ActionModule(RunAction):
                 "(gpuval_hosts, --limit), or use `make validate`"
             )
         together = options["gang_stages"] if len(hosts) >= LEAST else []
+        jobs = [stage for stage in options["gang_stages"] if stage not in SHIPPED_STAGES]
+        if (
+            jobs
+            and not together
+            and (not options["limit"] or {*options["profile_stages"]} <= {plans.FACTS, plans.IMAGE})
+        ):
+            raise run_folder.RunError(
+                f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {len(hosts)}: choose more "
+                "(gpuval_hosts, --limit), or leave the job out of gpuval_jobs"
+            )
         # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
         left_alone = bool(options["limit"] and options["gang_stages"] and not together)
         profile = plans.with_datasets(

@@ -37,11 +37,12 @@ def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
         raise AnsibleFilterError(str(error)) from error
 
 
-def job_workloads(files, skip, force, images: dict, environment: dict) -> dict[str, dict]:
-    """Declarations of the stages of jobs, by name."""
+def job_workloads(files, skip, force, images: dict, environment: dict, together: bool = False) -> dict[str, dict]:
+    """Declarations of the stages of jobs, by name: of those that nodes run by themselves, or `together`."""
     paths = [project_path(file) for file in stages.listed(files)]
     try:
-        return stages.workloads(paths, stages.listed(skip), stages.listed(force), images, environment)
+        chosen = stages.listed(skip), stages.listed(force)
+        return stages.workloads(paths, *chosen, images, environment, together=together)
     except stages.JobError as error:
         raise AnsibleFilterError(str(error)) from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -43,31 +42,33 @@ from .config import RANKS, CollectivesConfig, Config, parse_arguments
 from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
 from .forwarding import Forwarder
 from .host.checks import HostChecks
+from .joining import (
+    FAREWELL_SECONDS,
+    KEY_FILE,
+    OUTSIDE,
+    OUTSIDE_SECONDS,
+    check_port,
+    keys_folder,
+    serve_ssh,
+    token_of,
+)
 from .launching import (
     OUTPUT_FOLDER,
-    PATH_VARIABLE,
     DeepSpeedLauncher,
     Stopper,
     beats_of,
-    check_blanks,
     check_deepspeed,
     hostfile,
     put,
     torchrun_place,
 )
 from .members import Gang, from_environment
-from .network import interface_of, own_address
+from .network import interface_environment, own_address
 from .progress import progress, progress_printer
-from .ssh_server import SshServer, client, passed, user
+from .ssh_server import SshServer, client, user
 
-TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
-KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 #: Networks that need no RDMA device.
 OVER_TCP = ("Socket", "gloo")
-OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
-FAREWELL_SECONDS = 60.0
-#: For the last message of a member that a signal ends: KILL follows after 10 s.
-OUTSIDE_SECONDS = 7.0
 #: Torchrun's ranks have ended by then; a wait for other ranks inside PyTorch ignores signals.
 HARD_SECONDS = 30.0
 LOGOUT_SECONDS = 10.0
@@ -148,12 +149,7 @@ def _environment(
         "OMP_NUM_THREADS": str(max(1, available_cores() // gang.own.slots)),
         "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would take what it finds
     }
-    interface = interface_of(address)
-    is_own_name = address != gang.own.address  # often a host's own name is 127.0.1.1, unreachable for others
-    if interface and not (is_own_name and interface == "lo"):
-        defaults["GLOO_SOCKET_IFNAME"] = interface
-        if accelerator.kind == "cuda":
-            defaults["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    defaults |= interface_environment(gang, address, with_nccl=accelerator.kind == "cuda")
     kept = {name: value for name, value in defaults.items() if name not in environ}
     count = {"GPUVAL_GPU_COUNT": str(gang.own.slots)} if accelerator.is_gpu else {}
     return {**kept, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
@@ -170,7 +166,7 @@ def _take_part(
     described: dict,
 ) -> None:
     """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
-    _check_port(gang)
+    check_port(gang, gang.port, "gpuval_gang_port")
     limits = Limits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
@@ -185,7 +181,7 @@ def _take_part(
         bring.update(work.begin(stack))
         bring["host"] = checks.begin(stack)
         stopper = Stopper(work.stop)
-        token = _token(os.environ)
+        token = token_of(os.environ)
         channel = stack.enter_context(
             ControlChannel(
                 gang, token, limits, lambda: beats_of(folder, gang), stopper, bring, MemberRecords.of().ended
@@ -244,36 +240,6 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: 
         channel.end(str(error), FAREWELL_SECONDS, weight=CAUSE)
     else:
         channel.end(str(error), FAREWELL_SECONDS)
-
-
-def _check_port(gang: Gang) -> None:
-    """Raise ``WorkloadFailure`` if the port of the rendezvous is occupied: the ranks would fail unclearly."""
-    if not gang.is_leader:
-        return
-    try:
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("", gang.port))  # as PyTorch does
-    except OSError as error:
-        raise WorkloadFailure(
-            f"port {gang.port} of {gang.own.node}, the rendezvous of the ranks, cannot be used: {error.strerror}; "
-            "find the process (ss -ltnp), or set gpuval_gang_port"
-        ) from None
-
-
-def _token(environ: Mapping[str, str]) -> str:
-    """The secret of the gang's control channel. Raises ``WorkloadFailure`` if there is none."""
-    if environ.get(TOKEN_VARIABLE):
-        return environ[TOKEN_VARIABLE]
-    path = _keys(environ) / "token"
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
-
-
-def _keys(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get(KEYS_VARIABLE) or "/opt/gpuval/ssh")
 
 
 def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
@@ -340,31 +306,16 @@ class _OverSsh:
 
     def __init__(self, gang: Gang, folder: Path, module: str) -> None:
         self._gang, self._folder, self._module = gang, folder, module
-        self._keys = _keys(os.environ)
+        self._keys = keys_folder(os.environ)
         self._launcher: DeepSpeedLauncher | None = None
         self.server: SshServer | None = None
 
     def begin(self, stack: ExitStack) -> dict:
-        check_blanks(self._folder, self._keys, sys.executable)
         if self._module:
             check_deepspeed(self._gang)
             stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
-        processes.adopt_orphans()
-        os.environ[PATH_VARIABLE] = os.environ.get("PYTHONPATH", "")
-        public = self._keys / "id_ed25519.pub"
-        try:
-            key = public.read_text(encoding="utf-8")
-        except OSError as error:
-            raise WorkloadFailure(
-                f"the run's key {public} cannot be read ({error.strerror}): make keys brings it"
-            ) from None
-        given, kept_back = passed(os.environ, TOKEN_VARIABLE)
-        if kept_back:
-            print(f"not passed to ranks over SSH because of quotes or line ends: {', '.join(kept_back)}", flush=True)
-        server = SshServer(self._gang, self._folder / "ssh", key, given)
-        stack.callback(processes.end_all)
-        self.server = stack.enter_context(server)
-        return {"host_key": server.host_key}
+        self.server = serve_ssh(self._gang, self._folder, self._keys, stack)
+        return {"host_key": self.server.host_key}
 
     def stop(self) -> None:
         if self._launcher:
@@ -386,7 +337,7 @@ class _OverSsh:
     def ssh_options(self, brought: list[dict]) -> list[str]:
         """Return how the leader reaches the members' servers."""
         host_keys = [theirs["host_key"] for theirs in brought]
-        return client(self._gang, self._folder, self._keys / "id_ed25519", host_keys)
+        return client(self._gang, self._folder, self._keys / KEY_FILE, host_keys)
 
     def _is_over(self) -> bool:
         """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""

@@ -73,10 +73,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why the gang ended before its work was done; ``node`` names the member at fault, None where it is not known."""
+    """Why the gang ended before its work was done; ``node`` names the member at fault, None where it is not known.
+
+    ``lost``: it no longer answers, rather than having reported a failure.
+    """
 
     node: str | None
     message: str
+    lost: bool = False
 
 
 class Beginning:
@@ -122,6 +126,8 @@ class ControlChannel:
         self._brought: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
         self._theirs: dict[int, dict[int, tuple[Beat, str]]] = {}
+        self._arrived: dict[str, dict[int, str]] = {}
+        self._words: dict[str, str] = {}
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joined, self._over, self._left = threading.Event(), threading.Event(), threading.Event()
         self._max_line = MAX_LINE + MAX_BROUGHT * len(gang.members)
@@ -150,6 +156,17 @@ class ControlChannel:
         if not self._joined.is_set():
             raise StoppedError(Stop(None, f"the gang did not come together within {self._limits.join_seconds:g} s"))
         return [self._brought[index] for index in range(len(self._gang.members))]
+
+    def arrive(self, name: str, word: str = "") -> None:
+        """Report that this member has come to a meeting point; the leader's ``word`` is for all."""
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._send_arrival(name, word), self._loop)
+
+    def met(self, name: str) -> str | None:
+        """The leader's word once all members have come there, else None. Raises ``StoppedError``."""
+        if self._stop:
+            raise StoppedError(self._stop)
+        return self._words.get(name)
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
         """Report that this member is done (None) or failed, and wait until all are done, at most so many seconds.
@@ -221,7 +238,7 @@ class ControlChannel:
         beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
         while True:
             if self._stop:
-                await self._send_last({"kind": "stop", "node": self._stop.node, "message": self._stop.message})
+                await self._send_last({"kind": "stop", **vars(self._stop)})
                 return
             have_all_ended = len(self._ended) == len(self._gang.members)
             if have_all_ended and not self._broken:
@@ -237,7 +254,7 @@ class ControlChannel:
             for index, heard in self._heard.items():
                 if index not in self._ended and now - heard > self._limits.silence_seconds:
                     silence = f" was lost: no heartbeat for {now - heard:.0f} s"
-                    self._end_with(_stop_for([self._gang.members[index]], silence))
+                    self._end_with(_stop_for([self._gang.members[index]], silence, lost=True))
             if self._broken and now - self._broken[0][1] >= GRACE_SECONDS:
                 self._end_with(self._culprit(now))
             elif not self._stop and not self._ended:
@@ -250,7 +267,8 @@ class ControlChannel:
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
         ]
         if weight == EFFECT and silent:
-            return _stop_for([self._gang.members[silent[0]]], " was lost: no heartbeat since the others failed")
+            words = " was lost: no heartbeat since the others failed"
+            return _stop_for([self._gang.members[silent[0]]], words, lost=True)
         return stop
 
     def _look(self, watch: Watch, beginning: Beginning, seconds: float) -> None:
@@ -291,11 +309,13 @@ class ControlChannel:
                 self._heard[index] = time.monotonic()
                 if message["kind"] == "beat":
                     self._theirs[index] = {int(place): (Beat(**beat), state) for place, beat, state in message["beats"]}
+                elif message["kind"] == "arrived":
+                    await self._add_arrival(index, str(message["name"]))
                 elif message["kind"] == "end":
                     self._add_end(index, message)
         except _BrokenError as error:
             if index is not None and index not in self._ended and not self._over.is_set():
-                self._broke(CAUSE, _stop_for([self._gang.members[index]], f" was lost: {error}"))
+                self._broke(CAUSE, _stop_for([self._gang.members[index]], f" was lost: {error}", lost=True))
         except asyncio.CancelledError:
             pass  # this member is leaving; asyncio of Python 3.11 would print it
         finally:
@@ -313,6 +333,14 @@ class ControlChannel:
         if not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
             raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
+
+    async def _add_arrival(self, index: int, name: str, word: str = "") -> None:
+        """Once all are there, the leader's word goes to all."""
+        arrived = self._arrived.setdefault(name, {})
+        arrived[index] = word
+        if len(arrived) == len(self._gang.members):
+            await self._send_all({"kind": "met", "name": name, "word": arrived[0]})
+            self._words[name] = arrived[0]
 
     def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
         self._ended[index] = dict(message)
@@ -379,7 +407,7 @@ class ControlChannel:
             beating.cancel()
         except _BrokenError as error:
             if not self._over.is_set():
-                self._end_with(_stop_for([leader], f", the leader, was lost: {error}"))
+                self._end_with(_stop_for([leader], f", the leader, was lost: {error}", lost=True))
         finally:
             writer.close()
 
@@ -396,12 +424,21 @@ class ControlChannel:
             self._brought = dict(enumerate(_unpacked(message["brought"], self._max_line)))
             self._joined.set()
         elif message["kind"] == "stop":
-            self._end_with(Stop(message["node"], str(message["message"])))
+            self._end_with(Stop(message["node"], str(message["message"]), bool(message.get("lost"))))
+        elif message["kind"] == "met":
+            self._words[str(message["name"])] = str(message["word"])
         elif message["kind"] == "over":
             self._over.set()
         return message["kind"] in ("stop", "over")
 
     # All members.
+
+    async def _send_arrival(self, name: str, word: str) -> None:
+        if self._gang.is_leader:
+            await self._add_arrival(0, name, word)
+        elif 0 in self._writers:
+            with suppress(_BrokenError):  # the reader sees it too
+                await _send(self._writers[0], {"kind": "arrived", "name": name})
 
     async def _send_end(self, message: str | None, weight: int, node: str | None) -> None:
         report = {"kind": "end", "message": message, "weight": weight, "node": node}
@@ -462,9 +499,9 @@ def _name(member: Member) -> str:
     return f"{member.node} ({member.address})"
 
 
-def _stop_for(members: Sequence[Member], words: str) -> Stop:
+def _stop_for(members: Sequence[Member], words: str, *, lost: bool = False) -> Stop:
     """Why the gang ended, in words that follow the members' names; of several none is at fault alone."""
-    return Stop(members[0].node if len(members) == 1 else None, _names(members) + words)
+    return Stop(members[0].node if len(members) == 1 else None, _names(members) + words, lost)
 
 
 def _names(members: Sequence[Member]) -> str:

@@ -125,8 +125,11 @@ class DeepSpeedLauncher:
         self._gang, self._folder, self._ssh_options = gang, folder, ssh_options
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, module: str, arguments: Sequence[str]) -> None:
-        """Start the module on all members. Raises ``WorkloadFailure`` where what it needs is not there."""
+    def start(self, module: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start the module on all members; return the launcher's process.
+
+        Raises ``WorkloadFailure`` where what it needs is not there.
+        """
         if not shutil.which("pdsh"):
             raise WorkloadFailure(
                 "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"
@@ -153,6 +156,7 @@ class DeepSpeedLauncher:
         )
         put(script, text)
         self._process = subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
+        return self._process
 
     def poll(self) -> int | None:
         """Return its exit code; None while it runs."""

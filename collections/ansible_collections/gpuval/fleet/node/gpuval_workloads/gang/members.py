@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 GANG_VARIABLE = "GPUVAL_GANG"
@@ -15,11 +15,15 @@ MAX_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """One node: its name in the inventory, the address at which the others reach it, its processes."""
+    """One node: its name in the inventory, the address at which the others reach it, its processes.
+
+    ``labels``: of the inventory, those by which a job may order its nodes.
+    """
 
     node: str
     address: str
     slots: int
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,10 @@ def parse(text: str) -> Gang:
     """Return the gang of a document. Raises ``ValueError`` that says what is wrong with it."""
     try:
         document = json.loads(text)
-        members = tuple(Member(str(m["node"]), str(m["address"]), int(m["slots"])) for m in document["members"])
+        members = tuple(
+            Member(str(m["node"]), str(m["address"]), int(m["slots"]), dict(m.get("labels", {})))
+            for m in document["members"]
+        )
         numbers = (int(document[key]) for key in ("index", "port", "ssh_port"))
         gang = Gang(str(document["name"]), members, *numbers)
     except (KeyError, TypeError, ValueError) as error:

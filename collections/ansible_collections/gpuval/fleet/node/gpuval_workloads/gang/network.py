@@ -57,6 +57,15 @@ def interface_of(address: str) -> str | None:
     return held[0] if held else None
 
 
+def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[str, str]:
+    """Return variables that hold gloo, and NCCL where there is one, to the interface with this member's address."""
+    interface = interface_of(address)
+    is_own_name = address != gang.own.address  # often a host's own name is 127.0.1.1, unreachable for others
+    if not interface or (is_own_name and interface == "lo"):
+        return {}
+    return {"GLOO_SOCKET_IFNAME": interface, **({"NCCL_SOCKET_IFNAME": f"={interface}"} if with_nccl else {})}
+
+
 def network_of(address: str, others: Iterable[str]) -> str | None:
     """Return the network of an address of this host, ``10.0.0.0/24``, widened until it has the others as well.
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
@@ -37,7 +38,12 @@ def main() -> int:
     for name, text in job.files.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
-    return JobRun(job, folder, Path(os.environ[RESULT_FILE_VARIABLE])).run()
+    result = Path(os.environ[RESULT_FILE_VARIABLE])
+    if job.gang:
+        from .together import GangRun
+
+        return GangRun(job, folder, result).run()
+    return JobRun(job, folder, result).run()
 
 
 class JobRun:
@@ -49,25 +55,32 @@ class JobRun:
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._collected: dict[str, Any] = {**{key: [] for key in LISTS}, **{key: {} for key in MAPPINGS}}
         self._handed_over = False
+        self._message = ""
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
+        return self._work()
+
+    def _work(self) -> int:
         skipped = []
         for index, step in enumerate(self._job.steps, start=1):
-            reason = self._why_not(step)
+            reason = "chosen by gpuval_job_skip or a SKIP_ variable" if step.skip else self._why_not(step)
             if reason:
                 skipped.append(step.name)
                 print(f"== step {step.name} skipped: {reason}", flush=True)
-                continue
-            code = self._step(step, f"step {step.name} ({index} of {len(self._job.steps)})")
-            if code:
-                return code
+            else:
+                code = self._step(step, f"step {step.name} ({index} of {len(self._job.steps)})")
+                if code:
+                    return code
+            if not step.skip:
+                self._after(step)
         return self._finish(skipped)
 
+    def _after(self, step: Step) -> None:
+        """A step is done here."""
+
     def _why_not(self, step: Step) -> str:
-        if step.skip:
-            return "chosen by gpuval_job_skip or a SKIP_ variable"
         if step.creates and not step.force and (self._folder / step.creates).exists():
             return f"{step.creates} exists; gpuval_job_force runs it all the same"
         return ""
@@ -103,9 +116,7 @@ class JobRun:
         if step.force:
             variables["GPUVAL_JOB_FORCE"] = "1"
         try:
-            process = subprocess.Popen(
-                step.command, cwd=self._folder, env=variables, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+            process = self._start(step, variables)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             print(f"{step.command[0]}: {reason}: does the image have it?", file=sys.stderr, flush=True)
@@ -113,25 +124,49 @@ class JobRun:
         self._process = process
         late = False
         try:
-            process.wait(step.timeout_seconds or None)
+            self._await(process, step.timeout_seconds or None)
         except subprocess.TimeoutExpired:
             late = True
-            _stop(process)
+            self._stop(process)
         self._process = None
-        _signal(process.pid, signal.SIGKILL)  # what it left running
+        send_signal(process.pid, signal.SIGKILL)  # what it left running
         code = process.returncode
         return (128 - code if code < 0 else code), late
 
+    def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return self._popen(step.command, variables)
+
+    def _popen(self, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, cwd=self._folder, env=dict(variables), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def _await(self, process: subprocess.Popen[bytes], seconds: Optional[float]) -> None:
+        """Wait for the end of a step. Raises ``TimeoutExpired``."""
+        process.wait(seconds)
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        """End a step by TERM, then by KILL."""
+        send_signal(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+            return
+        send_signal(process.pid, signal.SIGKILL)
+        process.wait()
+
     def _end(self, number: int, _frame: object) -> None:
         """The stage is ended: so is the step, and the runner waits for both."""
+        self._end_step()
+        os._exit(128 + number)
+
+    def _end_step(self) -> None:
         if self._process is not None:
             pid = self._process.pid
-            _signal(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < deadline and _lives(pid):
                 time.sleep(0.1)
-            _signal(pid, signal.SIGKILL)
-        os._exit(128 + number)
+            send_signal(pid, signal.SIGKILL)
 
     def _finish(self, skipped: list[str]) -> int:
         job = self._job
@@ -155,6 +190,7 @@ class JobRun:
         return EXIT_FAILURE
 
     def _write(self, state: str, message: str) -> None:
+        self._message = message
         write_atomically(self._file, json.dumps({**self._collected, "state": state, "message": message}) + "\n")
 
     def _stamp(self) -> tuple[int, ...]:
@@ -194,17 +230,7 @@ def _identity(item: Any) -> str:
     return json.dumps(item)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a step by TERM, then by KILL."""
-    _signal(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_SECONDS)
-        return
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _signal(group: int, number: int) -> None:
+def send_signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -9,7 +9,8 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 VARIABLE = "GPUVAL_JOB"
 MAX_BYTES = 4 << 20
@@ -25,17 +26,21 @@ class Step:
     creates: str
     skip: bool
     force: bool
+    once: bool = False
+    launcher: str = "none"
 
 
 @dataclass(frozen=True)
 class Job:
-    """``figures``: whether its output must have some; ``csv``: the file that must."""
+    """``figures``: whether its output must have some; ``csv``: the file that must; ``gang``: how several nodes run it
+    together, empty for a job on each node by itself."""
 
     name: str
     files: Mapping[str, str]
     steps: tuple[Step, ...]
     figures: bool
     csv: str
+    gang: Mapping[str, Any] = field(default_factory=dict)
 
 
 def unpack(text: str) -> Job:
@@ -52,12 +57,15 @@ def unpack(text: str) -> Job:
     return Job(steps=steps, **document)
 
 
-def environment(job: Job, given: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The environment of all steps on a node by itself: names that scripts for many nodes read mean this node alone."""
+def environment(
+    job: Job, given: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of all steps. Names that scripts for many nodes read mean this node alone, or the nodes that
+    ``together`` describes."""
     gpus = given.get("GPUVAL_GPU_COUNT", "")
     processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
     node = given.get("GPUVAL_NODE", "localhost")
-    identifier = f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"
+    identifier = identifier_of(job, given)
     alone = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": MASTER_PORT,
@@ -73,4 +81,10 @@ def environment(job: Job, given: Mapping[str, str], folder: str) -> dict[str, st
         "RANK_0_FQDN": "127.0.0.1",
     }
     kept = {name: value for name, value in given.items() if name != VARIABLE}
-    return {**alone, **kept, "GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}
+    place = {**alone, **(together or {})}
+    return {**place, **kept, "GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}
+
+
+def identifier_of(job: Job, given: Mapping[str, str]) -> str:
+    """The run and the job."""
+    return f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"

@@ -15,6 +15,7 @@ from ..core.parent_process import AbandonedError
 from ..judge import sku_catalogue
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
+from ..runs.settings import SHIPPED_STAGES
 from . import document as gang_document
 from . import evidence, forming, keys, rounds
 from .forming import Candidate
@@ -139,7 +140,13 @@ class Gangs:
             "formed_at": run_folder.now(),
             "gangs": {
                 name: [
-                    {"node": one.node, "address": one.address, "slots": one.slots, "vendor": vendors[one.node]}
+                    {
+                        "node": one.node,
+                        "address": one.address,
+                        "slots": one.slots,
+                        "vendor": vendors[one.node],
+                        **({"labels": labels} if (labels := ordering(one.labels)) else {}),
+                    }
                     for one in members
                 ]
                 for name, members in formation.gangs.items()
@@ -202,7 +209,11 @@ class Gangs:
         return wanted, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
-        """By gang its first failed or missing required check of these stages."""
+        """By gang its first failed or missing required check of these stages.
+
+        Of jobs only what a lost node made fail: a search measures the network, not what a user's program does.
+        """
+        stages = [stage for stage in stages if stage in SHIPPED_STAGES or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
         found: dict[str, str] = {}
         for name, members in self.document["gangs"].items():
@@ -211,6 +222,13 @@ class Gangs:
                 if check:
                     found.setdefault(name, f"{member['node']} {check['name']}: {check['reason']}"[:MAX_REASON])
         return found
+
+    def _lost(self, stage: str) -> bool:
+        """Whether members report that they lost one of them in a stage."""
+        played = (item["name"] for item in self.document["rounds"] if item["kind"] != gang_document.SEARCH)
+        below = (gang_document.round_folder(self.folder, name) for name in played)
+        found = (evidence.records(one, stage).values() for one in below if one.run_file.exists())
+        return any(rounds.lost(record) for records in found for record in records)
 
     def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """Search all these gangs by rounds of small groups, until each search is conclusive or reaches a limit."""
@@ -388,6 +406,11 @@ def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, 
         software={what: properties[what] for what in SAME_VERSIONS if properties.get(what)},
         proven=node["sku"] != AUTO or has_accelerator(node),
     )
+
+
+def ordering(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels by which jobs order their nodes."""
+    return {name: labels[name] for name in ("rack", "physical_host") if labels.get(name)}
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:

@@ -90,7 +90,12 @@ def round_run(
     for gang, members in gangs.items():
         listed[gang] = {
             "members": [
-                {"node": member["node"], "address": address(run_id, member), "slots": member["slots"]}
+                {
+                    "node": member["node"],
+                    "address": address(run_id, member),
+                    "slots": member["slots"],
+                    **({"labels": member["labels"]} if "labels" in member else {}),
+                }
                 for member in members
             ],
             "port": ports.rendezvous,
@@ -190,6 +195,12 @@ def has_joined(record: Mapping[str, Any]) -> bool:
     """Whether the member reports that all members joined with the same software, and that the ranks started."""
     gang = record["environment"].get("gang")
     return record["state"] == "success" or (isinstance(gang, Mapping) and gang.get("joined") is True)
+
+
+def lost(record: Mapping[str, Any]) -> bool:
+    """Whether the member reports that another one no longer answered."""
+    gang = record["environment"].get("gang")
+    return isinstance(gang, Mapping) and bool(gang.get("lost"))
 
 
 def figure(record: Mapping[str, Any], name: str) -> float | None:

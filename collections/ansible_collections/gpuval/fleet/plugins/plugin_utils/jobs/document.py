@@ -23,6 +23,16 @@ MAX_COPIED_BYTES = 512 << 10
 MAX_VALUES = 20_000
 #: Set by the runner or the steps' program.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
+GANG = "gang"
+NONE = "none"
+#: How a gang runs a job: what a file says, what the program on the node reads, and the default.
+GANG_KEYS = {
+    "least_nodes": ("least", 2),
+    "most_nodes": ("most", 0),
+    "gpus_per_node": ("gpus_per_node", 0),
+    "order": ("order", "inventory"),
+    "join_seconds": ("join_seconds", 300),
+}
 
 
 class JobError(GpuvalError, ValueError):
@@ -38,11 +48,14 @@ class Step:
     timeout_seconds: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
     creates: str = ""
+    once: bool = False
+    launcher: str = NONE
 
 
 @dataclass(frozen=True)
 class Job:
-    """One file. ``files`` has the texts of those beside it by name, ``stage`` the keys that a stage has, too."""
+    """One file. ``files`` has the texts of those beside it by name, ``stage`` the keys that a stage has, too. ``gang``
+    says how several nodes run it together, and is empty for a job on each node by itself."""
 
     path: Path
     name: str
@@ -53,6 +66,7 @@ class Job:
     patterns: tuple[Mapping[str, str], ...] = ()
     output: tuple[str, ...] = ()
     csv: str = ""
+    gang: Mapping[str, Any] = field(default_factory=dict)
     stage: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,6 +146,7 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
             yield ("steps", index, "name"), f"two steps are called {step['name']}"
         if not str(step["run"] if isinstance(step["run"], str) else step["run"][0]).strip():
             yield ("steps", index, "run"), "it is empty"
+    yield from _gang_doubts(document)
     places: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [((), document)]
     places += [(("steps", index), step) for index, step in enumerate(document["steps"])]
     for place, part in places:
@@ -158,6 +173,24 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
                 ("results", "patterns", index, "pattern"),
                 "has no group 'value': write (?P<value>...) around the number",
             )
+
+
+def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
+    """What is wrong with the keys of jobs of several nodes."""
+    if document.get("nodes") != GANG:
+        alone = "is for jobs of several nodes: add nodes: gang"
+        yield from (((key,), alone) for key in GANG_KEYS if key in document)
+        for index, step in enumerate(document["steps"]):
+            yield from ((("steps", index, key), alone) for key in ("once", "launcher") if key in step)
+        return
+    least, most = document.get("least_nodes", 2), document.get("most_nodes")
+    if most is not None and most < least:
+        yield ("most_nodes",), f"{most} is less than least_nodes, {least}"
+    if document.get("timeout_seconds") == 0:
+        yield ("timeout_seconds",), "nodes that wait for each other need a limit: set more than 0"
+    for index, step in enumerate(document["steps"]):
+        if step.get("once") and step.get("launcher", NONE) != NONE:
+            yield ("steps", index, "once"), "a step with a launcher runs on all nodes: remove one of the two"
 
 
 def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple[tuple[int, ...], str]]]:
@@ -194,8 +227,15 @@ def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> J
         patterns=tuple(results.get("patterns", ())),
         output=tuple(results.get("output", ())),
         csv=results.get("csv", ""),
+        gang=_gang(document),
         stage={key: document[key] for key in (*own, *times) if key in document},
     )
+
+
+def _gang(document: Mapping[str, Any]) -> dict[str, Any]:
+    if document.get("nodes") != GANG:
+        return {}
+    return {name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}
 
 
 def _step(step: Mapping[str, Any]) -> Step:
@@ -207,6 +247,8 @@ def _step(step: Mapping[str, Any]) -> Step:
         timeout_seconds=float(step.get("timeout_seconds", 0)),
         environment=_texts(step.get("environment", {})),
         creates=step.get("creates", ""),
+        once=step.get("once", False),
+        launcher=step.get("launcher", NONE),
     )
 
 

@@ -38,16 +38,19 @@ def workloads(
     force: Iterable[str] = (),
     images: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
+    *,
+    together: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
 
-    Raises JobError.
+    Those that nodes run by themselves, or ``together``. Raises JobError.
     """
     found = problems(paths, skip, force, images, environment)
     if found:
         raise JobError("; ".join(found))
     jobs = [document.read(Path(path)) for path in paths]
-    return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in jobs}
+    chosen = [job for job in jobs if bool(job.gang) == together]
+    return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in chosen}
 
 
 def names(paths: Iterable[str | Path]) -> list[str]:
@@ -100,6 +103,7 @@ def declaration(
     owed = job.steps[-1].name not in skipped
     return {
         "needs": ["facts", "image"],
+        **({"retry": []} if job.gang else {}),
         **job.stage,
         "workload": job.name,
         "command": ["{python}", "-m", "gpuval_workloads.job"],
@@ -138,6 +142,7 @@ def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
             "files": dict(job.files),
             "figures": bool(job.patterns or job.output) and result_of_all,
             "csv": job.csv if result_of_all else "",
+            "gang": dict(job.gang),
             "steps": [
                 {
                     "name": step.name,
@@ -145,6 +150,8 @@ def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
                     "timeout_seconds": step.timeout_seconds,
                     "environment": dict(step.environment),
                     "creates": step.creates,
+                    "once": step.once,
+                    "launcher": step.launcher,
                     "skip": step.name in skip,
                     "force": step.name in force,
                 }

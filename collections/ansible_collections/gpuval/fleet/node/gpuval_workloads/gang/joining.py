@@ -1,0 +1,77 @@
+"""What a member needs to join its gang: the token, the keys, a free port, an SSH server for ranks started elsewhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..common.result import WorkloadFailure
+from . import processes
+from .launching import PATH_VARIABLE, check_blanks
+from .members import Gang
+from .ssh_server import SshServer, passed
+
+TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
+KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
+KEY_FILE = "id_ed25519"
+OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
+FAREWELL_SECONDS = 60.0
+#: For the last message of a member that a signal ends: KILL follows after 10 s.
+OUTSIDE_SECONDS = 7.0
+
+
+def check_port(gang: Gang, port: int, setting: str) -> None:
+    """Raise ``WorkloadFailure`` if the port of the rendezvous is occupied: the ranks would fail unclearly."""
+    if not gang.is_leader:
+        return
+    try:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("", port))  # as PyTorch does
+    except OSError as error:
+        raise WorkloadFailure(
+            f"port {port} of {gang.own.node}, the rendezvous of the ranks, cannot be used: {error.strerror}; "
+            f"find the process (ss -ltnp), or set {setting}"
+        ) from None
+
+
+def token_of(environ: Mapping[str, str]) -> str:
+    """The secret of the gang's control channel. Raises ``WorkloadFailure`` if there is none."""
+    if environ.get(TOKEN_VARIABLE):
+        return environ[TOKEN_VARIABLE]
+    path = keys_folder(environ) / "token"
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
+
+
+def keys_folder(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get(KEYS_VARIABLE) or "/opt/gpuval/ssh")
+
+
+def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServer:
+    """Start the member's SSH server until ``stack`` is left, which ends all that it started.
+
+    Raises ``WorkloadFailure`` for what is missing.
+    """
+    check_blanks(folder, keys, sys.executable)
+    processes.adopt_orphans()
+    os.environ[PATH_VARIABLE] = os.environ.get("PYTHONPATH", "")
+    public = keys / f"{KEY_FILE}.pub"
+    try:
+        key = public.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WorkloadFailure(
+            f"the run's key {public} cannot be read ({error.strerror}): make keys brings it"
+        ) from None
+    given, kept_back = passed(os.environ, TOKEN_VARIABLE)
+    if kept_back:
+        print(f"not passed to ranks over SSH because of quotes or line ends: {', '.join(kept_back)}", flush=True)
+    server = SshServer(gang, folder / "ssh", key, given)
+    stack.callback(processes.end_all)
+    return stack.enter_context(server)

@@ -1,0 +1,63 @@
+"""One process of a step that a launcher starts over SSH: the step's command, in the environment of the job.
+
+A command that fails leaves a note for its node's member of the gang, which the launcher elsewhere may never hear of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..common.launch import RANK_DIRECTORY_VARIABLE
+from ..common.result import write_atomically
+
+#: In the folder that RANK_DIRECTORY_VARIABLE names: the command, its folder and its environment.
+FILE = "launch.json"
+NOTE = "failed-{rank}.json"
+#: What launchers set for each process.
+PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_")
+NAMES = (
+    *("RANK", "LOCAL_RANK", "LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+)
+
+
+def of_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name in NAMES or name.startswith(PREFIXES)}
+
+
+def main() -> int:
+    folder = Path(os.environ[RANK_DIRECTORY_VARIABLE])
+    launch = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    command, own = launch["command"], of_launcher(os.environ)
+    rank = own.get("RANK") or own.get("OMPI_COMM_WORLD_RANK") or str(os.getpid())
+    try:
+        process = subprocess.Popen(command, cwd=launch["folder"], env={**launch["environment"], **own})
+    except OSError as error:
+        return _failed(folder, rank, 127, f"{command[0]}: {error.strerror}: does the image have it?")
+    ended: list[int] = []
+
+    def hand_on(number: int, _frame: object) -> None:
+        ended.append(number)
+        process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, hand_on)
+    code = process.wait()
+    code = 128 - code if code < 0 else code
+    return _failed(folder, rank, code, f"exit code {code}") if code and not ended else code
+
+
+def _failed(folder: Path, rank: str, code: int, reason: str) -> int:
+    print(f"rank {rank}: {reason}", file=sys.stderr, flush=True)
+    write_atomically(folder / NOTE.format(rank=rank), json.dumps({"message": f"rank {rank}: {reason}"}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,362 @@
+"""A job of several nodes: each is a member of a gang, and a step begins when the one before it has ended on all.
+
+Members meet on the gang's control channel. A step that fails, or a member that is lost, ends the job on all of them,
+with the name of the step and the node. Needs the standard library only; launchers are what the image has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Optional
+
+from ..common.launch import RANK_DIRECTORY_VARIABLE
+from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
+from ..gang import mpi
+from ..gang.control_channel import CAUSE, EFFECT, SHARED, ControlChannel, Limits, Stop, StoppedError
+from ..gang.forwarding import Forwarder
+from ..gang.joining import (
+    FAREWELL_SECONDS,
+    KEY_FILE,
+    OUTSIDE,
+    OUTSIDE_SECONDS,
+    check_port,
+    keys_folder,
+    serve_ssh,
+    token_of,
+)
+from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, hostfile, torchrun_place
+from ..gang.members import Gang, from_environment
+from ..gang.network import interface_environment, own_address
+from ..gang.ssh_server import client
+from ..vendor_tools.places import Places
+from . import rank
+from .program import EXIT_TIMEOUT, JobRun, send_signal
+from .steps import MASTER_PORT, VARIABLE, Job, Step, environment, identifier_of
+
+NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
+#: The first member starts these on all.
+OVER_SSH = (DEEPSPEED, MPIRUN)
+RANK_MODULE = "gpuval_workloads.job.rank"
+HOSTFILE = "hostfile"
+POLL_SECONDS = 0.2
+WAITING_SECONDS = 30.0
+
+
+def shaped(gang: Gang, asked: Mapping[str, Any], is_cpu: bool) -> Gang:
+    """The gang as a job wants it: ordered, no more members than asked for, so many processes on each.
+
+    The index of a member that is not needed is the number of those that are, or more. Raises ``ValueError``.
+    """
+    members = list(gang.members)
+    if asked["order"] != "inventory":
+        groups: dict[str, list[int]] = {}
+        for place, member in enumerate(members):
+            groups.setdefault(member.labels.get(asked["order"], ""), []).append(place)
+        members = [members[place] for places in groups.values() for place in places]
+    index = members.index(gang.own)
+    if len(members) < asked["least"]:
+        raise ValueError(
+            f"gang {gang.name} has {len(members)} nodes and the job needs {asked['least']} (least_nodes): add nodes of "
+            "this kind, or repair those that are left out"
+        )
+    members = members[: asked["most"] or len(members)]
+    count = asked["gpus_per_node"]
+    if count:
+        few = [f"{member.node} has {member.slots}" for member in members if member.slots < count and not is_cpu]
+        if few:
+            raise ValueError(f"the job needs {count} GPUs per node (gpus_per_node), and {', '.join(few[:10])}")
+        members = [replace(member, slots=count) for member in members]
+    return replace(gang, members=tuple(members), index=index)
+
+
+class GangRun(JobRun):
+    """One job on one member of its gang."""
+
+    def __init__(self, job: Job, folder: Path, result: Path) -> None:
+        super().__init__(job, folder, result)
+        self._launchers = {step.launcher for step in job.steps if not step.skip} - {NONE}
+        self._described: dict[str, Any] = {}
+        self._options: list[str] = []
+        self._deepspeed: Optional[DeepSpeedLauncher] = None
+        self._mpirun: Optional[Path] = None
+        self._state, self._what = "running", ""
+        self._gang: Gang
+        self._channel: ControlChannel
+
+    def run(self) -> int:
+        is_cpu = os.environ.get("GPUVAL_ACCELERATOR", "cpu") == "cpu"
+        os.environ.pop(VARIABLE, None)  # too long for the SSH server, and of no use from here on
+        try:
+            whole = from_environment(os.environ)
+            gang = shaped(whole, self._job.gang, is_cpu)
+        except ValueError as error:
+            return self._fail(str(error))
+        self._described = {"name": gang.name, "nodes": len(gang.members), "node": whole.own.node, "joined": False}
+        if gang.index >= len(gang.members):
+            count = f"{len(gang.members)} of {len(whole.members)} nodes"
+            self._write("success", f"spare: the job takes {count} (most_nodes)")
+            return EXIT_SUCCESS
+        self._gang = gang
+        self._described["leader"] = gang.leader.node
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._leave)
+        print(
+            f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, {gang.own.slots} "
+            f"processes; {gang.leader.node} leads",
+            flush=True,
+        )
+        try:
+            with ExitStack() as stack:
+                stack.callback(self._end_step)
+                return self._take_part(stack)
+        except StoppedError as error:
+            return self._stopped(error.stop)
+        except (WorkloadFailure, WorkloadCrash) as error:
+            return self._fail(str(error))
+
+    def _take_part(self, stack: ExitStack) -> int:
+        gang, seconds = self._gang, float(self._job.gang["join_seconds"])
+        (self._folder / HOSTFILE).write_text(hostfile(gang), encoding="utf-8")
+        is_gpu = os.environ.get("GPUVAL_ACCELERATOR") in ("nvidia", "amd")
+        interfaces = interface_environment(gang, own_address(gang, seconds), with_nccl=is_gpu)
+        os.environ.update({name: value for name, value in interfaces.items() if name not in os.environ})
+        os.environ[RANK_DIRECTORY_VARIABLE] = str(self._folder)
+        bring: dict[str, Any] = {"python": sys.executable, "time": int(time.time())}
+        try:
+            bring |= self._prepare(stack)
+        except WorkloadFailure as error:
+            bring["lacks"] = str(error)
+        limits = Limits(join_seconds=seconds)
+        token = token_of(os.environ)
+        self._channel = stack.enter_context(ControlChannel(gang, token, limits, dict, _say, bring))
+        try:
+            brought = self._channel.join()
+            lacking = self._lacking(brought)
+            if lacking:
+                with suppress(StoppedError):  # all come to the same
+                    self._channel.end(lacking, FAREWELL_SECONDS, weight=SHARED)
+                return self._fail(lacking)
+            self._described["joined"] = True
+            print(f"all {len(gang.members)} members have joined", flush=True)
+            self._variables = environment(
+                self._job, os.environ, str(self._folder), self._together(str(brought[0]["time"]))
+            )
+            if self._launchers & set(OVER_SSH):
+                keys = [theirs["host_key"] for theirs in brought]
+                self._options = client(gang, self._folder, keys_folder(os.environ) / KEY_FILE, keys)
+            code = self._work()
+        except (WorkloadFailure, WorkloadCrash) as error:  # of a launcher, or of a rank on this node
+            self._write("running", str(error))
+            self._report(self._message, CAUSE)
+            print(f"crash: {self._message}", file=sys.stderr, flush=True)
+            return EXIT_CRASH
+        except SystemExit:
+            self._write("running", self._message)
+            with suppress(StoppedError):
+                self._channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+            raise
+        if not code:
+            self._channel.end(None, FAREWELL_SECONDS)
+            return EXIT_SUCCESS
+        is_named = self._state == "failure" or code == EXIT_TIMEOUT
+        how = self._message if is_named else f"{self._message}: exit code {code}"
+        self._report(how, EFFECT if code < 128 else CAUSE)
+        return code
+
+    def _report(self, how: str, weight: int) -> None:
+        """Report the end of the job here to the others; it may be an effect of what happened to one of them."""
+        try:
+            self._channel.end(how, FAREWELL_SECONDS, weight=weight)
+        except StoppedError as error:
+            self._described["stopped_by"] = error.stop.node
+            self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
+
+    def _stopped(self, stop: Stop) -> int:
+        self._described["stopped_by"] = stop.node
+        if stop.lost:
+            self._described["lost"] = stop.node
+        self._write("running", f"the gang has ended: {stop.message}")
+        print(f"crash: {self._message}", file=sys.stderr, flush=True)
+        return EXIT_CRASH
+
+    def _prepare(self, stack: ExitStack) -> dict[str, Any]:
+        """What the job's launchers need of this node. Raises ``WorkloadFailure`` for what is missing."""
+        if TORCHRUN in self._launchers:
+            if find_spec("torch") is None:
+                raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
+            check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
+        if DEEPSPEED in self._launchers:
+            if find_spec("deepspeed") is None:
+                raise WorkloadFailure(_missing(DEEPSPEED, f"DeepSpeed in {sys.executable}"))
+            if self._gang.is_leader and not shutil.which("pdsh"):
+                raise WorkloadFailure(_missing(DEEPSPEED, "pdsh on PATH"))
+            check_deepspeed(self._gang)
+            stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
+        if MPIRUN in self._launchers:
+            self._mpirun = Places((), os.environ).find(MPIRUN)
+            if self._mpirun is None or not mpi.is_open_mpi(self._mpirun):
+                raise WorkloadFailure(_missing(MPIRUN, "mpirun of Open MPI on PATH"))
+        if self._launchers & set(OVER_SSH):
+            server = serve_ssh(self._gang, self._folder, keys_folder(os.environ), stack)
+            return {"host_key": server.host_key}
+        return {}
+
+    def _lacking(self, brought: Sequence[Mapping[str, Any]]) -> str:
+        """Why the job cannot run; all members come to the same."""
+        by_reason: dict[str, list[str]] = {}
+        for member, theirs in zip(self._gang.members, brought):
+            if theirs.get("lacks"):
+                by_reason.setdefault(str(theirs["lacks"]), []).append(member.node)
+            elif self._launchers & set(OVER_SSH) and theirs["python"] != brought[0]["python"]:
+                by_reason.setdefault("Python is at another path than on the first node", []).append(member.node)
+        return "; ".join(f"{', '.join(nodes[:10])}: {reason}" for reason, nodes in by_reason.items())
+
+    def _port(self) -> int:
+        given = os.environ.get("MASTER_PORT", MASTER_PORT)
+        if not given.isdigit():
+            raise WorkloadFailure(f"MASTER_PORT {given!r} is not a port: correct the job's environment")
+        return int(given)
+
+    def _together(self, timestamp: str) -> dict[str, str]:
+        """What scripts for many nodes read."""
+        gang, identifier = self._gang, identifier_of(self._job, os.environ)
+        return {
+            "MASTER_ADDR": gang.leader.address,
+            "RANK_0_FQDN": gang.leader.address,
+            "WORLD_SIZE": str(gang.world_size),
+            "NNODES": str(len(gang.members)),
+            "NODE_RANK": str(gang.index),
+            "JOB_COMPLETION_INDEX": str(gang.index),
+            "GPUS_PER_NODE": str(gang.own.slots),
+            "JOB_UUID": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{identifier}/{gang.name}")),
+            "JOB_TIMESTAMP": timestamp,
+            "GPUVAL_HOSTFILE": str(self._folder / HOSTFILE),
+        }
+
+    # Steps.
+
+    def _why_not(self, step: Step) -> str:
+        if step.once and not self._gang.is_leader:
+            return ""
+        reason = super()._why_not(step)
+        if step.launcher == NONE:
+            return reason
+        if step.launcher in OVER_SSH:
+            launch = {
+                "command": _command(step),
+                "folder": str(self._folder),
+                "environment": {**self._variables, "GPUVAL_STEP": step.name, **step.environment},
+            }
+            write_atomically(self._folder / rank.FILE, json.dumps(launch))
+        return self._meet(f"begin of step {step.name}", reason)
+
+    def _step(self, step: Step, what: str) -> int:
+        self._what = what
+        if self._gang.is_leader or not (step.once or step.launcher in OVER_SSH):
+            return super()._step(step, what)
+        how = "runs there" if step.once else f"is started from there by {step.launcher}"
+        print(f"== {what}: waiting for {self._gang.leader.node}: it {how}", flush=True)
+        self._write("running", f"{what}: waiting for {self._gang.leader.node}")
+        return EXIT_SUCCESS
+
+    def _after(self, step: Step) -> None:
+        self._meet(f"end of step {step.name}")
+
+    def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        gang, self._deepspeed = self._gang, None
+        if step.launcher == NONE:
+            return super()._start(step, variables)
+        if step.launcher == TORCHRUN:
+            place = torchrun_place(replace(gang, port=self._port()))
+            place += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
+            return self._popen([sys.executable, "-m", "torch.distributed.run", *place, *_command(step)], variables)
+        if step.launcher == DEEPSPEED:
+            self._deepspeed = DeepSpeedLauncher(gang, self._folder, self._options)
+            return self._deepspeed.start(RANK_MODULE, [])
+        whole = mpi.command(str(self._mpirun), gang, self._folder / HOSTFILE, self._options)
+        whole += [sys.executable, "-m", RANK_MODULE]
+        return self._popen(whole, {**variables, **mpi.environment(gang, self._options)})
+
+    def _await(self, process: subprocess.Popen[bytes], seconds: Optional[float]) -> None:
+        begun = time.monotonic()
+        while process.poll() is None:
+            if seconds and time.monotonic() - begun > seconds:
+                raise subprocess.TimeoutExpired(process.args, seconds)
+            self._look()
+            time.sleep(POLL_SECONDS)
+
+    def _meet(self, name: str, word: str = "") -> str:
+        """Wait until all members have come here; returns the leader's word. Raises ``StoppedError``."""
+        self._channel.arrive(name, word)
+        begun = reported = time.monotonic()
+        while True:
+            answer = self._channel.met(name)
+            if answer is not None:
+                return answer
+            self._look()
+            now = time.monotonic()
+            if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
+                reported = now
+                print(f"waiting for the other nodes at the {name} for {now - begun:.0f} s", flush=True)
+            time.sleep(POLL_SECONDS)
+
+    def _look(self) -> None:
+        """Raises ``StoppedError`` when the gang has ended, ``WorkloadCrash`` for a rank on this node that failed."""
+        if self._channel.stopped:
+            raise StoppedError(self._channel.stopped)
+        for note in sorted(self._folder.glob(rank.NOTE.format(rank="*"))):
+            with suppress(OSError, ValueError, KeyError):
+                raise WorkloadCrash(f"{self._what}: {json.loads(note.read_text(encoding='utf-8'))['message']}")
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        if self._deepspeed:
+            self._deepspeed.end()  # not by TERM, at which it would kill by name on all nodes
+        else:
+            super()._stop(process)
+
+    def _end_step(self) -> None:
+        if self._process is not None:
+            self._stop(self._process)
+            send_signal(self._process.pid, signal.SIGKILL)  # what it left running
+
+    def _leave(self, number: int, _frame: object) -> None:
+        """The stage is ended: KILL follows soon, and the others are to hear of it before."""
+        if self._process is not None and not self._deepspeed:
+            send_signal(self._process.pid, signal.SIGTERM)
+        raise SystemExit(128 + number)
+
+    def _finish(self, skipped: list[str]) -> int:
+        if self._gang.is_leader:
+            return super()._finish(skipped)
+        self._write("success", f"{len(self._job.steps) - len(skipped)} of {len(self._job.steps)} steps")
+        return EXIT_SUCCESS  # figures are the first node's
+
+    def _write(self, state: str, message: str) -> None:
+        self._state = state
+        self._collected["environment"]["gang"] = self._described
+        super()._write(state, message)
+
+
+def _command(step: Step) -> list[str]:
+    """What each process of a launched step runs: a file of Python by Python."""
+    return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
+
+
+def _missing(launcher: str, what: str) -> str:
+    return f"launcher {launcher}: there is no {what}: use an image that has it, or another launcher"
+
+
+def _say(stop: Stop) -> None:
+    print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)

@@ -1,0 +1,270 @@
+"""Jobs of several nodes: members are processes with an address each, launchers are real where they are there."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from gpuval_workloads.gang.members import Gang, Member
+from gpuval_workloads.job import together
+
+from tests.kit.gang_channel import free_port
+from tests.kit.gang_jobs import Members, write
+from tests.kit.needs import needs_deepspeed, needs_programs
+from tests.kit.workload_process import is_alive
+
+ASKED = {"least": 2, "most": 0, "order": "inventory", "gpus_per_node": 0, "join_seconds": 60}
+
+
+def step(name, run, **more):
+    return {"name": name, "run": run, **more}
+
+
+def ended(folder, path, **options):
+    with Members(folder, free_port(), path, **options) as members:
+        return members.end()
+
+
+def variables(log):
+    return dict(line.split("=", 1) for line in log.splitlines() if "=" in line and not line.startswith("=="))
+
+
+def test_every_node_has_the_gangs_environment_and_the_first_prepares(tmp_path):
+    shared = tmp_path / "shared"
+    steps = [
+        step("download", f"sleep 1; echo done > {shared}", once=True),
+        step("work", f'cat {shared}; env | sort; cat "$GPUVAL_HOSTFILE"'),
+    ]
+    found = ended(tmp_path, write(tmp_path, *steps, gpus_per_node=2))
+    told = [variables(log) for _code, log, _result in found]
+    for index, (code, log, result) in enumerate(found):
+        assert (code, result["state"]) == (0, "success"), log
+        assert "done\n" in log
+        assert "127.0.0.1 slots=2\n127.0.0.2 slots=2\n" in log
+        assert told[index].items() >= {
+            "MASTER_ADDR": "127.0.0.1", "RANK_0_FQDN": "127.0.0.1", "WORLD_SIZE": "4", "NNODES": "2",
+            "NODE_RANK": str(index), "JOB_COMPLETION_INDEX": str(index), "GPUS_PER_NODE": "2",
+            "JOB_IDENTIFIER": "run-1-mine", "HOSTNAME_PREFIX": f"node-{index + 1}", "GPUVAL_STEP": "work",
+        }.items()  # fmt: skip
+        gang = result["environment"]["gang"]
+        assert (gang["name"], gang["leader"], gang["joined"]) == ("all", "node-1", True)
+    for name in ("JOB_UUID", "JOB_TIMESTAMP"):
+        assert told[0][name] == told[1][name]
+    assert "step download (1 of 2): waiting for node-1" in found[1][1]
+
+
+def test_a_step_that_fails_on_the_first_frees_the_others_and_is_named(tmp_path):
+    steps = [step("clone", "echo no such repository; exit 3", once=True), step("train", f"touch {tmp_path}/trained")]
+    begun = time.monotonic()
+    first, second = ended(tmp_path, write(tmp_path, *steps))
+    assert time.monotonic() - begun < 40
+    assert first[0] == 3 and first[2]["message"] == "step clone (1 of 2)"
+    assert second[0] == 2
+    assert second[2]["message"] == "the gang has ended: node-1 (127.0.0.1): step clone (1 of 2): exit code 3"
+    assert second[2]["environment"]["gang"]["stopped_by"] == "node-1"
+    assert "lost" not in second[2]["environment"]["gang"]
+    assert not (tmp_path / "trained").exists()
+
+
+def test_a_step_that_fails_on_another_node_ends_what_runs_elsewhere(tmp_path):
+    pid = tmp_path / "pid"
+    fails = f"while [ ! -e {pid} ]; do sleep 0.1; done; exit 4"
+    run = f'if [ "$NODE_RANK" = 1 ]; then {fails}; fi; echo $$ > {pid}; sleep 300'
+    first, second = ended(tmp_path, write(tmp_path, step("train", run)))
+    assert second[0] == 4, second[1]
+    assert first[2]["message"] == "the gang has ended: node-2 (127.0.0.2): step train (1 of 1): exit code 4"
+    assert not is_alive(int(pid.read_text()))
+
+
+def test_a_result_of_failure_is_what_the_others_hear(tmp_path):
+    run = """echo '{"state": "failure", "message": "loss is NaN"}' > "$GPUVAL_RESULT_FILE" """
+    first, second = ended(tmp_path, write(tmp_path, step("train", run, once=True)))
+    assert (first[0], first[2]["state"]) == (1, "failure")
+    assert "node-1 (127.0.0.1): step train (1 of 1): loss is NaN" in second[2]["message"]
+
+
+def test_a_step_over_its_limit_frees_the_others(tmp_path):
+    steps = [step("download", "sleep 300", once=True, timeout_seconds=1), step("train", "true")]
+    first, second = ended(tmp_path, write(tmp_path, *steps))
+    assert first[0] == 124
+    assert second[2]["message"].endswith("step download (1 of 2) exceeded its limit of 1 s")
+
+
+def test_a_first_node_that_dies_while_others_wait_frees_them(tmp_path):
+    path = write(tmp_path, step("download", "echo begun; sleep 300", once=True), step("train", "true"))
+    with Members(tmp_path, free_port(), path, count=3) as members:
+        members.until(0, "begun")
+        members.until(2, "waiting for node-1")
+        os.killpg(members.processes[0].pid, signal.SIGKILL)
+        died = time.monotonic()
+        found = members.end()[1:]
+        assert time.monotonic() - died < 30
+    for code, log, result in found:
+        assert code == 2, log
+        assert "node-1 (127.0.0.1), the leader, was lost" in result["message"]
+        assert result["environment"]["gang"]["lost"] == "node-1"
+
+
+def test_a_node_whose_stage_is_ended_says_so_and_is_not_accused(tmp_path):
+    path = write(tmp_path, step("train", "echo begun; sleep 300"))
+    with Members(tmp_path, free_port(), path) as members:
+        for index in (0, 1):
+            members.until(index, "begun")
+        members.processes[1].send_signal(signal.SIGTERM)
+        first, second = members.end()
+    assert second[0] == 128 + signal.SIGTERM
+    assert "node-2 (127.0.0.2): was ended from outside" in first[2]["message"]
+    assert first[2]["environment"]["gang"]["stopped_by"] is None
+
+
+def test_steps_are_skipped_alike_on_all_nodes(tmp_path):
+    made = tmp_path / "made"
+    made.mkdir()
+    steps = [
+        step("clone", "exit 1", once=True),
+        step("download", "exit 1", once=True, creates=str(made)),
+        step("convert", 'mkdir -p "$GPUVAL_JOB_DIR/converted"; echo "converts on $NODE_RANK"', creates="converted"),
+        step("train", "true"),
+    ]
+    for code, log, result in ended(tmp_path, write(tmp_path, *steps), chosen={"skip": ["clone"]}):
+        assert code == 0, log
+        assert "step clone skipped" in log
+        assert result["message"].startswith(("2 of 4 steps", "3 of 4 steps"))
+
+
+def test_figures_are_the_first_nodes(tmp_path):
+    results = {"patterns": [{"pattern": r"loss=(?P<value>\S+)", "name": "loss"}], "csv": "perf.csv"}
+    run = '[ "$NODE_RANK" = 1 ] || printf "model,performance,metric\\na,1,s\\n" > perf.csv'
+    first, second = ended(tmp_path, write(tmp_path, step("train", run), results=results))
+    assert "gpuval figure a: 1 s" in first[1]
+    assert (second[0], second[2]["state"]) == (0, "success")
+
+
+def test_a_launcher_that_an_image_lacks_is_named_with_its_node_before_any_work(tmp_path):
+    """An interpreter without packages stands for the image."""
+    steps = [step("download", f"touch {tmp_path}/begun", once=True), step("train", ["train.py"], launcher="torchrun")]
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    for code, _log, result in ended(tmp_path, write(tmp_path, *steps), python=bare / "bin/python"):
+        assert code == 1
+        assert result["state"] == "failure"
+        assert result["message"].startswith("node-1, node-2: launcher torchrun: there is no PyTorch in ")
+        assert result["message"].endswith("use an image that has it, or another launcher")
+    assert not (tmp_path / "begun").exists()
+
+
+def test_mpirun_that_is_missing_is_named(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "bash").symlink_to(shutil.which("bash"))
+    usual = [place for place in together.Places((), {})._folders if (place / "mpirun").exists()]
+    if usual:
+        pytest.skip(f"{usual[0]} has mpirun")
+    path = write(tmp_path, step("train", "true", launcher="mpirun"))
+    for _code, _log, result in ended(tmp_path, path, PATH=str(tools)):
+        assert "launcher mpirun: there is no mpirun of Open MPI on PATH" in result["message"]
+
+
+TRAIN = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+if os.environ["RANK"] == "0":
+    told = f"own {os.environ['OWN']} step {os.environ['GPUVAL_STEP']}"
+    print(f"performance: {total.item()} samples/s  {told}", flush=True)
+dist.destroy_process_group()
+"""
+FAILS = """
+import os, sys, time
+sys.exit(5) if os.environ["OMPI_COMM_WORLD_RANK"] == "1" else time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_of_all_nodes(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = write(tmp_path, step("train", ["train.py"], launcher="torchrun"), files=["train.py"], gpus_per_node=2)
+    first, second = ended(tmp_path, path, OWN='a "b"\n c')
+    assert first[0] == 0, first[1]
+    assert "performance: 4.0 samples/s  own" in first[1]
+    assert second[0] == 0 and "performance" not in second[1]
+
+
+@pytest.fixture
+def keys(tmp_path):
+    needs_programs({"sshd": "openssh-server", "ssh-keygen": "openssh-client"})
+    (tmp_path / "keys").mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "keys/id_ed25519"], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("keys")
+def test_mpirun_starts_the_processes_of_all_nodes_in_the_jobs_environment(tmp_path):
+    needs_programs({"mpirun": "openmpi-bin", "orted": "openmpi-bin"})
+    run = 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $GPUVAL_NODE, own $OWN, $NODE_RANK $(pwd)"'
+    path = write(tmp_path, step("train", run, launcher="mpirun", environment={"OWN": "a 'b' \"c\""}), gpus_per_node=2)
+    first, second = ended(tmp_path, path)
+    assert first[0] == 0, first[1]
+    assert second[0] == 0, second[1]
+    for rank in range(4):
+        index = rank // 2
+        assert f"rank {rank} of 4 on node-{index + 1}, own a 'b' \"c\", {index} {tmp_path}/{index}/job" in first[1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("keys")
+def test_deepspeed_starts_the_ranks_of_all_nodes_and_each_has_its_own_log(tmp_path):
+    needs_deepspeed()
+    needs_programs({"pdsh": "pdsh"})
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = write(tmp_path, step("train", ["train.py"], launcher="deepspeed"), files=["train.py"])
+    python = Path(__file__).resolve().parents[3] / ".venv-node/bin/python"
+    first, second = ended(tmp_path, path, OWN="mine", python=python)
+    assert first[0] == 0, first[1]
+    assert "performance: 2.0 samples/s  own mine step train" in first[1]
+    assert second[0] == 0, second[1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("keys")
+def test_a_rank_that_fails_on_another_node_is_named_by_all(tmp_path):
+    needs_programs({"mpirun": "openmpi-bin", "orted": "openmpi-bin"})
+    (tmp_path / "train.py").write_text(FAILS)
+    path = write(tmp_path, step("train", ["train.py"], launcher="mpirun"), files=["train.py"])
+    first, second = ended(tmp_path, path)
+    assert "node-2 (127.0.0.2): step train (1 of 1): rank 1: exit code 5" in first[2]["message"], first[1]
+    assert second[2]["message"].startswith("step train (1 of 1): rank 1: exit code 5")
+
+
+def members(*labels):
+    return tuple(Member(f"n{i}", f"10.0.0.{i}", 8, {"rack": rack} if rack else {}) for i, rack in enumerate(labels, 1))
+
+
+def test_nodes_are_ordered_by_rack_and_no_more_than_asked_for_take_part():
+    gang = Gang("all", members("a", "b", "a", "b"), 2, 1, 3)
+    shaped = together.shaped(gang, {**ASKED, "order": "rack", "most": 3}, False)
+    assert [one.node for one in shaped.members] == ["n1", "n3", "n2"]
+    assert shaped.own.node == "n3"
+    spare = together.shaped(Gang("all", gang.members, 3, 1, 3), {**ASKED, "order": "rack", "most": 3}, False)
+    assert spare.index == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [({"least": 3}, "gang all has 2 nodes and the job needs 3"), ({"gpus_per_node": 9}, "needs 9 GPUs per node")],
+)
+def test_a_gang_that_does_not_fit_says_why(asked, told):
+    with pytest.raises(ValueError, match=told):
+        together.shaped(Gang("all", members("", ""), 0, 1, 3), {**ASKED, **asked}, False)
+
+
+def test_a_spare_node_passes_at_once(tmp_path):
+    found = ended(tmp_path, write(tmp_path, step("work", "true"), most_nodes=2), count=3)
+    assert [code for code, _log, _result in found] == [0, 0, 0]
+    assert found[2][2]["message"] == "spare: the job takes 2 of 3 nodes (most_nodes)"
