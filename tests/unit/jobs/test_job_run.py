@@ -96,7 +96,7 @@ def test_a_step_that_hands_over_no_success_is_none(node, tmp_path, run, state, t
 def test_figures_that_were_declared_must_come(node, tmp_path):
     results = {"patterns": [{"pattern": r"loss=(?P<value>\S+)", "name": "loss"}]}
     record, _log = jobs.run(node, jobs.write(tmp_path, results=results, steps=[step("work", "echo loss=0.5")]))
-    assert (record["state"], values(record)["loss"]) == ("success", 0.5)
+    assert (record["state"], record["message"], values(record)["loss"]) == ("success", "1 of 1 steps", 0.5)
 
 
 def test_the_log_of_a_known_program_gives_figures(node, tmp_path):

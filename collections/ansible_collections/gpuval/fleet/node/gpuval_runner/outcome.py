@@ -61,7 +61,7 @@ def judge(evidence: Evidence) -> tuple[str, str]:
     if result and result.state == "failure":
         return "failure", result.message or "the workload reported failure without a message"
     if (result and result.state == "success") or (evidence.patterns and evidence.matched):
-        message = result.message if result and result.state == "success" else ""
+        message = result.message if result else ""
         if evidence.stuck:
             return "failure", _sentence("it reported success but left processes that KILL did not end", message)
         return "success", message
