@@ -63,7 +63,7 @@ def test_a_misspelled_dataset_stops_the_run_before_it_is_opened(fleet):
     wrong = {"count_workload": {"command": ["true"], "datasets": ["pixel"]}}
     done = fleet.play("gpuval.fleet.validate", "-e", json.dumps(wrong))
     assert done.code != 0
-    assert "count_workload.datasets: no dataset pixel; is it pixels?" in done.told
+    assert "datasets of count: no dataset pixel; is it pixels?" in done.told
     assert not (fleet.results / "latest").exists()
 
 

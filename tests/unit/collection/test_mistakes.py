@@ -172,6 +172,11 @@ def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(ch
     assert outcome.result["msg"] == "nothing was started: correct the 4 settings above"
     for told in (f"{job}:2: unknown key 'nmae'; is it name?", f"{job}:4: steps[0]: unknown key 'rnu'; is it run?"):
         assert sum(f"all.yml:2: gpuval_jobs: {told}" in line for line in outcome.lines) == 1, outcome.lines
+    (tmp_path / "train.py").touch()
+    job.write_text(f"{JOB}files: [trian.py]\nresults: {{output: [megatorn]}}\n")
+    told = "\n".join(checked(f"gpuval_jobs: [{job}]").lines)
+    assert f"{job}:5: files[0]: there is no file {tmp_path}/trian.py; is it train.py?" in told
+    assert f"{job}:6: results.output: no reader is called 'megatorn'; is it megatron?" in told
     job.write_text(JOB)
     message = checked(f"gpuval_job_skip: [clnoe]\ngpuval_jobs: [{job}]").result["msg"]
     assert "all.yml:2: gpuval_job_skip: no job has a step clnoe; is it clone?" in message

@@ -74,9 +74,7 @@ def test_each_dataset_is_loaded_before_the_first_stage_that_names_it():
 
 
 def test_multi_node_stages_in_pods_have_no_datasets_and_that_is_found_first():
-    with pytest.raises(
-        plans.PlanError, match=r"together_workload\.datasets: pods of multi-node stages have no datasets"
-    ):
+    with pytest.raises(plans.PlanError, match=r"datasets of together: pods of multi-node stages have no datasets"):
         plans.with_datasets(PROFILE, ["together"], DECLARATIONS, in_pods=True)
     assert "dataset_texts" in plans.with_datasets(PROFILE, [], DECLARATIONS, in_pods=True)
 
@@ -86,10 +84,10 @@ def test_multi_node_stages_in_pods_have_no_datasets_and_that_is_found_first():
     [
         (
             ["cifar"],
-            "training_workload.datasets: no dataset cifar; is it cifar10.; gpuval_datasets declares cifar10, t",
+            "datasets of training: no dataset cifar; is it cifar10.; gpuval_datasets declares cifar10, t",
         ),
         (["imagenet"], "no dataset imagenet; gpuval_datasets declares cifar10, texts"),
-        ("cifar10", r"training_workload.datasets: 'cifar10' is no list of names: write \[cifar10\]"),
+        ("cifar10", r"datasets of training: 'cifar10' is no list of names: write \[cifar10\]"),
         ([1], "is no list of names"),
     ],
 )

@@ -87,12 +87,12 @@ def with_datasets(
         if unknown:
             known = [one.removeprefix(datasets.STAGE) for one in declarations if one.startswith(datasets.STAGE)]
             raise PlanError(
-                f"{name}_workload.datasets: no dataset {unknown[0]}{meant(unknown[0], known)}; gpuval_datasets "
+                f"datasets of {name}: no dataset {unknown[0]}{meant(unknown[0], known)}; gpuval_datasets "
                 f"declares {', '.join(sorted(known)) or 'none'}"
             )
         if asked and in_pods and name in together:
             raise PlanError(
-                f"{name}_workload.datasets: pods of multi-node stages have no datasets: name a folder of the nodes in "
+                f"datasets of {name}: pods of multi-node stages have no datasets: name a folder of the nodes in "
                 "container.volumes"
             )
         wanted = (datasets.STAGE + one for one in asked)
@@ -109,7 +109,7 @@ def loads(stages: Iterable[str]) -> bool:
 def _datasets(name: str, declaration: Mapping[str, Any]) -> list[str]:
     asked = declaration.get("datasets") or []
     if not isinstance(asked, (list, tuple)) or not all(isinstance(one, str) for one in asked):
-        raise PlanError(f"{name}_workload.datasets: {asked!r} is no list of names: write [{asked}]")
+        raise PlanError(f"datasets of {name}: {asked!r} is no list of names: write [{asked}]")
     return list(dict.fromkeys(asked))
 
 
