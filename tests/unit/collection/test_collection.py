@@ -168,3 +168,11 @@ def test_a_node_that_dies_while_it_is_asked_is_not_waited_for():
     settings.read(ROOT / "ansible.cfg")
     arguments = settings["ssh_connection"]["ssh_args"].split()
     assert {"ServerAliveInterval=15", "ServerAliveCountMax=4", "ControlMaster=auto"} <= set(arguments)
+
+
+def test_settings_that_cost_processor_time_for_nothing_are_not_there():
+    """Compression of what is compressed, and a thousand looks a second for the end of a task of minutes."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "ansible.cfg")
+    assert "-C" not in settings["ssh_connection"]["ssh_args"].split()
+    assert settings["defaults"].getfloat("internal_poll_interval") == 0.01

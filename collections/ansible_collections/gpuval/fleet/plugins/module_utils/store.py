@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from typing import Any
@@ -18,6 +18,7 @@ try:
     from boto3.exceptions import Boto3Error
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.utils import parse_timestamp
 
     BOTO3_ERROR = None
 except ImportError as error:  # reported by the caller, with the name of the library
@@ -108,6 +109,7 @@ class Store:
         self._timeout, self._attempts = timeout, attempts
         session = botocore.session.get_session()
         session.register_component("data_loader", descriptions())
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
         self._session = boto3.session.Session(botocore_session=session)
         self.client = self._client(connection.endpoint)
 
@@ -276,6 +278,18 @@ class Store:
 
 def _entry(item: dict[str, Any]) -> Entry:
     return Entry(item["Key"], item.get("ETag", "").strip('"'), item["Size"], item["LastModified"])
+
+
+def _moment(text: Any) -> datetime:
+    """The time of an answer. botocore's own parser takes any form of time, and half of the time for a listing."""
+    try:
+        if text.endswith("Z"):
+            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        if text.endswith("GMT"):
+            return parsedate_to_datetime(text).replace(tzinfo=timezone.utc)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    return parse_timestamp(text)
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:
