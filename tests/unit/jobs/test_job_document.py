@@ -58,6 +58,7 @@ MISTAKES = [
     ("    creates: x", "    once: true", "9: steps[0].once: is for jobs of several nodes: add nodes: gang"),
     ("image: training", "nodes: gang\nleast_nodes: 4\nmost_nodes: 3", "5: most_nodes: 3 is less than least_nodes, 4"),
     ("image: training", "nodes: gang\norder: rak", "4: order: 'rak' is none of inventory, rack, physical_host; is it"),
+    ("timeout_seconds: 600", "inactivity_seconds: 20\nnodes: gang", "17: inactivity_seconds: a node that waits prints"),
     ("timeout_seconds: 600", "timeout_seconds: 0\nnodes: gang", "17: timeout_seconds: nodes that wait for each other"),
 ]  # fmt: skip
 

@@ -165,6 +165,13 @@ class ActionModule(ControllerAction):
         problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in others))
         known = settings.stages(values)
         twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
+        several = [
+            name for name in job_stages.names(files, together=True) if name in (right.get("gpuval_stages") or [])
+        ]
+        problems += [
+            f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"
+            for name in several
+        ]
         return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
 
     def _look_at(self, name, value, values, known):

@@ -140,7 +140,7 @@ class GangRun(JobRun):
             bring["lacks"] = str(error)
         limits = Limits(join_seconds=seconds)
         token = token_of(os.environ)
-        self._channel = stack.enter_context(ControlChannel(gang, token, limits, dict, _say, bring))
+        self._channel = stack.enter_context(ControlChannel(gang, token, limits, dict, self._hear, bring))
         try:
             brought = self._channel.join()
             lacking = self._lacking(brought)
@@ -160,7 +160,7 @@ class GangRun(JobRun):
         except (WorkloadFailure, WorkloadCrash) as error:  # of a launcher, or of a rank on this node
             self._write("running", str(error))
             self._report(self._message, CAUSE)
-            print(f"crash: {self._message}", file=sys.stderr, flush=True)
+            print(self._message, file=sys.stderr, flush=True)
             return EXIT_CRASH
         except SystemExit:
             self._write("running", self._message)
@@ -188,8 +188,12 @@ class GangRun(JobRun):
         if stop.lost:
             self._described["lost"] = stop.node
         self._write("running", f"the gang has ended: {stop.message}")
-        print(f"crash: {self._message}", file=sys.stderr, flush=True)
+        print(self._message, file=sys.stderr, flush=True)
         return EXIT_CRASH
+
+    def _hear(self, stop: Stop) -> None:
+        if stop.node != self._gang.own.node:  # its own last output says more
+            print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)
 
     def _prepare(self, stack: ExitStack) -> dict[str, Any]:
         """What the job's launchers need of this node. Raises ``WorkloadFailure`` for what is missing."""
@@ -356,7 +360,3 @@ def _command(step: Step) -> list[str]:
 
 def _missing(launcher: str, what: str) -> str:
     return f"launcher {launcher}: there is no {what}: use an image that has it, or another launcher"
-
-
-def _say(stop: Stop) -> None:
-    print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)

@@ -24,6 +24,7 @@ MAX_VALUES = 20_000
 #: Set by the runner or the steps' program.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
 GANG = "gang"
+LEAST_INACTIVITY = 60
 NONE = "none"
 #: How a gang runs a job: what a file says, what the program on the node reads, and the default.
 GANG_KEYS = {
@@ -188,6 +189,8 @@ def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         yield ("most_nodes",), f"{most} is less than least_nodes, {least}"
     if document.get("timeout_seconds") == 0:
         yield ("timeout_seconds",), "nodes that wait for each other need a limit: set more than 0"
+    if 0 < document.get("inactivity_seconds", 0) < LEAST_INACTIVITY:
+        yield ("inactivity_seconds",), f"a node that waits prints every 30 s: set {LEAST_INACTIVITY} or more, or 0"
     for index, step in enumerate(document["steps"]):
         if step.get("once") and step.get("launcher", NONE) != NONE:
             yield ("steps", index, "once"), "a step with a launcher runs on all nodes: remove one of the two"

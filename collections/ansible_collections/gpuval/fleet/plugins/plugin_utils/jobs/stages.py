@@ -53,10 +53,10 @@ def workloads(
     return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in chosen}
 
 
-def names(paths: Iterable[str | Path]) -> list[str]:
-    """The names of the jobs that can be read."""
+def names(paths: Iterable[str | Path], *, together: bool = False) -> list[str]:
+    """The names of the jobs that can be read: of all, or of those that nodes run ``together``."""
     jobs = (document.examine(Path(path))[0] for path in paths)
-    return [job.name for job in jobs if job]
+    return [job.name for job in jobs if job and (job.gang or not together)]
 
 
 def problems(
