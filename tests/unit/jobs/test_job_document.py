@@ -55,6 +55,7 @@ MISTAKES = [
     ("steps:", "steps: [", "7: not YAML: "),
     ("schema: gpuval.job/1", "schema: gpuval.jobs/1", "1: schema: "),
     ("image: training", "most_nodes: 4", "3: most_nodes: is for jobs of several nodes: add nodes: gang"),
+    ("  patterns:", "  node: last\n  patterns:", "14: results.node: is for jobs of several nodes: add nodes: gang"),
     ("    creates: x", "    once: true", "9: steps[0].once: is for jobs of several nodes: add nodes: gang"),
     ("image: training", "nodes: gang\nleast_nodes: 4\nmost_nodes: 3", "5: most_nodes: 3 is less than least_nodes, 4"),
     ("image: training", "nodes: gang\norder: rak", "4: order: 'rak' is none of inventory, rack, physical_host; is it"),

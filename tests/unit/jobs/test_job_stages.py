@@ -48,7 +48,8 @@ def test_a_job_of_several_nodes_is_a_stage_of_their_gang(tmp_path):
     assert name == "both"
     assert together["both"]["retry"] == []
     job = packed(together["both"])
-    assert job.gang == {"least": 3, "most": 0, "gpus_per_node": 0, "order": "rack", "join_seconds": 300}
+    own = {"least": 3, "most": 0, "gpus_per_node": 0, "order": "rack", "join_seconds": 300}
+    assert job.gang == {"figures": "first", **own}
     assert [(step.once, step.launcher) for step in job.steps] == [(True, "none"), (False, "torchrun")]
     assert stages.names([alone, both]) == ["alone", "both"]
 

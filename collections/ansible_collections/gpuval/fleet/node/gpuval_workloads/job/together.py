@@ -342,10 +342,11 @@ class GangRun(JobRun):
         raise SystemExit(128 + number)
 
     def _finish(self, skipped: list[str]) -> int:
-        if self._gang.is_leader:
+        members = len(self._gang.members)
+        if self._gang.index == (members - 1 if self._job.gang["figures"] == "last" else 0):
             return super()._finish(skipped)
         self._write("success", f"{len(self._job.steps) - len(skipped)} of {len(self._job.steps)} steps")
-        return EXIT_SUCCESS  # figures are the first node's
+        return EXIT_SUCCESS  # figures are another node's
 
     def _write(self, state: str, message: str) -> None:
         self._state = state

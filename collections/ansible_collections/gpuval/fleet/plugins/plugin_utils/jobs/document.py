@@ -181,6 +181,7 @@ def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
     if document.get("nodes") != GANG:
         alone = "is for jobs of several nodes: add nodes: gang"
         yield from (((key,), alone) for key in GANG_KEYS if key in document)
+        yield from ((("results", "node"), alone) for key in document.get("results", {}) if key == "node")
         for index, step in enumerate(document["steps"]):
             yield from ((("steps", index, key), alone) for key in ("once", "launcher") if key in step)
         return
@@ -238,7 +239,8 @@ def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> J
 def _gang(document: Mapping[str, Any]) -> dict[str, Any]:
     if document.get("nodes") != GANG:
         return {}
-    return {name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}
+    figures = document.get("results", {}).get("node", "first")
+    return {"figures": figures, **{name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}}
 
 
 def _step(step: Mapping[str, Any]) -> Step:
