@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,20 @@ def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_
     for plan_of, packages in ((here, in_environment), ({**PLAN, "python": "/no/python"}, asked)):
         told = node_program.answer(*sent(command, stream(base, plan=plan_of, packages=packages)))
         assert told["launch"]["state"] in {"started", "finished"}, told
+
+
+def test_a_node_without_space_for_what_its_plan_loads_is_refused_before_it_works(base, tmp_path):
+    command, free = node_program.command(sys.executable, []), shutil.disk_usage(tmp_path).free
+    loads = {**PLAN, "models_dir": str(tmp_path / "not/made/yet")}
+    told = node_program.answer(*sent(command, stream(base, plan=loads, folders={"large": free, "small": 1})))
+    assert told["launch"]["state"] == "refused"
+    assert f"loads {free / 1e9:.2f} GB into {tmp_path}/not/made/yet" in told["launch"]["message"]
+    assert not list(base.glob("*/*/plan.json"))
+    (tmp_path / "not/made/yet/large/deep").mkdir(parents=True)
+    with (tmp_path / "not/made/yet/large/deep/weights").open("wb") as file:
+        file.truncate(free)  # it was loaded before
+    told = node_program.answer(*sent(command, stream(base, plan=loads, folders={"large": free, "small": 1})))
+    assert told["launch"]["state"] in {"started", "finished"}, told
 
 
 def test_the_command_is_one_line_and_holds_no_parameter(base):

@@ -93,6 +93,17 @@ def test_the_leader_of_a_gang_may_read_the_records_of_its_members(node, reachabl
     assert "members" not in store.given(node, ["collective"], 60)["store"]
 
 
+def test_what_a_plan_loads_is_known_before_its_launch():
+    commands = {
+        "facts": ["{runner}", "facts"],
+        "loading": ["{python}", "-m", "gpuval_workloads.loading", "--model-folder", "models--a", "--transfers", 8],
+        "dataset_c4": ["{python}", "-m", "gpuval_workloads.loading", "--dataset", "c4"],
+    }
+    plan = {"stages": [{"name": name, "command": command} for name, command in commands.items()]}
+    assert launching.folders(plan) == ["models--a", "datasets--gpuval--c4"]
+    assert launching.folders({"stages": plan["stages"][:1]}) == []
+
+
 def test_a_store_out_of_reach_gives_no_url_and_no_model():
     assert node_store(reachable=False).given("n1", ["facts"], 60)["store"]["put"] == {}
     with pytest.raises(PlanError, match="gpuval_store_address"):

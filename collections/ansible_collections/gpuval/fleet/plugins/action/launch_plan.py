@@ -185,7 +185,7 @@ class ActionModule(RunAction):
         try:
             store = launching.NodeStore.of(options["store"], run, self._connection.transport)
             left = options["deadline_seconds"] or float(run["deadline_seconds"])
-            given = store.given(node, names, left)
+            given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
             if store.reachable and images.archives(plan.get("images", {})):
                 given["store"]["downloads"] = images.signed_downloads(
                     store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS

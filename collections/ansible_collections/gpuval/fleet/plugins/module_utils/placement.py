@@ -6,8 +6,10 @@ node what a module costs, and as the module `launch_plan` where a connection or 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +58,13 @@ LACKING = (
     "({python} -m pip install {names}), use an image that has them, or leave the stage out (--skip-tags {names})"
 )
 
+#: For logs and records, beside what is loaded.
+SPARE_BYTES = 256 << 20
+NO_SPACE = (
+    "the node lacks space: its plan loads {needed:.2f} GB into {place}, where {free:.2f} GB are free, and logs and "
+    "records need {spare:.2f} GB. Free space, or set gpuval_models_dir to a folder on a larger file system"
+)
+
 
 def place(parameters, runner, workloads):
     """Write the run's files. Returns the run's folder on the node."""
@@ -91,6 +100,7 @@ def launch(parameters, runner, workloads):
     """Start the plan unless other work is active. Returns the folder, the refusal, and the runner's answer."""
     with one_launch_at_once(base_directory(parameters["directory"])):
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
+        refusal = refusal or without_space(parameters)
         if refusal:
             return "", refusal, {}
         directory = place(parameters, runner, workloads)
@@ -149,6 +159,31 @@ def lacking(parameters):
         return {}
     absent = done.stdout.split() if done.returncode == 0 else []
     return {"message": LACKING.format(python=python, names=" ".join(absent))} if absent else {}
+
+
+def without_space(parameters):
+    """A file system that cannot hold what the plan loads, as part of the launch's outcome. What is there already counts
+    as loaded."""
+    plan, base = parameters["plan"], base_directory(parameters["directory"])
+    models = Path(plan.get("models_dir") or base / "models")
+    folders = parameters.get("folders") or {}
+    needed = sum(max(0, size - size_of(models / name)) for name, size in folders.items())
+    there = next(path for path in (models, *models.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if not needed or needed + SPARE_BYTES <= free:
+        return {}
+    known = {"needed": needed / 1e9, "spare": SPARE_BYTES / 1e9, "free": free / 1e9}
+    return {"message": NO_SPACE.format(place=models, **known)}
+
+
+def size_of(folder):
+    """Bytes of the files in a folder; 0 where there is none."""
+    total = 0
+    for parent, _folders, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # a stage that is at work may rename it
+                total += os.lstat(f"{parent}/{name}").st_size
+    return total
 
 
 def runs_at_work_here(parameters):

@@ -54,6 +54,12 @@ options:
       - The launch is refused without them.
     type: dict
     default: {}
+  folders:
+    description:
+      - Bytes of the models and datasets that the plan loads, by folder.
+      - The launch is refused without space for them.
+    type: dict
+    default: {}
   runner:
     description: The runner, a zip application, as base64.
     type: str
@@ -130,6 +136,7 @@ def main():
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "dict", "default": {}},
+            "folders": {"type": "dict", "default": {}},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
             "force": {"type": "bool", "default": False},

@@ -156,6 +156,11 @@ CLASSES = (
         r"No space left on device|Disk quota exceeded|\[Errno 28\]|\[Errno 122\]",
     ),
     known_class(
+        "no_space",
+        "free space on the node, or set gpuval_models_dir to a folder on a larger file system",
+        r"the node lacks space",
+    ),
+    known_class(
         "read_only",
         "look at the node's kernel log for the cause (a failing disk is one), mount it writable or set gpuval_node_dir",
         r"Read-only file system|\[Errno 30\]",

@@ -15,8 +15,8 @@ from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
 from ..core.argument_specs import argument_spec
+from ..runs import datasets, plans
 from ..runs import folder as run_folder
-from ..runs import plans
 from ..runs.folder import RunFolder
 from ..ssh import target
 from ..ssh.known_hosts import HostKeyError
@@ -32,6 +32,9 @@ SIGNED_SLACK_SECONDS = 3600
 
 #: A leader of more members gets no URLs of their records: a Secret holds 1 MiB.
 MAX_MEMBER_URLS = 256
+
+#: The program that loads models and datasets.
+LOADING = "gpuval_workloads.loading"
 
 #: The program of multi-node stages; its `training` uses DeepSpeed.
 GANG = "gpuval_workloads.gang"
@@ -111,6 +114,10 @@ class NodeStore:
             "ca": self.access.ca(),
         }
 
+    def sizes(self, folders: Sequence[str]) -> dict[str, int]:
+        """Bytes of these models and datasets. Raises StoreError."""
+        return {name: sum(entry.size for entry in self.client.list(f"models/{name}/")) for name in folders}
+
     def _members_of(self, node: str) -> list[str]:
         """The other members of the gang that the node leads: it reads their records while it waits for them."""
         gang = plans.gang_of(self.run, node)
@@ -179,6 +186,18 @@ def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime:
             environment = {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
             return {"names": ["deepspeed"], "environment": environment}
     return {}
+
+
+def folders(plan: Mapping[str, Any]) -> list[str]:
+    """The folders of models and datasets that a plan loads."""
+    found = []
+    for stage in plan["stages"]:
+        command = [str(word) for word in stage["command"]]
+        if LOADING in command:
+            following = dict(zip(command, command[1:]))
+            dataset = following.get("--dataset")
+            found.append(f"{datasets.FOLDER}{dataset}" if dataset else following.get("--model-folder", ""))
+    return [name for name in found if name]
 
 
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
