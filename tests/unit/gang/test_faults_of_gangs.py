@@ -1,5 +1,8 @@
 """What a node did wrong in any round counts, and what nobody did wrong may be measured once more."""
 
+import importlib
+import sys
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
@@ -208,6 +211,25 @@ def test_what_no_node_is_to_blame_for_is_measured_once_more(tmp_path, first, sta
     assert bed.others() == {"PASS"}
     assert all(bed.entries(node)["flaky"] for node in bed.gang.nodes)
     assert any("no node implicated in" in line for line in bed.said)
+
+
+def test_a_gang_without_deepspeed_is_not_searched(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    zero = importlib.import_module("gpuval_workloads.gang.zero")
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(zero.WorkloadFailure) as raised:
+        zero.version()
+
+    def lacks(record):
+        crashed_once(record)
+        record["message"] = f"the gang has ended: node-002 (10.0.0.2): {raised.value}"
+
+    bed = Healthy(tmp_path, clean())
+    bed.first = lacks
+    bed.go()
+    assert [item["name"] for item in bed.document["rounds"]] == ["all"]
+    assert any("DeepSpeed cannot be imported" in line and "no search" in line for line in bed.said)
+    assert set(bed.verdicts().values()) != {"PASS"}
 
 
 @pytest.mark.parametrize(("first", "repeatable"), [(wrong_once, ("speed",)), (slow_once, ())])

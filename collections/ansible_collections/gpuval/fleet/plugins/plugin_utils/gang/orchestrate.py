@@ -26,6 +26,8 @@ from .search.localise import Limits, Search, Topology
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
+#: In the reason of a gang whose image or environment lacks DeepSpeed: pairs of nodes would not find the cause.
+NO_DEEPSPEED = "DeepSpeed cannot be imported"
 #: The reason for the search of a gang without a failure.
 REQUESTED = "requested"
 
@@ -168,7 +170,10 @@ class Gangs:
         if begun and all(name in findings for name in begun):
             return {name: findings[name]["why"] for name in begun}
         complaints = self._complaints(self.context.judge(self.document), self.stages) if every else {}
-        return {name: complaints.get(name, "it had failed when its search began") for name in begun} or complaints
+        known = {name: complaints.pop(name, "it had failed when its search began") for name in begun}
+        for name in [name for name, why in complaints.items() if NO_DEEPSPEED in why]:
+            self.context.display(f"gang {name} failed: {complaints.pop(name)}; no search, since the cause is known")
+        return known or complaints
 
     def _again(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
