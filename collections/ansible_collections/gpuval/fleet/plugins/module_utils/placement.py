@@ -62,7 +62,7 @@ LACKING = (
 SPARE_BYTES = 256 << 20
 NO_SPACE = (
     "the node lacks space: its plan loads {needed:.2f} GB into {place}, where {free:.2f} GB are free, and logs and "
-    "records need {spare:.2f} GB. Free space, or set gpuval_models_dir to a folder on a larger file system"
+    "records need {spare:.2f} GB"
 )
 
 
