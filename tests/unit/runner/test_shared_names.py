@@ -4,17 +4,22 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
-from gpuval_runner import environment, machine, plan
+from gpuval_runner import environment, machine, plan, stage
 from gpuval_runner.containers import devices
 from gpuval_runner.result import STATES as RESULT_STATES
 from gpuval_workloads.common import device
 from gpuval_workloads.common.result import STATES as WORKLOAD_STATES
+from gpuval_workloads.job import program
 
 
 def test_the_states_of_a_record():
     assert machine.FINISHED == states.FINAL_STATES
     assert states.FAILED_STATES | {"cancelled"} == machine.STOPPING
     assert RESULT_STATES == WORKLOAD_STATES
+
+
+def test_how_a_job_says_that_its_work_is_done():
+    assert (stage.STAY_FILE, stage.STAY_LINE) == (program.STAY_FILE, program.STAY_LINE)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,14 @@ class _PodRunner(Runner):
     def _context(self, name: str) -> StageContext:
         """As on a host, but what was given lies where the plan does, not with the pod's state."""
         context = super()._context(name)
-        return replace(context, places=replace(context.places, run=self.options.plan.parent))
+
+        def stays(record: Record) -> bool:
+            may_stay = context.stays(record)
+            if may_stay and not finish_uploads(self._uploader, self.options.note, self.interrupt):
+                print_record(record)
+            return may_stay
+
+        return replace(context, stays=stays, places=replace(context.places, run=self.options.plan.parent))
 
     def _deciding(self) -> list[Stage]:
         """Return the stages that decide about the own one: those before it that have ended, and itself."""

@@ -286,6 +286,8 @@ class Runner:
             tick=self.note_store,
             tee=self.options.tee,
             note=self.options.note,
+            stays=lambda _record: name == self.plan.stages[-1].name,
+            superseded=lambda: newer_plan(self.options.plan, self.plan),
         )
 
     def _accelerator(self) -> Accelerator:

@@ -13,6 +13,7 @@ from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Conta
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.environment import Places, build, placeholders
+from gpuval_runner.files import read_bounded
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.outcome import Evidence, Stop, judge
@@ -30,6 +31,10 @@ LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
 INTERRUPTED = "interrupted"
 CONTAINER_KILLED = 128 + 9
+#: In the working folder of a stage whose work is done and whose process stays: the exit code that it would have had.
+STAY_FILE = "stays"
+#: How its last line begins.
+STAY_LINE = "== the work is done"
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class StageContext:
     """What a stage's run needs from the runner.
 
     `halt` reports cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
-    so that a later runner resumes. `started` gets the pid of the stage's first process.
+    so that a later runner resumes. `started` gets the pid of the stage's first process. `stays` is asked once, with
+    its final record, whether a stage that is done may keep its process; `superseded`: whether a later plan waits.
     """
 
     plan: Plan
@@ -52,6 +58,8 @@ class StageContext:
     tee: Optional[Callable[[bytes], None]] = None
     note: Note = note
     adopts: bool = True
+    stays: Callable[[Record], bool] = lambda _record: False
+    superseded: Callable[[], bool] = lambda: False
 
 
 class Output:
@@ -61,12 +69,15 @@ class Output:
         self._log, self._patterns, self._tee = log, patterns, tee
         self._end = b""
         self.bytes = 0
+        #: No more figures are looked for.
+        self.closed = False
 
     def take(self, data: bytes) -> None:
         self.bytes += len(data)
         self._end = (self._end + data)[-LAST_OUTPUT_BYTES:]
         self._log.write(data)
-        self._patterns.feed(data)
+        if not self.closed:
+            self._patterns.feed(data)
         if self._tee:
             self._tee(data)
 
@@ -101,6 +112,8 @@ class StageRun:
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
         self._telemetry = Telemetry(0, "")
+        #: Its record is final, and its process stays for a shell.
+        self._stays = False
 
     def run(self) -> Record:
         """Run the stage; the returned record is final, or running when a signal ended the runner itself."""
@@ -120,6 +133,9 @@ class StageRun:
             ended = self._supervise(argv)
         finally:
             self._telemetry.end()
+        if self._stays:
+            self._close_log()
+            return record
         if ended.stop and ended.stop.state == INTERRUPTED:
             return self._leave_running(ended)
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
@@ -140,6 +156,7 @@ class StageRun:
             activity=self._result_stamp,
             started=context.started,
             ended=self._telemetry.end,  # before the stage's leftover processes are counted
+            limited=lambda: not self._stays,
         )
         if self._contained:
             outcome = ContainerRun(
@@ -180,6 +197,8 @@ class StageRun:
     def _tick(self) -> Optional[Stop]:
         present = time.monotonic()
         progress = self._progress
+        if self._stays:
+            return self._tick_of_stay(present)
         self._telemetry.tick()
         if present - progress.beat >= self._context.plan.heartbeat_seconds:
             progress.beat = present
@@ -191,7 +210,31 @@ class StageRun:
         halt = self._context.halt()
         if halt:
             self._telemetry.end()  # while it may still read, for what follows ends all children
-        return halt
+            return halt
+        return self._stay()
+
+    def _stay(self) -> Optional[Stop]:
+        """The record is final once the process says that its work is done; it may then stay for a shell."""
+        try:
+            code = int(read_bounded(self._context.places.work / STAY_FILE, 16))
+        except (OSError, ValueError):
+            return None
+        if not self._output.last_line().startswith(STAY_LINE):
+            return None  # what it printed before has figures
+        self._stays = self._output.closed = True
+        self._telemetry.end()
+        self._finish(Ended(exit_code=code), "")
+        if self._context.stays(self._record):
+            return None
+        return Stop("success", "its work is done, and other stages follow")
+
+    def _tick_of_stay(self, present: float) -> Optional[Stop]:
+        self._context.tick()
+        if present - self._progress.beat >= self._context.plan.heartbeat_seconds:
+            self._progress.beat = present
+            if self._context.superseded():
+                return Stop("cancelled", "a later plan waits")
+        return self._context.halt()
 
     def _beat(self, present: float) -> None:
         record = self._record
@@ -261,7 +304,10 @@ class StageRun:
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
             f"{seconds(record.duration_seconds)}{_curves(len(curves))}"
         )
-        self._close_log()
+        if self._stays:
+            context.publisher.log(self._stage)
+        else:
+            self._close_log()
         self._note_oddities(ended, found)
         record.state, record.message = state, self._message(message)
         context.publisher.record(record)

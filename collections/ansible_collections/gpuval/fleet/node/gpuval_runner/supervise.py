@@ -60,7 +60,8 @@ class Hooks:
 
     `output` takes each piece of output; `tick` runs about five times a second and may return a reason to stop;
     `activity` returns a value whose change counts as a sign of life beside output; `started` gets the main pid;
-    `ended` is called when the main process has ended by itself, before what it left is ended.
+    `ended` is called when the main process has ended by itself, before what it left is ended. `limited`: whether the
+    limits of time and of silence hold.
     """
 
     output: Callable[[bytes], None]
@@ -68,6 +69,7 @@ class Hooks:
     activity: Callable[[], Any] = lambda: None
     started: Callable[[int], None] = lambda _pid: None
     ended: Callable[[], None] = lambda: None
+    limited: Callable[[], bool] = lambda: True
 
 
 def supervise(spec: ProcessSpec, hooks: Hooks) -> Ended:
@@ -138,7 +140,8 @@ class _Supervision:
                 seen = self._hooks.activity()
                 if seen != life:
                     life, self._last_life = seen, present
-                stop = self._limit(begun, present) or self._hooks.tick()
+                stop = self._limit(begun, present) if self._hooks.limited() else None
+                stop = stop or self._hooks.tick()
                 if stop:
                     return stop
         finally:

@@ -37,12 +37,14 @@ def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
         raise AnsibleFilterError(str(error)) from error
 
 
-def job_workloads(files, skip, force, images: dict, environment: dict, together: bool = False) -> dict[str, dict]:
+def job_workloads(
+    files, skip, force, images: dict, environment: dict, together: bool = False, stays: bool = True
+) -> dict[str, dict]:
     """Declarations of the stages of jobs, by name: of those that nodes run by themselves, or `together`."""
     paths = [project_path(file) for file in stages.listed(files)]
     try:
         chosen = stages.listed(skip), stages.listed(force)
-        return stages.workloads(paths, *chosen, images, environment, together=together)
+        return stages.workloads(paths, *chosen, images, environment, together=together, stays=stays)
     except stages.JobError as error:
         raise AnsibleFilterError(str(error)) from error
 

@@ -21,6 +21,9 @@ MAX_RESULT_BYTES = 4 << 20
 #: Between TERM and KILL of a step that exceeds its limit.
 GRACE_SECONDS = 10.0
 EXIT_TIMEOUT = 124
+#: By these the runner knows that the work is done.
+STAY_FILE = "stays"
+STAY_LINE = "== the work is done"
 #: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
 LISTS = ("metrics", "series", "artifacts")
 MAPPINGS = ("fingerprints", "environment")
@@ -42,8 +45,14 @@ def main() -> int:
     if job.gang:
         from .together import GangRun
 
-        return GangRun(job, folder, result).run()
-    return JobRun(job, folder, result).run()
+        code = GangRun(job, folder, result).run()
+    else:
+        code = JobRun(job, folder, result).run()
+    if job.stay_alive_seconds:
+        print(f"{STAY_LINE} (exit code {code}); stays for a shell, {job.stay_alive_seconds:.0f} s", flush=True)
+        write_atomically(folder.parent / STAY_FILE, str(code))
+        time.sleep(job.stay_alive_seconds)  # a signal ends it
+    return code
 
 
 class JobRun:

@@ -41,6 +41,7 @@ class Job:
     figures: bool
     csv: str
     gang: Mapping[str, Any] = field(default_factory=dict)
+    stay_alive_seconds: float = 0.0
 
 
 def unpack(text: str) -> Job:

@@ -334,6 +334,9 @@ class ClusterPlacement(Placement):
             given["store"] = {}  # without any, the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
+            self._delete_waiting(
+                name, self._pods.status(name, time.monotonic(), attempt - 1)
+            )  # it may stay for a shell
         return launch, manifests.Placement(
             manifests.target_of(node),
             order.settings,

@@ -21,6 +21,7 @@ MAX_FILE_BYTES = 256 << 10
 MAX_COPIED_BYTES = 512 << 10
 #: Values in a document. Aliases of YAML make few lines into many.
 MAX_VALUES = 20_000
+MAX_STAY_SECONDS = 86_400.0
 #: Set by the runner or the steps' program.
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
 GANG = "gang"
@@ -68,6 +69,7 @@ class Job:
     output: tuple[str, ...] = ()
     csv: str = ""
     gang: Mapping[str, Any] = field(default_factory=dict)
+    stay_alive_seconds: float = 0.0
     stage: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -232,6 +234,9 @@ def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> J
         output=tuple(results.get("output", ())),
         csv=results.get("csv", ""),
         gang=_gang(document),
+        stay_alive_seconds=MAX_STAY_SECONDS
+        if document.get("stay_alive") is True
+        else float(document.get("stay_alive", 0)),
         stage={key: document[key] for key in (*own, *times) if key in document},
     )
 

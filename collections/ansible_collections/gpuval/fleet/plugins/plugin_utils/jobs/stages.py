@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,19 @@ def workloads(
     environment: Mapping[str, Any] | None = None,
     *,
     together: bool = False,
+    stays: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
 
-    Those that nodes run by themselves, or ``together``. Raises JobError.
+    Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
+    work on. Raises JobError.
     """
     found = problems(paths, skip, force, images, environment)
     if found:
         raise JobError("; ".join(found))
     jobs = [document.read(Path(path)) for path in paths]
+    if not stays:
+        jobs = [replace(job, stay_alive_seconds=0.0) for job in jobs]
     chosen = [job for job in jobs if bool(job.gang) == together]
     return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in chosen}
 
@@ -143,6 +148,7 @@ def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
             "figures": bool(job.patterns or job.output) and result_of_all,
             "csv": job.csv if result_of_all else "",
             "gang": dict(job.gang),
+            "stay_alive_seconds": job.stay_alive_seconds,
             "steps": [
                 {
                     "name": step.name,
