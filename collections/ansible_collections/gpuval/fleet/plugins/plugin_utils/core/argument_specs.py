@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-#: libyaml's takes a tenth of the time.
-SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from .yaml_file import SafeLoader
 
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
 #: What of an option's documentation the spec has.

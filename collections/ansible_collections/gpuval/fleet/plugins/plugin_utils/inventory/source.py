@@ -13,9 +13,10 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
-from ..core.argument_specs import SafeLoader, load_yaml
+from ..core.argument_specs import load_yaml
 from ..core.errors import GpuvalError
 from ..core.text import meant
+from ..core.yaml_file import SafeLoader
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes")
 #: Folders of variables beside an inventory.
