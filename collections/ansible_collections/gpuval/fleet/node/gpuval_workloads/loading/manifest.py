@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 
 NAME = "SHA256SUMS"
 MAX_BYTES = 16 * 1024 * 1024
+#: In front of a dataset's name: its folder in the store and in the node's cache.
+DATASET_FOLDER = "datasets--gpuval--"
 
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<path>.+)")
 

@@ -30,8 +30,6 @@ from .units import human_bytes, human_rate, human_seconds
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
 STORE_AWAY = "store_away"
-#: In front of a dataset's name: its folder in the store and in the node's cache.
-DATASET_FOLDER = "datasets--gpuval--"
 NAMED_FILES = 5
 PRELOAD = "run `make validate` again, which preloads it, or the model_preload role"
 
@@ -61,11 +59,6 @@ class Places:
     folder: Path
     what: str = "model"
 
-    @property
-    def blamed(self) -> str:
-        """What a message about wrong files begins with."""
-        return "" if self.what == Places.what else f"{self.what}: "
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
@@ -82,7 +75,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
     parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
     given = parser.parse_args(arguments)
-    folder = f"{DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
+    folder = f"{manifest.DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
     limits = given.transfers, given.multi_thread_streams, given.chunk_size
     return Options(folder, given.overwrite, *limits, given.dataset)
 
@@ -242,7 +235,7 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
     for path in bad:
         (places.folder / path).unlink(missing_ok=True)
     raise WorkloadFailure(
-        f"{places.blamed}wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was "
+        f"{places.what}: wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was "
         "deleted from the node. If other nodes report the same file, the copy in the store is damaged: validate again "
         "with -e model_preload_force=true. If only this node does, suspect its memory, disk or network"
     )

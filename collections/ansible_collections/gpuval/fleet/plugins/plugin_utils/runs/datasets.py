@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+
 from ..core.errors import GpuvalError
 from ..core.text import meant
 
 #: Beside the models, for nodes have a key that reads ``models/`` alone. Node caches have the same names.
-FOLDER = "datasets--gpuval--"
+FOLDER = manifest.DATASET_FOLDER
 #: In front of a dataset's name: the stage that loads it.
 STAGE = "dataset_"
 #: In front of a folder of the bucket, as a source.
