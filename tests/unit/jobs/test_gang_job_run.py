@@ -94,19 +94,23 @@ def test_a_step_over_its_limit_frees_the_others(tmp_path):
     assert second[2]["message"].endswith("step download (1 of 2) exceeded its limit of 1 s")
 
 
-def test_a_first_node_that_dies_while_others_wait_frees_them(tmp_path):
+@pytest.mark.parametrize(
+    ("place", "told"), [(0, "node-1 (127.0.0.1), the leader, was lost"), (1, "node-2 (127.0.0.2) was lost")]
+)
+def test_a_node_that_dies_while_others_wait_frees_them(tmp_path, place, told):
     path = write(tmp_path, step("download", "echo begun; sleep 300", once=True), step("train", "true"))
     with Members(tmp_path, free_port(), path, count=3) as members:
         members.until(0, "begun")
         members.until(2, "waiting for node-1")
-        os.killpg(members.processes[0].pid, signal.SIGKILL)
+        os.killpg(members.processes[place].pid, signal.SIGKILL)
         died = time.monotonic()
-        found = members.end()[1:]
+        found = members.end()
+        del found[place]
         assert time.monotonic() - died < 30
     for code, log, result in found:
         assert code == 2, log
-        assert "node-1 (127.0.0.1), the leader, was lost" in result["message"]
-        assert result["environment"]["gang"]["lost"] == "node-1"
+        assert told in result["message"]
+        assert result["environment"]["gang"]["lost"] == f"node-{place + 1}"
 
 
 def test_a_node_whose_stage_is_ended_says_so_and_is_not_accused(tmp_path):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, own_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from hypothesis import given, settings
@@ -332,3 +332,13 @@ def test_one_that_was_left_out_is_not_sent_into_a_run_alone():
     assert state["verdict"] == "missing"
     assert "with others of its kind" in state["remedy"]
     assert "--limit node-1" not in state["remedy"]
+
+
+def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
+    record = make_record(
+        "node-1", "ddp", state="failure", message="node-2: launcher mpirun", environment={"gang": GANG}
+    )
+    state = own_checks.state_check("node-1", "ddp", record, [], of_gang=True)
+    assert (state["verdict"], state["reason"]) == ("missing", "gang all of 2 nodes: failure: node-2: launcher mpirun")
+    assert "nodes/NODE/ddp.log" in state["remedy"]
+    assert "search" not in state["remedy"]

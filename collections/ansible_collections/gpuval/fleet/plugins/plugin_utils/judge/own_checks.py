@@ -13,7 +13,7 @@ from ..core.vendors import GPU_VENDORS
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
-from ..runs import datasets, plans
+from ..runs import datasets, plans, settings
 from .entries import Entry, gang_of, own_entry
 from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
@@ -34,6 +34,10 @@ _BLAMELESS = {
 _OF_GANG = (
     "fix what the message and the search for the bad node or link name, then validate again with others of its kind: "
     "with --limit alone a node is in no gang"
+)
+_OF_GANG_JOB = (
+    "read nodes/NODE/{stage}.log of the node that the message names, fix the cause, then run the job again on all of "
+    "its nodes"
 )
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {_AGAIN}",
@@ -119,7 +123,7 @@ def state_check(
     if record and verdict == "fail" and of_gang:  # the first to fail is often healthy
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
-        remedy = _OF_GANG
+        remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
     fault = str(record["environment"].get("fault")) if record and state == "crash" else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
     if (kind, fault) in _BLAMELESS:
