@@ -2,14 +2,17 @@
 
 import json
 import multiprocessing
+import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from gpuval_runner import runner as runners
 from gpuval_runner.containers import stage as container_stage
 
-from tests.kit.runner import Node, stage
+from tests.kit.runner import PACKAGES, Node, stage
 
 IMAGE = [{"Id": "sha256:" + "a" * 64, "Architecture": "", "Config": {}}]
 #: An engine as far as these tests go; the files beside it say what it does.
@@ -121,3 +124,31 @@ def test_the_keys_of_a_gang_can_be_read_by_the_containers_user(engine, node, use
     assert str(keys) in (engine / "asked").read_text()
     folder, file = modes
     assert modes_of(keys) == {"ssh": folder, "token": file, "id_ed25519": file}
+
+
+def test_orphans_are_reaped_without_waiting_for_a_child_that_lasts():
+    """Else every stage in a container took five seconds more, for the telemetry's helper."""
+    program = (
+        "import subprocess, time\n"
+        "from gpuval_runner import descendants\n"
+        "from gpuval_runner.containers.stage import reap\n"
+        "lasting = subprocess.Popen(['sleep', '60'])\n"
+        "descendants.LASTING.add(lasting.pid)\n"
+        "subprocess.Popen(['sleep', '0.3'])\n"
+        "begun = time.monotonic()\n"
+        "reap(30)\n"
+        "took = time.monotonic() - begun\n"
+        "children = [p.name for p in descendants.snapshot().values() if p.parent == descendants.os.getpid()]\n"
+        "lasting.kill()\n"
+        "print(took, children)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    took, _, children = done.stdout.partition(" ")
+    assert 0.2 < float(took) < 25 and children.strip() == "['sleep']"
