@@ -50,6 +50,7 @@ def test_a_job_that_fails_is_named_and_the_other_is_judged_by_its_own_result(fle
     assert "last output: disk is gone" in done.told
     (check,) = fleet.decisive("node-1")
     assert check["stage"] == "broken"
+    assert "PARTIAL at best" in done.told, "jobs alone accept no node"
 
 
 def test_a_clean_removes_the_jobs_folders_and_what_they_left_running(fleet):

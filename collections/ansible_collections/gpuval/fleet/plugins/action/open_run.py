@@ -67,7 +67,7 @@ class ActionModule(RunAction):
             reason
             for reason, applies in (
                 ("limit", bool(options["limit"])),
-                ("stages", options["gangs_alone"] or left_alone),
+                ("stages", options["gangs_alone"] or left_alone or not options["accepts"]),
                 ("tags", [*stages, *gang_stages] != [*profile, *together]),
             )
             if applies

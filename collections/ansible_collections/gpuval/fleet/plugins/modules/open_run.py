@@ -66,6 +66,10 @@ options:
     description: Whether the run is there for its gangs. It fails with fewer than two hosts, and is PARTIAL at best.
     type: bool
     default: false
+  accepts:
+    description: Whether a node may be accepted by this run; otherwise it is PARTIAL at best.
+    type: bool
+    default: true
   profile_stages:
     description: Stages of the profile, in order.
     type: list
