@@ -43,7 +43,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory keys probe network build load models prepare validate job rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
 	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -77,6 +77,10 @@ validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and p
 job: $(VENV)/.ready $(LOCAL_NODE) ### Run work of your own on every node, after the facts (JOB=jobs/shell.yml)
 	$(call need,JOB,a file of gpuval.job/1)
 	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(abspath $(JOB))"]}' $(ARGS)
+
+mad: $(VENV)/.ready ### Run models of a MAD repository in their own images on every node (REPO=folder or address, TAGS=pyt,bert)
+	$(call need,REPO,a folder or a git address)
+	$(PLAY) gpuval.fleet.mad -e '{"gpuval_mad_repository": "$(REPO)"}' $(call extra,gpuval_mad_tags,$(TAGS)) $(ARGS)
 
 rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pass in the latest run of INVENTORY
 	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \

@@ -35,7 +35,7 @@ GIVEN = {
     "NODE": "gpu-1", "STAGE": "training", "WATCH": "1", "ALL": "1", "LINES": "1", "NAME": "site", "BEFORE": "b",
     "AFTER": "a", "IDS": "i", "FILE": "f", "N": "20", "TRANSFERS": "8", "SERIAL": "S 1", "SKU": "h200",
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
-    "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml",
+    "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml", "REPO": "models", "TAGS": "pyt,a:b=1",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_help_shows_the_main_targets_in_four_groups():
 @pytest.mark.parametrize("target", ALL)
 def test_a_target_runs_as_the_makefile_has_it(project, target, given):
     needs = {"window": ("N",), "baseline-diff": ("BEFORE", "AFTER"), "shell": ("NODE",), "follow": ("NODE",),
-             "job": ("JOB",)}  # fmt: skip
+             "job": ("JOB",), "mad": ("REPO",)}  # fmt: skip
     given = given or {name: GIVEN[name] for name in needs.get(target, ())}
     make(
         target, f"PYTHON={project}/.venv/bin/python", *(f"{name}={value}" for name, value in given.items()), cwd=project

@@ -136,7 +136,7 @@ def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
         "https_proxy": "p",
         "PYTHONHOME": "h",
     }
-    made = build(parsed, parsed.stages[0], PLACES, Accelerator("amd", 8, "gfx942"), own)
+    made = build(parsed, parsed.stages[0], PLACES, Accelerator("amd", 8, "gfx942", "MI300X", "6.4.1"), own)
     assert {"PATH", "NCCL_DEBUG", "https_proxy"} <= set(made)
     assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PYTHONHOME"} & set(made)
     assert made["PYTHONPATH"] == "/d/workloads.zip:/mine"
@@ -144,6 +144,7 @@ def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
     assert made["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "a GPU has one number in the facts and in every workload"
     assert made["GPUVAL_STAGE_ID"] == "r1/n1/a/2"
     assert (made["GPUVAL_ACCELERATOR"], made["GPUVAL_GPU_COUNT"], made["MAD_GPU_VENDOR"]) == ("amd", "8", "AMD")
+    assert (made["MAD_SYSTEM_GPU_PRODUCT_NAME"], made["MAD_SYSTEM_HIP_VERSION"]) == ("MI300X", "6.4.1")
     assert made["GPUVAL_RESULT_FILE"] == "/d/work/result.json"
     assert all(made[name].startswith("/d/work") for name in ("HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"))
 

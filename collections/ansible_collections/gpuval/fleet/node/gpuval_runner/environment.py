@@ -88,15 +88,16 @@ def detected(declared: Accelerator, facts: Optional[Mapping[str, Any]]) -> Accel
     """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
     vendor, count, environment = declared.vendor, declared.count, facts or {}
     found = environment.get("accelerator")
-    architecture = ""
     gpus = environment.get("gpus")
-    if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) and isinstance(gpus[0].get("architecture"), str):
-        architecture = gpus[0]["architecture"][:64]
+    gpu = gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else {}
+    of_gpu = [
+        gpu[key][:64] if isinstance(gpu.get(key), str) else "" for key in ("architecture", "name", "runtime_version")
+    ]
     if isinstance(found, dict) and vendor == "auto" and found.get("vendor") in MAD_VENDORS:
         vendor = found["vendor"]
     if isinstance(found, dict) and count is None and found.get("vendor") == vendor and type(found.get("count")) is int:
         count = found["count"]
-    return Accelerator(vendor, count, architecture)
+    return Accelerator(vendor, count, *of_gpu)
 
 
 def build(
@@ -134,6 +135,8 @@ def build(
         "MAD_RUNTIME_NGPUS": count,
         "MAD_GPU_VENDOR": MAD_VENDORS.get(accelerator.vendor, ""),
         "MAD_SYSTEM_GPU_ARCHITECTURE": accelerator.architecture,
+        "MAD_SYSTEM_GPU_PRODUCT_NAME": accelerator.product,
+        "MAD_SYSTEM_HIP_VERSION": accelerator.version if accelerator.vendor == "amd" else "",
         "MAD_MODEL_NAME": stage.workload,
     }
     for name in stage.datasets:

@@ -165,11 +165,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the stages run on: as declared, or as found; the architecture as the facts name it, if they do."""
+    """What the stages run on: as declared, or as found; architecture, product and version of the first GPU as the facts
+    name them, if they do."""
 
     vendor: Annotated[str, _one_of(*VENDORS)]
     count: Optional[int] = None
     architecture: str = ""
+    product: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ version_added: 0.1.0
 description:
   - O(state=written) writes C(report.html), C(report.md), C(junit.xml), C(perf.csv) and C(failed_nodes.txt) from
     C(report.json) and the evidence beside it. With O(store) it uploads them, unless the run is another controller's.
+  - Of a MAD repository's models, C(perf.csv) has the columns of MAD, and C(perf.html) shows it.
   - O(state=announced) prints the FINAL ACCEPTANCE block and fails unless the verdict is V(PASS), or V(PARTIAL) of a run
     that was narrowed by C(--limit), C(--tags) or stages.
 extends_documentation_fragment:

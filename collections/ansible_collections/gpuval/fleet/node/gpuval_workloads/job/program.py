@@ -65,6 +65,7 @@ class JobRun:
         self._collected: dict[str, Any] = {**{key: [] for key in LISTS}, **{key: {} for key in MAPPINGS}}
         self._handed_over = False
         self._message = ""
+        self._inapplicable = ""
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,6 +83,9 @@ class JobRun:
                 code = self._step(step, f"step {step.name} ({index} of {len(self._job.steps)})")
                 if code:
                     return code
+                if self._inapplicable:
+                    self._write("success", f"skipped: {self._inapplicable}")
+                    return EXIT_SUCCESS
             if not step.skip:
                 self._after(step)
         return self._finish(skipped)
@@ -114,6 +118,9 @@ class JobRun:
         if code:
             self._write("running", message)
             return code
+        if state == "skipped":
+            self._inapplicable = message
+            return 0
         if state == "running":
             return self._fail(f"{what}: its result file never became final")
         self._handed_over = self._handed_over or state == "success"

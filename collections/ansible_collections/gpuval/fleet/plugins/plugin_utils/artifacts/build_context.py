@@ -16,6 +16,8 @@ from .images import ImagesError
 COMMON = ("common",)
 #: Requirements that several images share.
 SHARED = {"inference": ("training/torch.txt",)}
+#: The folder of a context that is not of docker/.
+WHOLE = "."
 _LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}
 
 
@@ -37,29 +39,39 @@ class BuildContext:
         for name, path in sorted(self.files.items()):
             with path.open("rb") as stream:
                 total.update(f"\n{name} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+            total.update(b" x" if self._is_program(path) else b"")
         return total.hexdigest()
 
     def write(self, target: Path) -> None:
-        """Write the archive, without this machine's owners, times and modes: so builders find their cache again."""
+        """Write the archive, without this machine's owners, times and umask: so builders find their cache again."""
         with tarfile.open(target, "w") as tar:
             tar.addfile(tarfile.TarInfo("local/.keep"))  # not all builders copy an empty folder
             for name, path in sorted(self.files.items()):
                 info = tarfile.TarInfo(name)
-                info.mode = 0o644
+                info.mode = 0o755 if self._is_program(path) else 0o644
                 with path.open("rb") as stream:
                     info.size = stream.seek(0, io.SEEK_END)
                     stream.seek(0)
                     tar.addfile(info, stream)
 
+    def _is_program(self, path: Path) -> bool:
+        """Whether a file of another's context may be executed; those of docker/ never are."""
+        return self.folder == WHOLE and bool(path.stat().st_mode & 0o100)
+
 
 def gather(
     docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
 ) -> BuildContext:
-    """Return the context of `docker/<folder>`. Raises ``ImagesError`` if it is missing."""
+    """Return the context of `docker/<folder>`, or of an absolute folder as it is. Raises ``ImagesError``."""
     if not (docker / folder / "Dockerfile").is_file():
         raise ImagesError(
             f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of the project, or "
             "name one of its folders in gpuval_images.<name>.folder"
+        )
+    if Path(folder).is_absolute():
+        whole = Path(folder)
+        return BuildContext(
+            WHOLE, {path.relative_to(whole).as_posix(): path for path in whole.rglob("*") if path.is_file()}
         )
     files = {}
     for part in (*COMMON, folder, "local"):

@@ -39,8 +39,8 @@ class ImagesError(StoreError):
 class Wanted:
     """One entry of `gpuval_images`.
 
-    `way` is how nodes get it: `build` from `docker/<folder>`, `copy` of a registry's image through the store,
-    `archive`, a tar on the controller, or `registry`, from which each node pulls it.
+    `way` is how nodes get it: `build` from `docker/<folder>` or an absolute folder, `copy` of a registry's image
+    through the store, `archive`, a tar on the controller, or `registry`, from which each node pulls it.
     """
 
     name: str
@@ -126,7 +126,7 @@ def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> lis
     `folder` has the Dockerfiles and `bases.yml`. Raises ``ImagesError``.
     """
     wanted = merge(maps)
-    builds = any(item.way == "build" for item in wanted)
+    builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in wanted)
     return with_bases(wanted, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
 
 

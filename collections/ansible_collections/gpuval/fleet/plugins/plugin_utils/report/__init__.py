@@ -13,6 +13,7 @@ from ..core import files
 from ..records import report_file
 from ..runs import folder as run_folder
 from ..runs import origin
+from . import models
 from .html import html_report
 from .junit import junit_xml
 from .markdown import markdown_report
@@ -33,6 +34,7 @@ def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
         "junit.xml": lambda: junit_xml(report),
         "perf.csv": lambda: perf_csv(report),
         "failed_nodes.txt": lambda: failed_nodes_text(report),
+        **models.forms(report, directory),
         "report.html": lambda: html_report(report, directory),
     }
     for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together

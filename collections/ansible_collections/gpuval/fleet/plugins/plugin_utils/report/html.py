@@ -72,6 +72,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         styles=styles,
         data=script_json(data),
         report=report,
+        has_models=directory is not None and (directory / "perf.html").is_file(),
         verdict_words=_VERDICT_WORDS[report["verdict"]],
         wall_seconds=_wall_seconds(report["run"]),
         remarks=_remarks(report),

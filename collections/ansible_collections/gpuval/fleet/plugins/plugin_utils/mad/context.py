@@ -1,0 +1,167 @@
+"""Additional context: what the user adds to every model of a run, as JSON or as a Python literal."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core import schemas
+from ..core.text import meant
+from .documents import check, parse_json, shown, unknown_keys, within
+from .errors import MadError
+from .models import checked_args
+
+SETTING = "gpuval_mad_context"
+MAX_TEXT = 1 << 20
+#: What MAD_MULTI_NODE_RUNNER holds on one node. Scripts of other launchers start their processes themselves.
+RUNNERS = {
+    **dict.fromkeys(("torchrun", "torchtitan", "megatron", "megatron-lm"), "torchrun --standalone --nproc_per_node="),
+    "deepspeed": "deepspeed --num_gpus=",
+    **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", "none"), ""),
+}
+_SIZE = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECRET = re.compile(
+    r"SECRET|TOKEN$|PASSWO?R?D|CREDENTIAL|(?:^|_)(?:ACCESS|API|AUTH|PRIVATE)_?KEY(?:_|$)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Processes of one node; `processes` 0 is one for each GPU."""
+
+    launcher: str
+    processes: int = 0
+
+    @property
+    def runner(self) -> str:
+        """The command before the number of processes; empty for a script that starts them itself."""
+        return RUNNERS[self.launcher]
+
+
+@dataclass(frozen=True)
+class Context:
+    """`facts` take part in the choice of Dockerfiles; scripts are shell text, run before and after the model's."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    build_arguments: Mapping[str, str] = field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+    cpus: str = ""
+    image: str = ""
+    shm_bytes: int | None = None
+    timeout_multiplier: float = 1.0
+    model_args: str | None = None
+    pre_scripts: tuple[Mapping[str, str], ...] = ()
+    post_scripts: tuple[Mapping[str, str], ...] = ()
+    tools: str = ""
+    distributed: Distributed | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def parse(given: str | Mapping[str, Any] | None) -> Context:
+    """The context from a mapping, JSON text or a Python literal. Raises MadError with the field."""
+    document = _document(given)
+    check("mad_context", document, what=SETTING)
+    for key in ("pre_scripts", "post_scripts"):
+        for script in document.get(key, ()):
+            within(script["path"], what=f"{SETTING}: {key}")
+    tools = document.get("tools", ())
+    environment = _variables(document, "docker_env_vars")
+    for tool in tools:
+        environment = {**_variables(tool, "env_vars", f"tools: {tool['name']}: "), **environment}
+    model_args = document.get("model_args")
+    unknown = unknown_keys("mad_context", document)
+    return Context(
+        environment=environment,
+        build_arguments=_variables(document, "docker_build_arg"),
+        volumes=tuple(f"{host}:{inside}" for inside, host in document.get("docker_mounts", {}).items()),
+        gpus=_gpus(document.get("docker_gpus", "all")),
+        cpus=document.get("docker_cpus", "").replace(" ", ""),
+        image=document.get("MAD_CONTAINER_IMAGE", ""),
+        shm_bytes=_size(document["SHM_SIZE"]) if "SHM_SIZE" in document else None,
+        timeout_multiplier=float(document.get("timeout_multiplier", 1)),
+        model_args=None if model_args is None else checked_args(model_args, f"{SETTING}: model_args"),
+        pre_scripts=tuple(document.get("pre_scripts", ())),
+        post_scripts=tuple(document.get("post_scripts", ())),
+        tools=" ".join(tool["cmd"] for tool in tools if tool.get("cmd")),
+        distributed=distributed(document.get("distributed"), SETTING),
+        facts={
+            key: value
+            for key, value in document.items()
+            if key in ("gpu_vendor", "guest_os") or (key in unknown and isinstance(value, str | int | float))
+        },
+        remarks=tuple(
+            f"{SETTING}: {shown(key)} is not known and only takes part in # CONTEXT"
+            f"{meant(key, schemas.schema('mad_context')['properties'])}"
+            for key in unknown
+        ),
+    )
+
+
+def _document(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not isinstance(given, str):
+        return given if given is not None else {}
+    if len(given) > MAX_TEXT:
+        raise MadError(f"{SETTING}: longer than {MAX_TEXT} characters")
+    if not given.strip():
+        return {}
+    try:
+        document = parse_json(given, what=SETTING)
+    except MadError as malformed:
+        try:  # {'gpu_vendor': 'AMD'}, as other tools have it
+            document = ast.literal_eval(given.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise malformed from None
+    if not isinstance(document, Mapping):
+        raise MadError(f"{SETTING}: is no object of names and values")
+    return document
+
+
+def distributed(given: Mapping[str, Any] | None, where: str) -> Distributed | None:
+    """The launcher's settings of a model or a context. Raises MadError for one that is not known, or many nodes."""
+    if not given or given.get("enabled") is False:
+        return None
+    check("mad_context", {"distributed": given}, what=where)
+    launcher = given["launcher"]
+    if launcher not in RUNNERS:
+        raise MadError(
+            f"{where}: distributed.launcher: {shown(launcher)} is not known{meant(launcher, RUNNERS)}; "
+            f"known are {', '.join(RUNNERS)}"
+        )
+    if given.get("nnodes", 1) > 1:
+        raise MadError(
+            f"{where}: distributed.nnodes: {given['nnodes']} nodes, and models run on each node by itself: set 1"
+        )
+    return Distributed(launcher, given.get("nproc_per_node", 0))
+
+
+def _gpus(text: str) -> tuple[int, ...]:
+    """Indices from `0,2-4`, sorted, each once; none for `all`. Raises MadError for a range that runs backwards."""
+    found: set[int] = set()
+    for part in text.split(",") if text != "all" else ():
+        first, _, last = part.partition("-")
+        if last and int(last) < int(first):
+            raise MadError(f"{SETTING}: docker_gpus: {shown(part)} runs backwards: write {last}-{first}")
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+
+
+def _variables(document: Mapping[str, Any], key: str, place: str = "") -> dict[str, str]:
+    """Variables of the container or the build, which plans and images show. Raises MadError for a secret."""
+    found = {name: str(value) for name, value in document.get(key, {}).items()}
+    for name in found:
+        if _SECRET.search(name):
+            raise MadError(
+                f"{SETTING}: {place}{key}: {name} reads like a secret, and plans are in the store: put it into a file "
+                "of the nodes and mount that (docker_mounts)"
+            )
+    return found
+
+
+def _size(text: str) -> int:
+    unit = text[-1].lower() if text[-1].isalpha() else ""
+    return int(text[: len(text) - len(unit)]) * _SIZE[unit]

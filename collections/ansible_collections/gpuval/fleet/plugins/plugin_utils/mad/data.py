@@ -1,0 +1,122 @@
+"""data.json: where a model's data comes from. Providers are tried in one order, whatever the file's."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.escape import one_line
+from ..core.text import meant
+from .documents import check, shown, within
+from .errors import MadError
+
+DATA_FILE = "data.json"
+CUSTOM, LOCAL, DATASET = "custom", "local", "dataset"
+PROVIDERS = (CUSTOM, LOCAL, "minio", "nas", "aws")
+DEFAULT_HOME = "/data_dlm"
+#: Folders of a node that a repository may not have mounted; an operator may, with docker_mounts.
+FORBIDDEN = (
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
+    *("/var/lib", "/var/run"),
+)
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One way to get a data set."""
+
+    kind: str
+    path: str
+    home: str = DEFAULT_HOME
+    args: str = ""
+    readwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """`providers` in the order in which they are tried; without any the script gets its data itself."""
+
+    name: str
+    providers: tuple[Provider, ...]
+
+    @property
+    def declared(self) -> str:
+        """Its name in gpuval_datasets."""
+        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A data set of a run: its provider, and its folder in the container (one of MAD_DATAHOME)."""
+
+    name: str
+    provider: Provider
+    home: str
+
+
+def datasets(document: Any) -> dict[str, Dataset]:
+    """By name, from data.json. Raises MadError with data set, provider and field."""
+    if not isinstance(document, Mapping):
+        raise MadError(f'{DATA_FILE}: holds no data sets by name: write {{"NAME": {{"local": {{"path": ...}}}}}}')
+    return {name: _dataset(name, providers) for name, providers in document.items()}
+
+
+def _dataset(name: str, providers: Any) -> Dataset:
+    where = f"{DATA_FILE}: {one_line(name, 80)}"
+    if not isinstance(providers, Mapping):
+        raise MadError(f"{where}: holds no providers by name: add one of {', '.join(PROVIDERS)}")
+    for kind in providers:
+        if kind not in PROVIDERS:
+            raise MadError(
+                f"{where}: unknown provider {shown(kind)}{meant(kind, PROVIDERS)}; known are {', '.join(PROVIDERS)}"
+            )
+    return Dataset(name, tuple(_provider(kind, providers[kind], where) for kind in PROVIDERS if kind in providers))
+
+
+def _provider(kind: str, given: Any, where: str) -> Provider:
+    where = f"{where}.{kind}"
+    check("mad_provider", given, what=where)
+    path = given["path"]
+    if kind == CUSTOM:
+        path = within(path, what=f"{where}.path")
+    if kind == LOCAL:
+        path = _mountable(path, f"{where}.path")
+    readwrite = given.get("readwrite") in (True, "true")
+    return Provider(kind, path, given.get("home", DEFAULT_HOME), given.get("args", ""), readwrite)
+
+
+def _mountable(path: str, what: str) -> str:
+    """A folder of a node that a repository may have mounted. Raises MadError."""
+    normal = posixpath.normpath(path)
+    if not path.startswith("/") or ":" in path:
+        raise MadError(f"{what}: {shown(path)} is no absolute path without colons")
+    if normal == "/" or any(normal == one or normal.startswith(f"{one}/") for one in FORBIDDEN):
+        raise MadError(f"{what}: {shown(path)} belongs to the node's system: move the data to a folder of its own")
+    return normal
+
+
+def place(names: Sequence[str], known: Mapping[str, Dataset], loaded: Collection[str], *, where: str) -> list[Placed]:
+    """Each data set that has providers: from `loaded`, the names in gpuval_datasets, else by its first provider.
+
+    Raises MadError for one that is in neither, or that needs credentials.
+    """
+    placed = []
+    for index, name in enumerate(names):
+        if name not in known:
+            raise MadError(f"{where}: data: {DATA_FILE} has no {shown(name)}{meant(name, known)}: add it")
+        dataset = known[name]
+        if not dataset.providers:
+            continue
+        provider = dataset.providers[0]
+        if dataset.declared in loaded:
+            provider = Provider(DATASET, dataset.declared, provider.home)
+        elif provider.kind not in (CUSTOM, LOCAL):
+            raise MadError(
+                f"{where}: data: {shown(name)} comes from {provider.kind}, whose keys gpuval does not bring to nodes: "
+                f"declare {dataset.declared} in gpuval_datasets, or add a local provider"
+            )
+        placed.append(Placed(name, provider, f"{provider.home.rstrip('/')}_{index}"))
+    return placed

@@ -1,0 +1,124 @@
+"""Which Dockerfiles of a model fit a node: those whose first lines, `# CONTEXT {...}`, contradict nothing."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..core.text import some_of
+from .documents import located, read_bytes, shown
+from .errors import MadError
+from .models import Model
+
+HEADER_LINES = 5
+MAX_CONTEXT = 1024
+MAX_FILES = 200
+MAX_BYTES = 1 << 20
+_CONTEXT = re.compile(r"^# CONTEXT (.*)$")
+_ARGUMENT = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+
+
+@dataclass(frozen=True)
+class Dockerfile:
+    """`context` is what it is made for; empty fits every node."""
+
+    path: str
+    text: str = field(repr=False)
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+    def base(self, arguments: Mapping[str, str]) -> str:
+        """The image that its last stage is built on. Raises MadError where build arguments leave it open."""
+        values: dict[str, str] = {}
+        stages: dict[str, str] = {}
+        base = ""
+        for line in map(str.strip, self.text.splitlines()):
+            if not base and (argument := _ARGUMENT.match(line)):
+                values[argument[1]] = argument[2]
+            if found := _FROM.match(line):
+                known = {**values, **arguments}
+                base = _VARIABLE.sub(lambda part, known=known: known.get(part[1] or part[3]) or part[2] or "", found[1])
+                base = stages.get(base, base)
+                if found[2]:
+                    stages[found[2]] = base
+        if not base or base == "scratch":
+            raise MadError(
+                f"{self.path}: no FROM with an image: give its build arguments a default, or docker_build_arg"
+            )
+        return base
+
+    def contradictions(self, facts: Mapping[str, Any]) -> list[str]:
+        """Keys on both sides whose values differ, as text."""
+        return [
+            f"{key} is {facts[key]}, not {value}"
+            for key, value in self.context.items()
+            if key in facts and facts[key] != value
+        ]
+
+
+def of_model(root: Path, model: Model) -> list[Dockerfile]:
+    """All Dockerfiles that begin as the model says. Raises MadError for none, or a malformed one."""
+    prefix = PurePosixPath(model.dockerfile)
+    folder = located(root, prefix.parent.as_posix())
+    pattern = f"{prefix.name}.*"
+    names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    found = [name for name in names if name == prefix.name or fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        near = some_of((name for name in names if name.startswith(prefix.name[:3])), 4)
+        raise MadError(
+            f"{model.where}: dockerfile: no file {prefix.parent / pattern}"
+            + (f"; the folder has {near}" if near else "")
+        )
+    if len(found) > MAX_FILES:
+        raise MadError(f"{model.where}: dockerfile: more than {MAX_FILES} files begin with {prefix}: name one")
+    return [parsed(root, (prefix.parent / name).as_posix()) for name in found]
+
+
+def parsed(root: Path, path: str) -> Dockerfile:
+    """A Dockerfile with its context. Raises MadError where that is no dict of plain values."""
+    text = read_bytes(root, path, MAX_BYTES).decode("utf-8", "replace")
+    header = next((match for line in text.splitlines()[:HEADER_LINES] if (match := _CONTEXT.match(line))), None)
+    return Dockerfile(path, text, _literal(header[1], path) if header else {})
+
+
+def _literal(text: str, path: str) -> dict[str, Any]:
+    """A Python literal, read without running anything."""
+    if len(text) > MAX_CONTEXT:
+        raise MadError(f"{path}: # CONTEXT is longer than {MAX_CONTEXT} characters")
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise MadError(
+            f"{path}: # CONTEXT {shown(text)} is no Python literal: write {{'gpu_vendor': 'AMD'}}"
+        ) from error
+    plain = isinstance(value, dict) and all(
+        isinstance(key, str) and isinstance(item, str | int | float | bool | None) for key, item in value.items()
+    )
+    if not plain:
+        raise MadError(f"{path}: # CONTEXT {shown(text)} is no dict of names and plain values")
+    return value
+
+
+def fitting(root: Path, model: Model, facts: Mapping[str, Any]) -> list[Dockerfile]:
+    """The Dockerfiles that fit; each is a run of its own. Raises MadError that names what was tried.
+
+    Where the vendor of the GPUs is not known, all of them are for one vendor.
+    """
+    tried = of_model(root, model)
+    chosen = [one for one in tried if not one.contradictions(facts)]
+    if not chosen:
+        reasons = some_of((f"{one.path} ({', '.join(one.contradictions(facts))})" for one in tried), 6, "; ")
+        raise MadError(f"{model.where}: no Dockerfile fits: add one, or set gpuval_mad_context; tried {reasons}")
+    vendors = sorted({str(one.context["gpu_vendor"]) for one in chosen if "gpu_vendor" in one.context})
+    if len(vendors) > 1:
+        raise MadError(
+            f"{model.where}: Dockerfiles for {' and '.join(vendors)} fit: set gpu_vendor in gpuval_mad_context, or "
+            "gpuval_sku to one of them"
+        )
+    return chosen

@@ -1,0 +1,107 @@
+"""Files of a model repository. They are other people's: bounded, within the repository, and never executed."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import schemas
+from ..core.escape import one_line
+from .errors import MadError
+
+MAX_BYTES = 8 << 20
+MAX_SHOWN = 80
+
+
+def within(path: str, *, what: str) -> str:
+    """A path relative to the repository in its shortest form. Raises MadError for one that leaves it."""
+    normal = posixpath.normpath(path)
+    if path.startswith("/") or normal == ".." or normal.startswith("../"):
+        raise MadError(f"{what}: {shown(path)} is outside the repository: name a path below its root")
+    return normal
+
+
+def shown(text: object) -> str:
+    """Text of a repository as a message repeats it."""
+    return repr(one_line(str(text), MAX_SHOWN))
+
+
+def located(root: Path, name: str) -> Path:
+    """A file or folder of the repository. Raises MadError where a link leads out of it."""
+    path = root / name
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError) as error:  # a circle of links
+        raise MadError(f"{name}: the path cannot be resolved: remove links that lead to each other") from error
+    if not resolved.is_relative_to(root.resolve()):
+        raise MadError(f"{name}: a link leads out of the repository: replace it by what it names")
+    return path
+
+
+def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
+    """The whole file. Raises MadError if it is missing, no regular file, not readable or too long."""
+    path = located(root, name)
+    if not path.is_file():
+        raise MadError(f"{name}: {'not a regular file' if path.exists() else 'no such file'} in {root}")
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise MadError(f"{name}: {error.strerror}: make it readable") from error
+    if len(data) > limit:
+        raise MadError(f"{name}: longer than {limit} bytes: this is no file of a model repository")
+    return data
+
+
+def read_json(root: Path, name: str) -> Any:
+    """The document. Raises MadError with the place of what is malformed, and never with the file's content: it may
+    be credential.json."""
+    return parse_json(read_bytes(root, name), what=name)
+
+
+def parse_json(data: bytes | str, *, what: str) -> Any:
+    """As `read_json`, of data at hand."""
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+    except UnicodeDecodeError as error:
+        raise MadError(f"{what}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise MadError(f"{what}: {place}: malformed JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise MadError(f"{what}: nested too deeply") from error
+    except MadError as error:
+        raise MadError(f"{what}: {error}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise MadError(f"{what}: a number is too long") from error
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise MadError(f"key {shown(key)} is given twice: remove one")
+        found[key] = value
+    return found
+
+
+def _no_constants(word: str) -> float:
+    raise MadError(f"{word} is no JSON number")
+
+
+def check(schema: str, document: Any, *, what: str) -> None:
+    """Raise MadError unless the document follows the schema; the message names the field."""
+    try:
+        schemas.validate(schema, document, what=what)
+    except schemas.Invalid as error:
+        raise MadError(one_line(str(error), 600)) from error
+
+
+def unknown_keys(schema: str, document: Mapping[str, Any]) -> list[str]:
+    """Keys that the schema does not declare, in the document's order."""
+    declared = schemas.schema(schema)["properties"]
+    return [key for key in document if key not in declared]

@@ -1,0 +1,345 @@
+"""From selected models to jobs and images: a job file and a build context for each model and each Dockerfile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from ..jobs.stages import PERFORMANCE
+from . import checkout, perf
+from . import context as contexts
+from .context import Context, Distributed
+from .data import CUSTOM, DATASET, LOCAL, Placed, place
+from .dockerfiles import Dockerfile, fitting
+from .documents import located
+from .errors import MadError
+from .models import UNSET, Model, timeout_seconds
+from .repository import Repository
+
+RUN_MODEL = Path(__file__).with_name("run_model.sh")
+#: In the build context, and in the image: by stage the folders `model` and `repository`.
+FILES = "gpuval_mad"
+INSIDE = f"/opt/{FILES}"
+#: Never in an image.
+SECRET_FILES = ("credential.json", ".git")
+MAX_FILES, MAX_BYTES = 50_000, 4 << 30
+#: What a model without a limit counts for the deadline of the run, and building and bringing its image.
+UNLIMITED_SECONDS, IMAGE_SECONDS = 86_400.0, 1_800.0
+MAX_DEADLINE_SECONDS = 6 * 86_400.0
+_NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
+#: Image references have one separator between letters and digits.
+_SEPARATORS = re.compile(r"([._-])[._-]+")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown."""
+
+    timeout: int = UNSET
+    vendor: str = ""
+    runs_on_all: bool = False
+    datasets: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """Job files, entries of gpuval_images by name, and the deadline that all of them need."""
+
+    jobs: tuple[str, ...]
+    images: Mapping[str, Mapping[str, Any]]
+    deadline_seconds: float
+
+
+def write(repository: Repository, models: Iterable[Model], context: Context, options: Options, folder: Path) -> Made:
+    """Write below `folder`, which is empty, what the models need. Raises MadError with all that is wrong."""
+    models = list(models)
+    problems, planned = [], []
+    for model in models:
+        try:
+            planned += _planned(repository, model, context, options)
+        except MadError as error:
+            problems.append(str(error))
+    stages = [one.stage for one in planned]
+    problems += [
+        f"{one.model.where}: has the name and the arguments of another model: rename one"
+        for index, one in enumerate(planned)
+        if one.stage in stages[:index]
+    ]
+    if problems:
+        raise MadError("; ".join(dict.fromkeys(problems)))
+    (folder / "jobs").mkdir()
+    images, paths, seconds = {}, [], 0.0
+    owners: dict[tuple[str, str], _Planned] = {}
+    for one in planned:
+        owner = owners.setdefault(one.made_of, one)
+        target = folder / "contexts" / owner.stage
+        if owner is one:
+            _write_context(repository.root, one, target)
+            images[one.stage] = {
+                "reference": f"localhost/{one.image}:latest",
+                "build": True,
+                "folder": str(target),
+                "base": one.base,
+                "arguments": dict(context.build_arguments),
+            }
+        commit = _write_files(repository.root, one, context, target / FILES / one.stage)
+        path = folder / "jobs" / f"{one.stage}.yml"
+        document = _document(one, owner, context, options, commit)
+        path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
+        paths.append(str(path))
+        seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
+    return Made(tuple(paths), images, min(seconds, MAX_DEADLINE_SECONDS))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A model with one of its Dockerfiles; without any, on the image of the context."""
+
+    model: Model
+    dockerfile: Dockerfile | None
+    stage: str
+    image: str
+    base: str
+    script: tuple[str, str, str]
+    data: tuple[Placed, ...]
+    distributed: Distributed | None
+
+    @property
+    def made_of(self) -> tuple[str, str]:
+        """Models of one Dockerfile and one context share an image, which is the first one's."""
+        return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
+
+
+def _planned(repository: Repository, model: Model, context: Context, options: Options) -> list[_Planned]:
+    if model.cred:
+        ask = f", or ask {model.owner}" if model.owner else ""
+        raise MadError(
+            f"{model.where}: cred: needs {model.cred} of credential.json, and gpuval brings no secrets to nodes: "
+            f"select other models, or give it public code and data and remove cred{ask}"
+        )
+    root = repository.root
+    script = _script(root, model)
+    for path in (one["path"] for one in (*context.pre_scripts, *context.post_scripts)):
+        if not located(root, path).is_file():
+            raise MadError(f"{contexts.SETTING}: pre_scripts, post_scripts: no file {path} in the repository")
+    if not located(root, model.dockercontext).is_dir():
+        raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
+    data = place(model.data, repository.data, options.datasets, where=model.where)
+    for one in data:
+        if one.provider.kind == CUSTOM and not located(root, one.provider.path).is_file():
+            raise MadError(f"{model.where}: data: {one.name}: no file {one.provider.path} in the repository")
+    distributed = context.distributed or contexts.distributed(model.distributed, f"{model.where}: distributed")
+    facts = {**({"gpu_vendor": options.vendor} if options.vendor else {}), **context.facts}
+    found: Sequence[Dockerfile | None] = [None] if context.image else fitting(root, model, facts)
+    planned = []
+    for dockerfile in found:
+        variant = PurePosixPath(dockerfile.path).name.removesuffix(".Dockerfile") if dockerfile else ""
+        planned.append(
+            _Planned(
+                model,
+                dockerfile,
+                stage_name(model.name, variant if len(found) > 1 else "", model.args),
+                image_name(model.name, variant),
+                dockerfile.base(context.build_arguments) if dockerfile else context.image,
+                script,
+                tuple(data),
+                distributed,
+            )
+        )
+    return planned
+
+
+def stage_name(model: str, variant: str = "", args: str = "") -> str:
+    """A stage's name: the model's in its alphabet, with a digest that keeps models and arguments apart."""
+    digest = hashlib.sha256(f"{model}\0{variant}\0{args}".encode()).hexdigest()[:6]
+    word = re.sub(r"[^a-z0-9]+", "_", model.lower()).strip("_")[:20].strip("_")
+    return f"mad_{word}_{digest}" if word else f"mad_{digest}"
+
+
+def image_name(model: str, variant: str) -> str:
+    """`ci-NAME_VARIANT`, in the alphabet of image references."""
+    name = "_".join(filter(None, (model.replace("/", "_").lower(), variant.lower())))
+    return f"ci-{_SEPARATORS.sub(lambda found: found[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
+
+
+def _script(root: Path, model: Model) -> tuple[str, str, str]:
+    """Interpreter, name and folder of the model's script. Raises MadError if it is missing."""
+    path = located(root, model.scripts)
+    folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
+    if not located(root, posixpath.join(folder, name)).is_file():
+        raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
+    if not name.endswith((".sh", ".py")):
+        raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py")
+    return "python3" if name.endswith(".py") else "bash", name, folder or "."
+
+
+def _write_context(root: Path, one: _Planned, target: Path) -> None:
+    """The files of a build: the model's own context, and the Dockerfile with one line more."""
+    if one.dockerfile:
+        _Copy(root, one.model.where).tree(one.model.dockercontext, target)
+    target.mkdir(parents=True, exist_ok=True)
+    text = one.dockerfile.text if one.dockerfile else f"FROM {one.base}"
+    (target / "Dockerfile").write_text(f"{text.rstrip()}\nCOPY {FILES}/ {INSIDE}/\n", encoding="utf-8")
+    ignored = target / ".dockerignore"
+    if ignored.exists():
+        with ignored.open("a", encoding="utf-8") as stream:
+            stream.write(f"\n!{FILES}\n!{FILES}/**\n")
+
+
+def _write_files(root: Path, one: _Planned, context: Context, target: Path) -> str:
+    """What run_model.sh reads of one model. Returns the commit of its clone."""
+    model = one.model
+    copied = _Copy(root, model.where)
+    commit = ""
+    if model.url:
+        commit = checkout.clone(model.url, target / "model", what=f"{model.where}: url", submodules=True)
+    copied.tree(one.script[2], target / "model")
+    helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]
+    helpers += [placed.provider.path for placed in one.data if placed.provider.kind == CUSTOM]
+    for folder in sorted({posixpath.dirname(path) or "." for path in helpers}):
+        copied.tree(folder, target / "repository" / folder)
+    return commit
+
+
+class _Copy:
+    """Copies folders of a repository: links as the files that they name, no secrets, within limits."""
+
+    def __init__(self, root: Path, where: str) -> None:
+        self._root, self._where = root, where
+        self._files = self._bytes = 0
+
+    def tree(self, folder: str, target: Path) -> None:
+        """Raises MadError for a link out of the repository, or for too much."""
+        source = located(self._root, folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for path in sorted(source.rglob("*")):
+            name = path.relative_to(source)
+            if set(SECRET_FILES) & set(name.parts):
+                continue
+            if not located(self._root, (PurePosixPath(folder) / name.as_posix()).as_posix()).is_file():
+                continue
+            self._files += 1
+            self._bytes += path.stat().st_size
+            if self._files > MAX_FILES or self._bytes > MAX_BYTES:
+                raise MadError(
+                    f"{self._where}: {folder} has more than {MAX_FILES} files or {MAX_BYTES >> 30} GiB: move data sets "
+                    "out of the repository, or name a smaller dockercontext"
+                )
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
+
+
+def _document(one: _Planned, owner: _Planned, context: Context, options: Options, commit: str) -> dict[str, Any]:
+    """The job (gpuval.job/1)."""
+    model = one.model
+    csv = model.multiple_results
+    container: dict[str, Any] = {"user": "0:0"}  # scripts install packages
+    volumes = [
+        f"{placed.provider.path}:{placed.home}" + ("" if placed.provider.readwrite else ":ro")
+        for placed in one.data
+        if placed.provider.kind == LOCAL
+    ]
+    container |= {"volumes": [*volumes, *context.volumes]} if volumes or context.volumes else {}
+    container |= {"shm_bytes": context.shm_bytes} if context.shm_bytes else {}
+    container |= {"arguments": ["--cpuset-cpus", context.cpus]} if context.cpus else {}
+    datasets = [placed.provider.path for placed in one.data if placed.provider.kind == DATASET]
+    return {
+        "schema": "gpuval.job/1",
+        "name": one.stage,
+        "image": owner.stage,
+        "container": container,
+        "environment": {perf.VARIABLE: json.dumps(_facts(one, owner.image, commit), sort_keys=True)},
+        **({"datasets": datasets} if datasets else {}),
+        "steps": [
+            {
+                "name": "model",
+                "run": _shell(one, context, options) + RUN_MODEL.read_text(encoding="utf-8"),
+                "environment": _environment(one, context),
+            }
+        ],
+        "results": {"csv": csv} if csv else {"patterns": [{"pattern": PERFORMANCE, "name": one.stage}]},
+        "timeout_seconds": timeout_seconds(model, options.timeout, context.timeout_multiplier),
+        "inactivity_seconds": 0,
+        "retry": [],
+        "tags": ["mad", *(tag for tag in model.tags if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag))],
+    }
+
+
+def _environment(one: _Planned, context: Context) -> dict[str, str]:
+    """The variables that scripts know, beside those that the runner sets; one without a value is left out."""
+    guest = context.facts.get("guest_os") or (one.dockerfile.context.get("guest_os") if one.dockerfile else None)
+    given = {
+        "MAD_MODEL_NAME": one.model.name,
+        "MAD_GUEST_OS": str(guest or ""),
+        "MAD_OUTPUT_CSV": one.model.multiple_results,
+        "MAD_DATANAME": ",".join(one.model.data),
+        "MAD_DATAHOME": ",".join(placed.home for placed in one.data),
+    }
+    return {**{name: text for name, text in given.items() if text}, **context.environment}
+
+
+def _shell(one: _Planned, context: Context, options: Options) -> str:
+    """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
+    interpreter, script, _folder = one.script
+    model = one.model
+    args = model.args if context.model_args is None else context.model_args
+    runner = one.distributed.runner if one.distributed else contexts.RUNNERS["torchrun"]
+    given = {
+        "FILES": f"{INSIDE}/{one.stage}",
+        "COMMAND": " ".join(filter(None, (context.tools, interpreter, shlex.quote(script), args))),
+        "SKIPS": "" if options.runs_on_all else ",".join(model.skip_gpu_arch),
+        "N_GPUS": str(model.n_gpus),
+        "GPUS": ",".join(map(str, context.gpus)),
+        "RUNNER": runner,
+        "PROCESSES": str(one.distributed.processes if one.distributed else 0),
+        "DATA": " && ".join(filter(None, map(_fetch, one.data))),
+        "BEFORE": _scripts(context.pre_scripts),
+        "AFTER": _scripts(context.post_scripts),
+    }
+    return "".join(f"MODEL_{name}={shlex.quote(text)}\n" for name, text in given.items())
+
+
+def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
+    return " && ".join(f'bash "$files"/repository/{shlex.quote(one["path"])} {one.get("args", "")}' for one in scripts)
+
+
+def _fetch(placed: Placed) -> str:
+    """The command that brings a data set in the container; empty for one that is mounted."""
+    provider, home = placed.provider, shlex.quote(placed.home)
+    if provider.kind == CUSTOM:
+        script = f'"$files"/repository/{shlex.quote(provider.path)}'
+        return f"( mkdir -p {home} && cd {home} && bash {script} {provider.args} )"
+    if provider.kind == DATASET:
+        parent = shlex.quote(posixpath.dirname(placed.home))
+        return f'mkdir -p {parent} && ln -sfn "$GPUVAL_DATASET_{provider.path.upper()}" {home}'
+    return ""
+
+
+def _facts(one: _Planned, image: str, commit: str) -> dict[str, str]:
+    """What perf.csv says of the model that no record has."""
+    model = one.model
+    return {
+        "model": model.name,
+        "n_gpus": str(model.n_gpus),
+        "training_precision": model.training_precision,
+        "args": model.args,
+        "tags": ",".join(model.tags),
+        "docker_file": one.dockerfile.path if one.dockerfile else "",
+        "base_docker": one.base,
+        "docker_image": image,
+        "git_commit": commit,
+        "launcher": one.distributed.launcher if one.distributed else "",
+        "dataname": ",".join(model.data),
+        "data_provider_type": ",".join(placed.provider.kind for placed in one.data),
+    }

@@ -1,0 +1,195 @@
+"""perf.csv of models: a row for each figure and each failure, in exactly the columns that MAD's tools read."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..core.escape import clean_text, csv_cell, one_line
+from ..core.text import some_of
+from ..records.environment import texts
+from .documents import shown
+from .errors import MadError
+
+#: In the environment of a stage: what its model is, as a JSON object of columns.
+VARIABLE = "MAD_PERF_COLUMNS"
+COLUMNS = (
+    *("model", "n_gpus", "nnodes", "gpus_per_node", "training_precision", "pipeline", "args", "tags", "docker_file"),
+    *("base_docker", "docker_sha", "docker_image", "git_commit", "machine_name", "deployment_type", "launcher"),
+    *("gpu_architecture", "performance", "metric", "relative_change", "status", "build_duration", "test_duration"),
+    *("dataname", "data_provider_type", "data_size", "data_download_duration", "build_number"),
+    "additional_docker_run_options",
+)
+SUCCESS, FAILURE, SKIPPED = "SUCCESS", "FAILURE", "SKIPPED"
+MAX_BYTES, MAX_ROWS, MAX_CELL = 64 << 20, 200_000, 1000
+#: Lines around the CSV of a model; run_model.sh prints them.
+BEGIN, END = "gpuval results begin\n", "\ngpuval results end"
+_PERFORMANCE = re.compile(
+    r"performance:\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<metric>\S+)",
+    re.ASCII,
+)
+Row = dict[str, str]
+
+
+def models(plans: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """By stage, the columns that are known of its model before it ran."""
+    found = {}
+    for plan in plans:
+        for stage in plan["stages"]:
+            if VARIABLE in stage["environment"]:
+                image = plan.get("images", {}).get(stage["image"]) or {}
+                columns = json.loads(stage["environment"][VARIABLE])
+                found[stage["name"]] = {**columns, "docker_sha": image.get("id") or ""}
+    return found
+
+
+def rows(
+    columns: Mapping[str, str],
+    stage: Mapping[str, Any],
+    log: str,
+    facts: Mapping[str, Any],
+    node: str,
+    run_id: str,
+) -> list[Row]:
+    """The rows of one model on one node: `stage` as of the report, its log, the environment of the record of facts."""
+    accelerator = facts.get("accelerator")
+    count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
+    wanted = int(columns["n_gpus"])
+    gpus = str(min(wanted, count) if count and wanted > 0 else count) if isinstance(count, int) else ""
+    architecture = next(iter([*texts(facts, "gpus[].architecture"), *texts(facts, "gpus[].name")]), "")
+    common = {
+        **columns,
+        "n_gpus": gpus or columns["n_gpus"],
+        "nnodes": "1",
+        "gpus_per_node": gpus,
+        "machine_name": node,
+        "deployment_type": "ssh",
+        "gpu_architecture": architecture,
+        "test_duration": stage["duration_seconds"],
+        "build_number": run_id,
+    }
+    return [_row({**common, **result}) for result in _results(columns["model"], stage, log)]
+
+
+def _results(model: str, stage: Mapping[str, Any], log: str) -> list[dict[str, str]]:
+    if stage["state"] != "success":
+        return [{"status": FAILURE}]
+    if stage["message"].startswith("skipped:"):
+        return [{"status": SKIPPED}]
+    if BEGIN in log:
+        return _of_csv(model, log.rpartition(BEGIN)[2].partition(END)[0])
+    found = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
+    if found is None:  # the line is in what the log leaves out
+        return [{"status": SUCCESS}]
+    metric = found["metric"].rstrip(",.;") + (found["per"] or "")
+    return [{"performance": found["value"], "metric": metric, "status": SUCCESS}]
+
+
+def _of_csv(model: str, text: str) -> list[dict[str, str]]:
+    """A result for each row, named MODEL_row; one without a number is a failure."""
+    results = []
+    for _, given in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
+        cells = {str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in given.items() if name is not None}
+        performance = cells.get("performance", "")
+        known = _number(performance) is not None
+        results.append(
+            {
+                "model": f"{model}_{cells.get('model') or cells.get('models') or ''}",
+                "performance": performance if known else "",
+                "metric": cells.get("metric", ""),
+                "status": SUCCESS if known else FAILURE,
+            }
+        )
+    return results or [{"status": FAILURE}]
+
+
+def _row(values: Mapping[str, object]) -> Row:
+    return {name: _text(values.get(name)) for name in COLUMNS}
+
+
+def written(rows: Iterable[Mapping[str, str]]) -> str:
+    """The file's text."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(one[name]) for name in COLUMNS] for one in rows)
+    return stream.getvalue()
+
+
+def read(text: str, *, what: str) -> list[Row]:
+    """Rows of an earlier file, of older tools too, which have fewer columns. Raises MadError."""
+    if len(text) > MAX_BYTES:
+        raise MadError(f"{what}: longer than {MAX_BYTES} characters: move it away to begin a new one")
+    reader = csv.reader(io.StringIO(text))
+    header = [name.strip() for name in next(reader, [])]
+    unknown = [name for name in header if name not in COLUMNS]
+    if not header or unknown or "model" not in header or len(set(header)) < len(header):
+        problem = (
+            f"has columns that perf.csv has not: {some_of(map(shown, unknown), 4)}" if unknown else "is no perf.csv"
+        )
+        raise MadError(f"{what}: {problem}: move it away to begin a new one")
+    rows = []
+    try:
+        for cells in reader:
+            if len(cells) != len(header):
+                raise MadError(
+                    f"{what}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}: correct it"
+                )
+            values = {name: _unescaped(cell) for name, cell in zip(header, cells, strict=True)}
+            rows.append({name: values.get(name, "") for name in COLUMNS})
+            if len(rows) > MAX_ROWS:
+                raise MadError(f"{what}: more than {MAX_ROWS} rows: move it away to begin a new one")
+    except csv.Error as error:
+        raise MadError(f"{what}: line {reader.line_num}: malformed CSV: {error}") from error
+    return rows
+
+
+def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
+    """The new rows, each with its change against the earlier ones.
+
+    That is the last success of the same model and metric, of the same machine if there is one; (new - old) / old.
+    """
+    last: dict[tuple[str, ...], float] = {}
+    for one in earlier:
+        value = _number(one["performance"])
+        if one["status"] == SUCCESS and value is not None:
+            last[one["model"], one["metric"]] = last[one["model"], one["metric"], one["machine_name"]] = value
+    rows = []
+    for one in new:
+        key = (one["model"], one["metric"])
+        before, value = last.get((*key, one["machine_name"]), last.get(key)), _number(one["performance"])
+        change = f"{(value - before) / before:.6g}" if value is not None and before else ""
+        rows.append({**one, "relative_change": change})
+    return rows
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else clean_text(str(value)).replace("\n", " ")
+
+
+def _cell(text: str) -> str:
+    """No spreadsheet takes it for a formula. Options, `--batch 8`, get a blank, which changes no shell text."""
+    return f" {text}" if text.startswith("--") else csv_cell(text)
+
+
+def _unescaped(cell: str) -> str:
+    """As `_cell` had it."""
+    if cell.startswith(" --"):
+        return cell[1:]
+    return cell[1:] if cell.startswith("'") and csv_cell(cell[1:]) == cell else cell

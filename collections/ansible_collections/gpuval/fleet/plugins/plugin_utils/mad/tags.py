@@ -1,0 +1,92 @@
+"""Which models run: tags of models, names, `all`, `scope/tag`, and arguments behind colons."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .documents import shown
+from .errors import MadError
+from .models import Model, checked_args
+from .repository import Repository
+
+ALL = "all"
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """`scope/word:option=value:option`: what selects, and what is appended to the arguments."""
+
+    text: str
+    scope: str
+    word: str
+    arguments: str
+
+    def selects(self, model: Model) -> bool:
+        if self.scope and model.scope == self.scope:
+            return self.word in (ALL, *model.tags) or model.name == f"{self.scope}/{self.word}"
+        whole = f"{self.scope}/{self.word}" if self.scope else self.word
+        return whole in (ALL, model.name, *model.tags)
+
+
+def parse(given: str | Iterable[str]) -> list[Tag]:
+    """Tags as a list, or as text with commas or blanks between. Raises MadError for none, or a malformed one."""
+    lines = [given] if isinstance(given, str) else list(given)
+    words = [word for line in lines for word in re.split(r"[,\s]+", str(line)) if word]
+    if not words:
+        raise MadError("gpuval_mad_tags is empty: name tags or models, or all")
+    return [_tag(word) for word in words]
+
+
+def _tag(text: str) -> Tag:
+    head, *options = text.split(":")
+    if not head:
+        raise MadError(f"gpuval_mad_tags: {shown(text)} has no tag before the colon: write TAG:OPTION=VALUE")
+    arguments = []
+    for option in filter(None, options):
+        name, equals, value = option.partition("=")
+        if not _OPTION.fullmatch(name) or (equals and not value):
+            raise MadError(f"gpuval_mad_tags: {shown(text)}: {shown(option)} is no option: write TAG:OPTION=VALUE")
+        arguments.append(f"--{name} {value}" if equals else f"--{name}")
+    scope, _, word = head.rpartition("/")
+    if not word:
+        raise MadError(f"gpuval_mad_tags: {shown(text)} has no tag after the slash: write {scope}/all")
+    return Tag(text, scope, word, " ".join(arguments))
+
+
+def select(repository: Repository, given: str | Iterable[str]) -> list[Model]:
+    """The models that any tag selects, in the order of the tags, each once with the same arguments.
+
+    Raises MadError that names every tag that selects nothing, with the nearest names.
+    """
+    chosen: dict[tuple[str, str, int], Model] = {}
+    unknown = []
+    for tag in parse(given):
+        found = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]
+        if not found:
+            unknown.append(_unknown(tag, repository))
+        for index, model in found:
+            args = checked_args(f"{model.args} {tag.arguments}", f"{model.where}: args with {shown(tag.text)}")
+            chosen.setdefault((model.name, args, index), dataclasses.replace(model, args=args))
+    if unknown:
+        raise MadError("; ".join(unknown))
+    return list(chosen.values())
+
+
+def _unknown(tag: Tag, repository: Repository) -> str:
+    if tag.scope in repository.refused:
+        return f"tag {shown(tag.text)}: {repository.refused[tag.scope]}"
+    known = {ALL} | {word for model in repository.models for word in (model.name, *model.tags)}
+    known |= {f"{model.scope}/{word}" for model in repository.models if model.scope for word in (ALL, *model.tags)}
+    written = f"{tag.scope}/{tag.word}" if tag.scope else tag.word
+    near = difflib.get_close_matches(written, sorted(known), n=3, cutoff=0.5)
+    near += [name for name in sorted(known) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
+    remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(known)} names and tags"
+    refused = (
+        f"; not searched: {', '.join(f'scripts/{name}' for name in repository.refused)}" if repository.refused else ""
+    )
+    return f"tag {shown(tag.text)} selects no model{remark}{refused}"

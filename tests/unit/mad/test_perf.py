@@ -1,0 +1,179 @@
+"""perf.csv and perf.html."""
+
+import csv
+import io
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import perf
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import models
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+
+HEADER = (
+    "model,n_gpus,nnodes,gpus_per_node,training_precision,pipeline,args,tags,docker_file,base_docker,docker_sha,"
+    "docker_image,git_commit,machine_name,deployment_type,launcher,gpu_architecture,performance,metric,relative_change,"
+    "status,build_duration,test_duration,dataname,data_provider_type,data_size,data_download_duration,build_number,"
+    "additional_docker_run_options"
+)
+
+
+def row(performance="", **values):
+    status = "SUCCESS" if performance else "FAILURE"
+    given = {"model": "net", "metric": "tokens/s", "machine_name": "node-1", "status": status}
+    return {name: str({**given, "performance": performance, **values}.get(name, "")) for name in perf.COLUMNS}
+
+
+def changes(rows):
+    return [one["relative_change"] for one in rows]
+
+
+def test_exactly_the_columns():
+    assert perf.written([]) == HEADER + "\n"
+    assert len(perf.COLUMNS) == 29
+
+
+def test_what_is_written_is_read_again():
+    rows = [row("12.5", args="--batch 8", tags="a,b", build_duration=1.5), row(args="=cmd|x", model="-2+3")]
+    assert perf.read(perf.written(rows), what="perf.csv") == rows
+
+
+def test_no_cell_is_a_formula():
+    text = perf.written([row("-3", args="--batch 8", model="=1+1", metric="@x", machine_name="+1 2")])
+    cells = dict(zip(perf.COLUMNS, list(csv.reader(io.StringIO(text)))[1], strict=True))
+    assert (cells["args"], cells["model"], cells["metric"], cells["performance"]) == (
+        " --batch 8",
+        "'=1+1",
+        "'@x",
+        "-3",
+    )
+    assert cells["machine_name"] == "'+1 2"
+
+
+def test_files_of_older_tools_have_fewer_columns():
+    (found,) = perf.read("model, performance,metric,status\nnet,1,s,SUCCESS\n", what="perf.csv")
+    assert found["performance"] == "1" and found["nnodes"] == "" and list(found) == list(perf.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no perf.csv: move it away"),
+        ("performance,metric\n", "is no perf.csv"),
+        ("model,speed\n", "has columns that perf.csv has not: 'speed'"),
+        ("model,metric\na\n", "line 2 has 1 cells, the header 2"),
+        ("model,model\n", "is no perf.csv"),
+    ],
+)
+def test_another_file_is_not_taken_for_it(text, message):
+    with pytest.raises(MadError) as caught:
+        perf.read(text, what="perf.csv")
+    assert message in str(caught.value)
+
+
+def test_relative_change_is_against_earlier_rows():
+    earlier = [row("10"), row("20"), row(), row("5", metric="ms")]
+    assert changes(perf.compared(earlier, [row("22"), row("4", metric="ms"), row()])) == ["0.1", "-0.2", ""]
+
+
+def test_relative_change_is_not_against_a_row_of_the_same_run():
+    assert changes(perf.compared([], [row("10"), row("20")])) == ["", ""]
+
+
+def test_the_same_machine_comes_first():
+    earlier = [row("10"), row("40", machine_name="node-2")]
+    new = [row("20"), row("20", machine_name="node-2"), row("20", machine_name="node-3")]
+    assert changes(perf.compared(earlier, new)) == ["1", "-0.5", "-0.5"]
+
+
+@pytest.mark.parametrize("before", ["0", "nan", "many", ""])
+def test_nothing_is_compared_with_what_is_no_number(before):
+    earlier = [row(before, status="SUCCESS")]
+    assert changes(perf.compared(earlier, [row("20")])) == [""]
+
+
+def test_the_page_escapes_every_text():
+    attack = "<script>alert(1)</script>"
+    html = models.perf_html([row("1", model=attack, args='" onmouseover="x'), row(model="bad\x1b[2J\u202e")])
+    assert "<script" not in html and "&lt;script&gt;" in html and 'onmouseover="x' not in html
+    assert "\x1b" not in html and "\u202e" not in html
+    assert html.index("bad") < html.index("&lt;script&gt;")
+    assert "2 rows: 1 SUCCESS, 1 FAILURE" in html
+    assert "default-src 'none'" in html and '<td class="bad">FAILURE</td>' in html
+
+
+def test_the_page_of_a_long_history_is_bounded():
+    html = models.perf_html([row("1")] * 6000)
+    assert "6000 rows" in html and "The last 5000 are shown" in html and html.count("<tr>") == 5001
+
+
+MODEL = {"model": "net", "n_gpus": "-1", "args": "--batch 8", "docker_image": "ci-net"}
+STAGE = {
+    "name": "mad_net_000000",
+    "image": "localhost/ci-net:latest",
+    "environment": {perf.VARIABLE: json.dumps(MODEL)},
+}
+PLAN = {
+    "images": {"localhost/ci-net:latest": {"id": "sha256:1"}},
+    "stages": [{"name": "facts", "environment": {}}, STAGE],
+}
+
+
+def run(results, run_id, performance, states=("success",)):
+    """A run's folder with a node for each state; returns its report."""
+    folder = RunFolder(results / run_id)
+    (folder.state / "plans").mkdir(parents=True)
+    nodes = []
+    for index, state in enumerate(states):
+        name = f"node-{index}"
+        log = folder.evidence_file(name, STAGE["name"], "logs")
+        log.parent.mkdir(parents=True)
+        log.write_text(f"performance: 1 tokens/s\nperformance: {performance} tokens/s\n")
+        facts = {"accelerator": {"vendor": "amd", "count": 8}, "gpus": [{"architecture": "gfx942"}]}
+        folder.evidence_file(name, "facts").write_text(json.dumps({"environment": facts}))
+        stage = {"name": STAGE["name"], "state": state, "message": "", "duration_seconds": 1.5}
+        nodes.append({"name": name, "stages": [{"name": "facts"}, stage]})
+    folder.plan_file("node-0").write_text(json.dumps(PLAN))
+    return {"run": {"run_id": run_id}, "nodes": nodes}
+
+
+def written(report, results):
+    return {name: text() for name, text in models.forms(report, results / report["run"]["run_id"]).items()}
+
+
+def shown(text):
+    rows = perf.read(text, what="perf.csv")
+    return [(row["machine_name"], row["performance"], row["relative_change"], row["status"]) for row in rows]
+
+
+def test_a_run_has_a_row_for_each_model_and_node(tmp_path):
+    made = written(run(tmp_path, "one", "10", ("success", "missing")), tmp_path)
+    assert set(made) == {"perf.csv", "perf.html"}
+    assert shown(made["perf.csv"]) == [("node-0", "10", "", "SUCCESS"), ("node-1", "", "", "FAILURE")]
+    first = perf.read(made["perf.csv"], what="perf.csv")[0]
+    assert (first["n_gpus"], first["gpus_per_node"], first["gpu_architecture"]) == ("8", "8", "gfx942")
+    assert (first["docker_sha"], first["test_duration"], first["build_number"]) == ("sha256:1", "1.5", "one")
+
+
+def test_rows_are_kept_over_runs_and_a_report_again_adds_none(tmp_path):
+    first, second = run(tmp_path, "one", "10"), run(tmp_path, "two", "12")
+    for report in (first, second, second, first):
+        made = written(report, tmp_path)
+    assert shown(made["perf.csv"]) == [("node-0", "10", "", "SUCCESS")]
+    rows = [("node-0", "10", "", "SUCCESS"), ("node-0", "12", "0.2", "SUCCESS")]
+    assert shown((tmp_path / "perf.csv").read_text()) == rows
+    assert "2 rows: 2 SUCCESS" in (tmp_path / "perf.html").read_text()
+
+
+def test_another_perf_csv_is_moved_away(tmp_path):
+    (tmp_path / "perf.csv").write_text("speed\n1\n")
+    written(run(tmp_path, "one", "10"), tmp_path)
+    assert (tmp_path / "perf.csv.unreadable").read_text() == "speed\n1\n"
+    assert len(shown((tmp_path / "perf.csv").read_text())) == 1
+
+
+def test_a_run_without_models_has_neither(tmp_path):
+    report = run(tmp_path, "one", "10")
+    (tmp_path / "one/.state/plans/node-0.json").write_text(json.dumps({"stages": PLAN["stages"][:1]}))
+    assert written(report, tmp_path) == {}
+    assert not (tmp_path / "perf.csv").exists()

@@ -1,0 +1,202 @@
+"""Which models a repository has, and what is said of a malformed one."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.models import timeout_seconds
+
+from tests.kit import mad_repository
+from tests.kit.mad_repository import SECRET, model
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(**changed):
+        return repository.read(mad_repository.write(tmp_path / "repository", **changed))
+
+    return read
+
+
+def named(found, name):
+    return next(one for one in found.models if one.name == name)
+
+
+def test_models_of_the_root_and_of_folders(read):
+    found = read()
+    names = ["tiny_train", "tiny_infer", "tiny_multi", "tiny_data", "tiny_gang", "extra/chat"]
+    assert [one.name for one in found.models] == names
+    chat = named(found, "extra/chat")
+    assert (chat.scope, chat.file) == ("extra", "scripts/extra/models.json")
+    assert chat.dockerfile == "scripts/extra/docker/chat"
+    assert chat.scripts == "scripts/extra/run.sh"
+    assert chat.dockercontext == "scripts/extra"
+
+
+def test_fields_have_types_and_defaults(read):
+    found = read()
+    train, infer, multi, data = (named(found, name) for name in ("tiny_train", "tiny_infer", "tiny_multi", "tiny_data"))
+    assert (train.n_gpus, infer.n_gpus, multi.n_gpus, data.n_gpus) == (-1, 1, 2, -1)
+    assert train.tags == ("pyt", "tiny") and infer.tags == ("pyt", "inference")
+    assert multi.skip_gpu_arch == ("gfx908", "H100")
+    assert data.data == ("images", "generated")
+    assert (infer.args, infer.url, infer.multiple_results, infer.dockercontext) == ("", "", "", "docker")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "multiplier", "seconds"),
+    [
+        ("tiny_train", -1, 1, 7200),
+        ("tiny_infer", -1, 1, 60),
+        ("tiny_infer", -1, 2.5, 150),
+        ("tiny_infer", 10, 1, 10),
+        ("tiny_infer", 0, 1, 0),
+        ("tiny_multi", -1, 1, 0),
+        ("tiny_multi", 30, 1, 30),
+        ("tiny_data", -1, 1, 7200),
+    ],
+)
+def test_the_time_limit_is_the_users_then_the_models_then_two_hours(read, name, asked, multiplier, seconds):
+    assert timeout_seconds(named(read(), name), asked, multiplier) == seconds
+
+
+def test_unknown_fields_are_kept_and_reported(read):
+    found = read()
+    assert named(found, "tiny_infer").extra == {"team": "vision"}
+    assert "models.json: unknown field 'team' of model tiny_infer is kept and has no effect" in found.remarks
+
+
+def test_a_program_that_lists_models_is_not_executed(read):
+    found = read()
+    assert list(found.refused) == ["programmed"]
+    assert any("get_models_json.py is a program" in remark for remark in found.remarks)
+
+
+def test_models_of_folders_are_enough(read):
+    assert [one.name for one in read(**{"models.json": None}).models] == ["extra/chat"]
+
+
+DEEP = "[" * 100_000
+MALFORMED = {
+    "no list": ({"models.json": {"name": "x"}}, "models.json: holds no list of models"),
+    "an entry that is no object": ({"models.json": [3]}, "models.json: entry 1: "),
+    "an entry that is null": ({"models.json": [model(), None]}, "models.json: entry 2: "),
+    "no name": ({"models.json": [{"dockerfile": "d", "scripts": "s"}]}, "models.json: entry 1: "),
+    "an empty name": ({"models.json": [model(name="")]}, "models.json: entry 1: name"),
+    "a name that is a number": ({"models.json": [model(name=7)]}, "models.json: entry 1: name"),
+    "a name with a slash": ({"models.json": [model(name="a/b")]}, "models.json: model a/b: name"),
+    "a name with a colon": ({"models.json": [model(name="a:b")]}, "models.json: model a:b: name"),
+    "no scripts": (
+        {"models.json": [{"name": "m", "dockerfile": "d"}]},
+        'models.json: model m: "scripts" is a required property',
+    ),
+    "no dockerfile": (
+        {"models.json": [{"name": "m", "scripts": "d"}]},
+        'models.json: model m: "dockerfile" is a required property',
+    ),
+    "empty scripts": ({"models.json": [model(scripts="")]}, "model tiny_train: scripts"),
+    "scripts outside": ({"models.json": [model(scripts="../x")]}, "model tiny_train: scripts: '../x' is outside"),
+    "an absolute script": ({"models.json": [model(scripts="/x")]}, "model tiny_train: scripts: '/x' is outside"),
+    "a dockerfile outside": (
+        {"models.json": [model(dockerfile="docker/../../x")]},
+        "model tiny_train: dockerfile: 'docker/../../x' is outside",
+    ),
+    "an absolute dockerfile of a folder": (
+        {"scripts/extra/models.json": [model(dockerfile="/x")]},
+        "scripts/extra/models.json: model tiny_train: dockerfile: '/x' is outside",
+    ),
+    "a context outside": ({"models.json": [model(dockercontext="..")]}, "model tiny_train: dockercontext: '..' is out"),
+    "GPUs as words": ({"models.json": [model(n_gpus="all")]}, "model tiny_train: n_gpus"),
+    "fewer GPUs than none": ({"models.json": [model(n_gpus=-2)]}, "model tiny_train: n_gpus"),
+    "half a GPU": ({"models.json": [model(n_gpus=1.5)]}, "model tiny_train: n_gpus"),
+    "GPUs as truth": ({"models.json": [model(n_gpus=True)]}, "model tiny_train: n_gpus"),
+    "a time limit in words": ({"models.json": [model(timeout="2h")]}, "model tiny_train: timeout"),
+    "a negative time limit": ({"models.json": [model(timeout=-5)]}, "model tiny_train: timeout"),
+    "tags that are an object": ({"models.json": [model(tags={"a": 1})]}, "model tiny_train: tags"),
+    "a tag that is a number": ({"models.json": [model(tags=["a", 1])]}, "model tiny_train: tags"),
+    "arguments that are a list": ({"models.json": [model(args=["--x"])]}, "model tiny_train: args"),
+    "an open quotation": (
+        {"models.json": [model(args="--text 'a")]},
+        'models.json: model tiny_train: args: "--text \'a": no closing quotation',
+    ),
+    "a line feed in arguments": ({"models.json": [model(args="a\nrm -rf /")]}, "model tiny_train: args"),
+    "a control character": ({"models.json": [model(owner="a\x1b[2J")]}, "model tiny_train: owner"),
+    "an address that is an option": (
+        {"models.json": [model(url="--upload-pack=x")]},
+        "model tiny_train: url: '--upload-pack=x' is no address",
+    ),
+    "an address of a helper": ({"models.json": [model(url="ext::sh -c id")]}, "model tiny_train: url"),
+    "a token in an address": (
+        {"models.json": [model(url=f"https://me:{SECRET}@host/x")]},
+        "model tiny_train: url: credentials in an address",
+    ),
+    "results that are a list": ({"models.json": [model(multiple_results=["a"])]}, "model tiny_train: multiple_results"),
+    "distributed as text": ({"models.json": [model(distributed="torchrun")]}, "model tiny_train: distributed"),
+    "malformed JSON": ({"models.json": '[\n {"name": "x",}\n]'}, "models.json: line 2, column 15: malformed JSON"),
+    "malformed JSON of a folder": (
+        {"scripts/extra/models.json": "[{]"},
+        "scripts/extra/models.json: line 1, column 3: malformed JSON",
+    ),
+    "an empty file": ({"models.json": ""}, "models.json: line 1, column 1: malformed JSON"),
+    "no text": ({"models.json": b"\xff\xfe\x00"}, "models.json: byte 0 is not UTF-8"),
+    "a key twice": ({"models.json": '[{"name": "a", "name": "b"}]'}, "models.json: key 'name' is given twice"),
+    "no JSON number": ({"models.json": '[{"timeout": NaN}]'}, "models.json: NaN is no JSON number"),
+    "a number without end": ({"models.json": "[" + "1" * 6000 + "]"}, "models.json: a number is too long"),
+    "brackets without end": ({"models.json": DEEP}, "models.json: "),
+    "too long": ({"models.json": "[" + " " * (9 << 20) + "]"}, "models.json: longer than"),
+    "both lists in a folder": (
+        {"scripts/extra/get_models_json.py": ""},
+        "scripts/extra: has both models.json and get_models_json.py",
+    ),
+    "data that is a list": ({"data.json": []}, "data.json: holds no data sets"),
+    "data that is text": ({"data.json": {"a": "/srv/a"}}, "data.json: a: holds no providers by name"),
+    "a provider that is not known": (
+        {"data.json": {"a": {"loacl": {}}}},
+        "data.json: a: unknown provider 'loacl'; is it local?",
+    ),
+    "a provider without a path": ({"data.json": {"a": {"aws": {}}}}, 'data.json: a.aws: "path" is a required'),
+    "data of the node's system": (
+        {"data.json": {"a": {"local": {"path": "/etc/ssl"}}}},
+        "data.json: a.local.path: '/etc/ssl'",
+    ),
+    "the node's root as data": ({"data.json": {"a": {"local": {"path": "/x/.."}}}}, "data.json: a.local.path: '/x/..'"),
+    "a relative folder as data": (
+        {"data.json": {"a": {"local": {"path": "x"}}}},
+        "data.json: a.local.path: 'x' is no abs",
+    ),
+    "a data script outside": (
+        {"data.json": {"a": {"custom": {"path": "../x"}}}},
+        "data.json: a.custom.path: '../x' is out",
+    ),
+    "a home that is a command": (
+        {"data.json": {"a": {"aws": {"path": "x", "home": "/a;id"}}}},
+        "data.json: a.aws: home",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "message"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_repository_is_named_by_file_model_and_field(read, changed, message):
+    with pytest.raises(MadError) as caught:
+        read(**changed)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 700 and str(caught.value).isprintable()
+    assert SECRET not in str(caught.value)
+
+
+def test_no_folder_and_no_models(tmp_path):
+    with pytest.raises(MadError, match=r"no such folder: set gpuval_mad_repository"):
+        repository.read(tmp_path / "nowhere")
+    with pytest.raises(MadError, match=r"no models\.json, and none in scripts"):
+        repository.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["models.json", "data.json"])
+def test_a_link_out_of_the_repository_is_not_followed(read, tmp_path, name):
+    (tmp_path / "outside").write_text(json.dumps([]))
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(MadError, match=f"{name}: a link leads out of the repository"):
+        read(**{name: None})
