@@ -28,7 +28,6 @@ PLAYBOOK = """
       vars:
         run_opened: {run: {run_id: "{{ round }}"}}
         gpuval_retries: 0
-        loading_dataset_workload: {}  # of a role that this play does not have
 """
 
 

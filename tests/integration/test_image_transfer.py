@@ -16,8 +16,6 @@ REFERENCE = "gpuval-test-transfer:1"
 PLAY = """
 - hosts: all
   gather_facts: false
-  vars:
-    loading_dataset_workload: {}  # of a role that this play does not have
   tasks:
     - ansible.builtin.import_role: {name: gpuval.fleet.gpuval}
     - ansible.builtin.import_role:
