@@ -201,6 +201,7 @@ def test_prepare_writes_the_role_and_names_what_is_missing(kit, new_fleet):
 
 def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     kit.add_nodes(2, gpus=0)
+    kit.install_job_sets()
     bound = ("gpuval-controller", "gpuval-nodes", "gpuval-marks")
     roles = [role for role in permissions.documents("gpuval") if role["metadata"]["name"] in bound]
     allowed = permissions.granted(roles) | {permissions.REVIEW}
@@ -225,8 +226,10 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     assert not there(kit)
     asked = {permissions.Asked(*one) for one in kit.requests}
     assert asked <= allowed
-    # Only rounds of gangs make Services: test_cluster_gangs sees that this is used. kubectl gets the pod of a log.
-    of_gangs = {permissions.Asked(verb, "", "services", "") for verb in ("create", "deletecollection")}
+    # Only rounds of gangs make Services and JobSets: test_cluster_gangs sees that these are used. kubectl gets the pod
+    # of a log.
+    made = (("", "services"), ("jobset.x-k8s.io", "jobsets"))
+    of_gangs = {permissions.Asked(verb, *kind, "") for verb in ("create", "deletecollection") for kind in made}
     assert permissions.granted(roles) - asked == {*of_gangs, permissions.Asked("get", "", "pods")}
 
 

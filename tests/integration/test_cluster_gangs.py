@@ -185,6 +185,9 @@ def test_a_queue_lets_a_round_begin_and_a_controller_takes_it_up(kit, fleet):
     assert {json.loads(folder.evidence_file(n, "second").read_text())["state"] for n in folder.read_run()["nodes"]} == {
         "success"
     }
+    assert fleet.play("gpuval.fleet.clean").code == 0
+    assert not kit.all("JobSet", selector)
+    assert {one.verb for one in kit.requests if one.resource == "jobsets"} >= {"list", "deletecollection"}
 
 
 def test_a_member_that_was_evicted_is_not_started_alone(kit, fleet):
