@@ -65,7 +65,8 @@ class Site(Fleet):
             check=False,
         )
         document, _ = json.JSONDecoder().raw_decode(told.stdout, told.stdout.index("{\n"))
-        (task,) = [task for task in document["plays"][0]["tasks"] if task["task"]["name"].endswith("Probe the nodes")]
+        tasks = [task for play in document["plays"] for task in play["tasks"]]
+        (task,) = [task for task in tasks if task["task"]["name"].endswith("Probe the nodes")]
         (result,) = [host for host in task["hosts"].values() if "nodes" in host]
         return result
 
