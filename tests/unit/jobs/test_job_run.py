@@ -29,11 +29,11 @@ def values(record):
 
 def test_steps_run_in_order_in_one_folder_and_their_figures_count(node, tmp_path):
     (tmp_path / "tool.py").write_text("print('performance: 12.5 examples/sec')\n")
-    steps = [step("one", "echo 1 > order"), step("two", 'echo 2 >> order; cat order; "$GPUVAL_PYTHON" tool.py')]
+    steps = [step("one", "echo 1 > order"), step("two", "echo 2 >> order; cat order"), step("three", ["tool.py"])]
     record, log = jobs.run(node, jobs.write(tmp_path, files=["tool.py"], steps=steps))
-    assert (record["state"], record["message"]) == ("success", "2 of 2 steps")
+    assert (record["state"], record["message"]) == ("success", "3 of 3 steps")
     assert values(record)["mine_samples_per_second"] == 12.5
-    assert log.index("== step one (1 of 2)") < log.index("== step two (2 of 2)") < log.index("1\n2\n")
+    assert log.index("== step one (1 of 3)") < log.index("== step two (2 of 3)") < log.index("1\n2\n")
 
 
 def test_a_step_that_fails_is_named_with_its_last_output_and_ends_the_job(node, tmp_path):

@@ -150,7 +150,7 @@ class JobRun:
         return (128 - code if code < 0 else code), late
 
     def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        return self._popen(step.command, variables)
+        return self._popen(command_of(step), variables)
 
     def _popen(self, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -244,6 +244,11 @@ def _identity(item: Any) -> str:
     if isinstance(item, dict):
         return json.dumps([item.get("name"), item.get("scope", "node")])
     return json.dumps(item)
+
+
+def command_of(step: Step) -> list[str]:
+    """What starts a step, or each of its processes: a file of Python by Python."""
+    return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
 
 
 def send_signal(group: int, number: int) -> None:

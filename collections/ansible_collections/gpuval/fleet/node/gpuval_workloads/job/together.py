@@ -42,7 +42,7 @@ from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
 from ..vendor_tools.places import Places
 from . import rank
-from .program import EXIT_TIMEOUT, JobRun, send_signal
+from .program import EXIT_TIMEOUT, JobRun, command_of, send_signal
 from .steps import MASTER_PORT, VARIABLE, Job, Step, environment, identifier_of
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
@@ -259,7 +259,7 @@ class GangRun(JobRun):
             return reason
         if step.launcher in OVER_SSH:
             launch = {
-                "command": _command(step),
+                "command": command_of(step),
                 "folder": str(self._folder),
                 "environment": {**self._variables, "GPUVAL_STEP": step.name, **step.environment},
             }
@@ -285,7 +285,7 @@ class GangRun(JobRun):
         if step.launcher == TORCHRUN:
             place = torchrun_place(replace(gang, port=self._port()))
             place += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
-            return self._popen([sys.executable, "-m", "torch.distributed.run", *place, *_command(step)], variables)
+            return self._popen([sys.executable, "-m", "torch.distributed.run", *place, *command_of(step)], variables)
         if step.launcher == DEEPSPEED:
             self._deepspeed = DeepSpeedLauncher(gang, self._folder, self._options)
             return self._deepspeed.start(RANK_MODULE, [])
@@ -352,11 +352,6 @@ class GangRun(JobRun):
         self._state = state
         self._collected["environment"]["gang"] = self._described
         super()._write(state, message)
-
-
-def _command(step: Step) -> list[str]:
-    """What each process of a launched step runs: a file of Python by Python."""
-    return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
 
 
 def _missing(launcher: str, what: str) -> str:
