@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes as pod_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document as job_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -152,6 +154,13 @@ def test_the_examples_of_jobs_are_valid(tmp_path):
         path = tmp_path / f"{number}.yml"
         path.write_text(text)
         assert job_document.examine(path)[1] == []
+
+
+def test_every_class_of_a_failure_is_in_troubleshooting():
+    text = (DOCS / "troubleshooting.md").read_text()
+    classes = {known.name for known in (*launch_errors.CLASSES, *pod_classes.CLASSES)}
+    classes |= {launch_errors.runner_gone(ended)["class"] for ended in ("", "out of memory")}
+    assert {name for name in classes if f"`{name}`" not in text} == set()
 
 
 def test_the_examples_of_criteria_and_skus_are_valid():

@@ -271,4 +271,4 @@ def test_a_gang_that_does_not_fit_says_why(asked, told):
 def test_a_spare_node_passes_at_once(tmp_path):
     found = ended(tmp_path, write(tmp_path, step("work", "true"), most_nodes=2), count=3)
     assert [code for code, _log, _result in found] == [0, 0, 0]
-    assert found[2][2]["message"] == "spare: the job takes 2 of 3 nodes (most_nodes)"
+    assert found[2][2]["message"] == "spare: the job uses 2 of 3 nodes (most_nodes)"

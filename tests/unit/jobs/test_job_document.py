@@ -38,7 +38,7 @@ MISTAKES = [
     ("  STEPS: 5", "  STEPS: [5]", "5: environment.STEPS: "),
     ("  STEPS: 5", "  GPUVAL_NODE: 5", "5: environment.GPUVAL_NODE: gpuval sets it itself"),
     ("    creates: x", "    create: x", "9: steps[0]: unknown key 'create'; is it creates?"),
-    ("  - name: train", "  - name: clone", "10: steps[1].name: two steps are called clone"),
+    ("  - name: train", "  - name: clone", "10: steps[1].name: two steps are called clone: rename one"),
     ("    run: [python3, x/train.py, 3]\n", "", "10: steps[1]: \"run\" is a required property"),
     ("    run: [python3, x/train.py, 3]", "    run: ''", "11: steps[1].run: "),
     ("timeout_seconds: 60\n", "timeout_seconds: 1 min\n", "12: steps[1].timeout_seconds: "),

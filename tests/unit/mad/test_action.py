@@ -18,6 +18,20 @@ def test_the_sku_says_the_vendor(sku, vendor):
     assert mad_jobs._vendor(sku) == vendor
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"placement": "kubernetes"}, "models run on SSH hosts only: on a cluster push"),
+        ({"runtime": "host"}, "gpuval_runtime is host, and models run in containers"),
+        ({"repository": ""}, "gpuval_mad_repository is empty"),
+    ],
+)
+def test_settings_with_which_no_model_can_run_are_refused(changed, message):
+    with pytest.raises(MadError) as caught:
+        mad_jobs._check({"placement": "ssh", "runtime": "auto", "repository": "/srv/models", **changed})
+    assert message in str(caught.value)
+
+
 @pytest.fixture
 def source(tmp_path):
     """A repository with two commits, a hook and a submodule's address that is a command."""

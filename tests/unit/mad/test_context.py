@@ -34,7 +34,7 @@ def test_every_key():
     assert found.distributed == context.Distributed("torchrun", 8)
     assert (found.timeout_multiplier, found.model_args) == (1.5, "--short")
     assert found.volumes == ("/srv/outside:/inside",)
-    assert found.remarks == ("gpuval_mad_context: 'cluster' is not known and only takes part in # CONTEXT",)
+    assert found.remarks == ("gpuval_mad_context: 'cluster' is unknown: it is only compared with # CONTEXT",)
 
 
 @pytest.mark.parametrize("given", ["{'docker_gpus': '1'}", '{"docker_gpus": "1"}', {"docker_gpus": "1"}])

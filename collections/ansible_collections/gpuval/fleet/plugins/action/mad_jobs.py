@@ -24,13 +24,7 @@ KEPT_SECONDS = 7 * 86_400
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        if options["placement"] != "ssh" or options["runtime"] == "host":
-            raise MadError(
-                "gpuval_mad_repository: models run in containers of SSH hosts: for a cluster build their images, push "
-                "them to a registry and name them in a job (gpuval_jobs); unset gpuval_runtime: host"
-            )
-        if not options["repository"]:
-            raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (make mad REPO=...)")
+        _check(options)
         folder = _fresh(project_path(options["state_dir"]) / "mad")
         found = repository.read(_root(options, folder))
         asked = context.parse(options["context"])
@@ -53,6 +47,19 @@ class ActionModule(ControllerAction):
             "images": dict(made.images),
             "deadline_seconds": made.deadline_seconds,
         }
+
+
+def _check(options):
+    """Raises MadError for settings with which no model can run."""
+    if options["placement"] != "ssh":
+        raise MadError(
+            "gpuval_mad_repository: models run on SSH hosts only: on a cluster push their images to a registry, and "
+            "run their scripts as jobs (gpuval_jobs)"
+        )
+    if options["runtime"] == "host":
+        raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
+    if not options["repository"]:
+        raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (make mad REPO=...)")
 
 
 def _fresh(place: Path) -> Path:

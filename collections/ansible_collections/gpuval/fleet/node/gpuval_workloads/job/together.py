@@ -76,7 +76,10 @@ def shaped(gang: Gang, asked: Mapping[str, Any], is_cpu: bool) -> Gang:
     if count:
         few = [f"{member.node} has {member.slots}" for member in members if member.slots < count and not is_cpu]
         if few:
-            raise ValueError(f"the job needs {count} GPUs per node (gpus_per_node), and {', '.join(few[:10])}")
+            raise ValueError(
+                f"the job needs {count} GPUs per node (gpus_per_node), and {', '.join(few[:10])}: ask for fewer, or "
+                "leave these nodes out (--limit)"
+            )
         members = [replace(member, slots=count) for member in members]
     return replace(gang, members=tuple(members), index=index)
 
@@ -106,7 +109,7 @@ class GangRun(JobRun):
         self._described = {"name": gang.name, "nodes": len(gang.members), "node": whole.own.node, "joined": False}
         if gang.index >= len(gang.members):
             count = f"{len(gang.members)} of {len(whole.members)} nodes"
-            self._write("success", f"spare: the job takes {count} (most_nodes)")
+            self._write("success", f"spare: the job uses {count} (most_nodes)")
             return EXIT_SUCCESS
         self._gang = gang
         self._described["leader"] = gang.leader.node
@@ -224,7 +227,8 @@ class GangRun(JobRun):
             if theirs.get("lacks"):
                 by_reason.setdefault(str(theirs["lacks"]), []).append(member.node)
             elif self._launchers & set(OVER_SSH) and theirs["python"] != brought[0]["python"]:
-                by_reason.setdefault("Python is at another path than on the first node", []).append(member.node)
+                reason = "Python is at another path than on the first node: set gpuval_workload_python, or use one image"
+                by_reason.setdefault(reason, []).append(member.node)
         return "; ".join(f"{', '.join(nodes[:10])}: {reason}" for reason, nodes in by_reason.items())
 
     def _port(self) -> int:

@@ -146,9 +146,9 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
     names = Counter(step["name"] for step in document["steps"])
     for index, step in enumerate(document["steps"]):
         if names[step["name"]] > 1:
-            yield ("steps", index, "name"), f"two steps are called {step['name']}"
+            yield ("steps", index, "name"), f"two steps are called {step['name']}: rename one"
         if not str(step["run"] if isinstance(step["run"], str) else step["run"][0]).strip():
-            yield ("steps", index, "run"), "it is empty"
+            yield ("steps", index, "run"), "is empty: write a command"
     yield from _gang_doubts(document)
     places: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [((), document)]
     places += [(("steps", index), step) for index, step in enumerate(document["steps"])]

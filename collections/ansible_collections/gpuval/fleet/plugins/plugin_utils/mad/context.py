@@ -95,7 +95,7 @@ def parse(given: str | Mapping[str, Any] | None) -> Context:
             if key in ("gpu_vendor", "guest_os") or (key in unknown and isinstance(value, str | int | float))
         },
         remarks=tuple(
-            f"{SETTING}: {shown(key)} is not known and only takes part in # CONTEXT"
+            f"{SETTING}: {shown(key)} is unknown: it is only compared with # CONTEXT"
             f"{meant(key, schemas.schema('mad_context')['properties'])}"
             for key in unknown
         ),

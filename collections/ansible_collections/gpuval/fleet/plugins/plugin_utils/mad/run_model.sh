@@ -14,7 +14,7 @@ export MAD_RUNTIME_NGPUS=${gpus:-0}
 if [ "$MAD_RUNTIME_NGPUS" -gt 0 ]; then
     chosen=${MODEL_GPUS:-$(seq -s, 0 $((gpus - 1)))}
     count=$(tr ',' '\n' <<< "$chosen" | wc -l)
-    [ "${chosen##*,}" -lt "$gpus" ] || fail "docker_gpus names GPU ${chosen##*,}, the node has $gpus"
+    [ "${chosen##*,}" -lt "$gpus" ] || fail "docker_gpus names GPU ${chosen##*,}, the node has $gpus: name others"
     [ "$MODEL_N_GPUS" -le "$count" ] || fail "n_gpus is $MODEL_N_GPUS, and the node offers $count: choose other nodes"
     [ "$MODEL_N_GPUS" -lt 1 ] || chosen=$(cut -d, -f1-"$MODEL_N_GPUS" <<< "$chosen") count=$MODEL_N_GPUS
     export MAD_RUNTIME_NGPUS=$count

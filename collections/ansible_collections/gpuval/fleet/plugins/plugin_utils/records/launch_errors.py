@@ -217,8 +217,8 @@ CLASSES = (
     ),
     known_class(
         "ssh_error",
-        "see in the log of sshd on the node why it turns the controller away (MaxStartups, algorithms); a lower number "
-        "of forks asks fewer nodes at once",
+        "read the log of sshd on the node for why it rejects the controller (MaxStartups, algorithms); fewer forks "
+        "connect to fewer nodes at once",
         r"kex_exchange_identification|Unable to negotiate with|no matching (?:host key|key exchange|cipher)",
     ),
     known_class(

@@ -86,7 +86,7 @@ def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
         "acs": lambda: _acs(found, sysfs),
         "counters": lambda: _counters(found, sysfs),
     }
-    found.unknown = dict.fromkeys((*routes, *devices), f"this host did not tell within {seconds:g} s")
+    found.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
     _run_for(seconds, *(partial(_do, steps, found, over) for steps in (routes, devices)))
     over.set()
     return found
@@ -125,7 +125,7 @@ def counters_again(found: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma
     read: list[Mapping[str, Mapping[str, int]]] = []
     _run_for(seconds, lambda: read.append(rdma.counters(sysfs, found.ports)))
     if not read:
-        found.unknown["counters"] = f"this host did not tell them again within {seconds:g} s"
+        found.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
         return {}
     return rdma.moved(found.counters, read[0])
 
