@@ -227,7 +227,7 @@ class GangRun(JobRun):
             if theirs.get("lacks"):
                 by_reason.setdefault(str(theirs["lacks"]), []).append(member.node)
             elif self._launchers & set(OVER_SSH) and theirs["python"] != brought[0]["python"]:
-                reason = "Python is at another path than on the first node: set gpuval_workload_python, or use one image"
+                reason = "Python is at another path than on the first node: set gpuval_workload_python or use one image"
                 by_reason.setdefault(reason, []).append(member.node)
         return "; ".join(f"{', '.join(nodes[:10])}: {reason}" for reason, nodes in by_reason.items())
 
