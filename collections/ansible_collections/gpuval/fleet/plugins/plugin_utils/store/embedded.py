@@ -78,8 +78,8 @@ class State:
 
     writer: Server = field(default_factory=Server)
     reader: Server = field(default_factory=Server)
-    #: Further keys of the writer, which sign the nodes' URLs.
-    signer: Keys = field(default_factory=Keys)
+    #: Further keys of the writer, which sign the nodes' URLs. A store of an earlier version has none until it starts.
+    signer: Keys | None = None
     #: Address by which nodes reach it; empty: loopback only.
     address: str = ""
 
@@ -112,7 +112,7 @@ class EmbeddedStore(StoreBackend):
 
     def connection(self) -> Connection:
         state = self._read()
-        signing = (state.signer.access_key, state.signer.secret_key)
+        signing = (state.signer.access_key, state.signer.secret_key) if state.signer else None
         return replace(self._connection(state, state.writer), signing=signing)
 
     def reader(self) -> Connection:
@@ -159,8 +159,9 @@ class EmbeddedStore(StoreBackend):
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
             renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
+            has_signer, state.signer = state.signer is not None, state.signer or Keys()
             started = [
-                self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
+                self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed or not has_signer),
                 self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
             ]
             self._check_address(state)
@@ -301,7 +302,7 @@ class EmbeddedStore(StoreBackend):
         try:
             raw = json.loads(self._file.read_text())
             writer, reader = Server(**raw["writer"]), Server(**raw["reader"])
-            signer = Keys(**raw["signer"])
+            signer = Keys(**raw["signer"]) if raw.get("signer") else None
             return State(writer=writer, reader=reader, signer=signer, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
@@ -335,7 +336,10 @@ class EmbeddedStore(StoreBackend):
         if not renewed and self._serves(server, arguments) and self._answers(state, server):
             return False
         self._stop(server)
-        log, accepted = self._log(name), [server, state.signer] if server is state.writer else [server]
+        log = self._log(name)
+        accepted: list[Keys] = [server]
+        if server is state.writer and state.signer:
+            accepted.append(state.signer)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
             # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.
