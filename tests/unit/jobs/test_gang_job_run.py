@@ -1,14 +1,18 @@
 """Jobs of several nodes: members are processes with an address each, launchers are real where they are there."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from gpuval_workloads.gang import absent
 from gpuval_workloads.gang.members import Gang, Member
 from gpuval_workloads.job import together
 
@@ -85,6 +89,39 @@ def test_a_result_of_failure_is_what_the_others_hear(tmp_path):
     first, second = ended(tmp_path, write(tmp_path, step("train", run, once=True)))
     assert (first[0], first[2]["state"]) == (1, "failure")
     assert "node-1 (127.0.0.1): step train (1 of 1): loss is NaN" in second[2]["message"]
+
+
+def test_a_node_that_skips_the_work_does_not_leave_the_others_waiting(tmp_path):
+    run = """[ "$NODE_RANK" = 1 ] || echo '{"state": "skipped"}' > "$GPUVAL_RESULT_FILE" """
+    begun = time.monotonic()
+    first, second = ended(tmp_path, write(tmp_path, step("train", run), step("next", "true")))
+    assert time.monotonic() - begun < 40
+    assert (first[0], first[2]["state"]) == (1, "failure")
+    assert "its state is skipped, not success or failure" in second[2]["message"]
+
+
+def test_a_node_whose_job_ended_before_it_joined_is_named_before_the_time_for_joining_ends(tmp_path):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"attempt": 1, "state": "crash", "message": "no image"}')
+
+        def log_message(self, *_):
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = {"mine/node-2": f"http://127.0.0.1:{server.server_port}/"}
+        (tmp_path / absent.FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
+        path = write(tmp_path, step("train", "true"), join_seconds=80)
+        own = {"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "mine", "GPUVAL_ATTEMPT": "1"}
+        with Members(tmp_path, free_port(), path, **own) as members:
+            os.killpg(members.processes[1].pid, signal.SIGKILL)
+            code, _log, result = members._ended(0, members.processes[0], time.monotonic() + 60)
+        server.shutdown()
+    assert code == 2
+    assert "node-2 (127.0.0.2) ended before it joined: no image" in result["message"]
 
 
 def test_a_step_over_its_limit_frees_the_others(tmp_path):

@@ -84,6 +84,8 @@ def test_results_of_steps_are_collected(node, tmp_path):
     [
         (RESULT + "failure wrong_sum x_seconds 1" + TO_FILE, "failure", "step work (1 of 2): wrong_sum"),
         (RESULT + "running half x_seconds 1" + TO_FILE, "failure", "its result file never became final"),
+        (RESULT + "failed typo x_seconds 1" + TO_FILE, "failure", "its state is failed, not success or failure"),
+        ("echo '{\"metrics\": []}'" + TO_FILE, "failure", "its state is None, not success or failure"),
         ("echo '{' " + TO_FILE, "failure", "its result file is not JSON"),
     ],
 )

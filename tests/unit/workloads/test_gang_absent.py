@@ -36,14 +36,15 @@ def records(serve, tmp_path):
         f"{stage}/n{number}": f"{url}/{stage}/n{number}" for stage in ("collective", "deepspeed") for number in (2, 3)
     }
     (tmp_path / FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
-    return MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "collective"})
+    own = {"GPUVAL_STAGE": "collective", "GPUVAL_ATTEMPT": "2"}
+    return MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), **own})
 
 
 @pytest.mark.parametrize("state", ["failure", "crash", "timeout"])
 def test_the_first_member_that_has_ended_is_found(serve, records, state):
     found, _ = serve
     found["/collective/n3"] = json.dumps(
-        {"state": state, "message": "the leader\nis unreachable " + 1000 * "x"}
+        {"attempt": 2, "state": state, "message": "the leader\nis unreachable " + 1000 * "x"}
     ).encode()
     node, message = records.ended(["n2", "n3"])
     assert node == "n3"
@@ -52,12 +53,17 @@ def test_the_first_member_that_has_ended_is_found(serve, records, state):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[1]", b'"crash"', b"\xff", b'{"state": "running"}', b'{"state": "success"}', b"{}"]
+    "body",
+    [
+        *(b"", b"[1]", b'"crash"', b"\xff", b"{}", b"[" * 100_000),
+        *(b'{"attempt": 2, "state": "running"}', b'{"attempt": 2, "state": "success"}'),
+        b'{"attempt": 1, "state": "crash", "message": "of an earlier attempt"}',
+    ],
 )
 def test_no_member_has_ended_where_its_record_does_not_say_so(serve, records, body):
     found, _ = serve
     found["/collective/n2"] = body
-    found["/deepspeed/n3"] = b'{"state": "crash", "message": ""}'
+    found["/deepspeed/n3"] = b'{"attempt": 2, "state": "crash", "message": ""}'
     assert records.ended(["n2", "n3", "n4"]) is None
 
 

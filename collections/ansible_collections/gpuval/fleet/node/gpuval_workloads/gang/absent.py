@@ -25,22 +25,23 @@ MAX_MESSAGE = 500
 class MemberRecords:
     """The records of this stage in the store. Empty where the node does not get them."""
 
-    def __init__(self, urls: Mapping[str, str], authority: str = "") -> None:
-        self._urls, self._authority = urls, authority
+    def __init__(self, urls: Mapping[str, str], authority: str = "", attempt: int = 1) -> None:
+        self._urls, self._authority, self._attempt = urls, authority, attempt
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> MemberRecords:
         """Those of the stage that runs here."""
         try:
             document = json.loads(Path(environ[FILE_VARIABLE]).with_name(FILE).read_text(encoding="utf-8"))
-            stage = f"{environ['GPUVAL_STAGE']}/"
+            stage, attempt = f"{environ['GPUVAL_STAGE']}/", int(environ["GPUVAL_ATTEMPT"])
         except (KeyError, OSError, ValueError):
             return cls({})
         urls = {key[len(stage) :]: url for key, url in document["urls"].items() if key.startswith(stage)}
-        return cls(urls, document["ca"])
+        return cls(urls, document["ca"], attempt)
 
     def ended(self, nodes: Sequence[str]) -> tuple[str, str] | None:
-        """The first of these nodes whose stage has ended without success, and its message. Takes seconds."""
+        """The first of these nodes whose stage has ended without success in this attempt, and its message. Takes
+        seconds."""
         context = ssl.create_default_context(cadata=self._authority or None)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
         for node in nodes:
@@ -53,8 +54,10 @@ class MemberRecords:
                 continue
             except (OSError, http.client.HTTPException):  # the store is away: the next look may find it
                 return None
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
-            if isinstance(record, dict) and record.get("state") in ENDED:
+            if not isinstance(record, dict) or record.get("attempt") != self._attempt:
+                continue
+            if record.get("state") in ENDED:
                 return node, " ".join(str(record.get("message")).split())[:MAX_MESSAGE]
         return None

@@ -24,6 +24,7 @@ EXIT_TIMEOUT = 124
 #: By these the runner knows that the work is done.
 STAY_FILE = "stays"
 STAY_LINE = "== the work is done"
+MAX_STATE = 40
 #: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
 LISTS = ("metrics", "series", "artifacts")
 MAPPINGS = ("fingerprints", "environment")
@@ -118,11 +119,12 @@ class JobRun:
         if code:
             self._write("running", message)
             return code
-        if state == "skipped":
+        if state == "skipped" and not self._job.gang:
             self._inapplicable = message
             return 0
-        if state == "running":
-            return self._fail(f"{what}: its result file never became final")
+        if theirs and state != "success":
+            problem = f"its state is {str(state)[:MAX_STATE]}, not success or failure"
+            return self._fail(f"{what}: its result file never became final: {problem}")
         self._handed_over = self._handed_over or state == "success"
         return 0
 

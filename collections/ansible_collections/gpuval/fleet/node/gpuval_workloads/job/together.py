@@ -24,6 +24,7 @@ from typing import Any, Optional
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
 from ..gang import mpi
+from ..gang.absent import MemberRecords
 from ..gang.control_channel import CAUSE, EFFECT, SHARED, ControlChannel, Limits, Stop, StoppedError
 from ..gang.forwarding import Forwarder
 from ..gang.joining import (
@@ -143,7 +144,9 @@ class GangRun(JobRun):
             bring["lacks"] = str(error)
         limits = Limits(join_seconds=seconds)
         token = token_of(os.environ)
-        self._channel = stack.enter_context(ControlChannel(gang, token, limits, dict, self._hear, bring))
+        find_ended = MemberRecords.of(os.environ).ended
+        channel = ControlChannel(gang, token, limits, dict, self._hear, bring, find_ended)
+        self._channel = stack.enter_context(channel)
         try:
             brought = self._channel.join()
             lacking = self._lacking(brought)
