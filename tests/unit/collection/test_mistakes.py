@@ -183,6 +183,9 @@ def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(ch
     assert not checked(f"gpuval_job_force: clone\ngpuval_jobs: {job}").failed
     message = checked(f"gpuval_jobs: [{job}]\nmine_workload: {{command: [a]}}").result["msg"]
     assert "gpuval_jobs: mine is declared by mine_workload, too: rename one" in message
+    job.write_text(JOB + "needs: [facts, trainnig]\n")
+    message = checked(f"gpuval_jobs: [{job}]").result["msg"]
+    assert f"gpuval_jobs: {job}: needs: no stage trainnig; is it training?" in message
     job.write_text(JOB + "nodes: gang\n")
     message = checked(f"gpuval_jobs: [{job}]\ngpuval_stages: [facts, mine]").result["msg"]
     assert "gpuval_stages: mine is a job of several nodes, which runs after the stages of each node" in message

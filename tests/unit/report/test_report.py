@@ -131,6 +131,8 @@ def test_commands_of_the_block_choose_the_inventory(mixed):
     assert "(`make prepare INVENTORY='inventories/my site'`), then `make status INVENTORY=x`" in block
     assert "- Validate again what did not pass: `make rerun INVENTORY='inventories/my site'`" in block
     assert "rerun" not in final_block(judge(make_run(), healthy(make_run())), inventory="inventories/site")
+    mixed["run"] |= {"profile": "custom", "narrowed_by": ["stages"]}
+    assert "rerun" not in final_block(mixed, inventory="inventories/site"), "it would validate, not run the job"
 
 
 def test_the_block_of_a_run_names_its_page_and_its_inventory(mixed, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 
+from tests.kit import jobs
 from tests.kit.actions import run_action
 from tests.kit.run_commands import killed, lay_out, opened, started, variables
 
@@ -62,6 +63,19 @@ def test_what_did_not_pass_is_validated_again_with_the_profile_of_the_run(result
     assert json.loads((tmp_path / "way/settings.json").read_text()) == {"gpuval_profile": "quick"}
     assert list_runs(results, "b", rerun=str(tmp_path / "none")).result["nodes"] == []
     assert (tmp_path / "none/nodes").read_text() == "", "the Makefile then validates nothing"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_jobs_that_a_command_chose_are_not_left_out_of_what_is_validated_again(results, tmp_path, alone):
+    """Without its job a node would pass."""
+    chosen = {"profile": "custom", "accepts": False} if alone else {"profile": "quick"}
+    workloads = {"facts": {"command": ["true"]}, "mine": {"command": ["sh"]}}
+    folder = judged(results, "r1", profile_stages=[*workloads], workloads=workloads, **chosen)
+    way = tmp_path / "way"
+    done = list_runs(results, rerun=str(way))
+    limit = f"--limit @{folder.path / 'failed_nodes.txt'}"
+    assert done.failed and "run r1 ran mine, which its command chose" in done.text and limit in done.text
+    assert list_runs(results, rerun=str(way), jobs=[str(jobs.write(tmp_path))]).failed == alone
 
 
 def test_a_run_without_a_verdict_is_resumed_instead(results, tmp_path):

@@ -94,6 +94,18 @@ def test_a_wrong_digest_names_dataset_and_file(load, stored, copy):
     assert read(copy) == FILES
 
 
+def test_nothing_is_deleted_where_a_link_stands_for_the_dataset(load, stored, copy, tmp_path):
+    """Containers may write the cache: the loader would delete what they choose."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").touch()
+    copy.parent.mkdir()
+    copy.symlink_to(tmp_path / "outside")
+    ended = load()
+    assert ended.result["state"] == "failure"
+    assert f"{copy} is a link: remove it from the node" in ended.result["message"]
+    assert (tmp_path / "outside/kept").exists()
+
+
 def test_a_dataset_that_the_store_lacks_is_named(load, stored):
     message = load("imagenet").result["message"]
     assert "the store has no dataset imagenet under models:gpuval/models/datasets--gpuval--imagenet" in message

@@ -18,7 +18,7 @@ from ..plugin_utils.core.action import ControllerAction, injected_settings
 from ..plugin_utils.core.errors import GpuvalError
 from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.core.text import some_of
+from ..plugin_utils.core.text import meant, some_of
 from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.judge import baseline, criteria, sku_catalogue, versions
 from ..plugin_utils.runs import datasets, folder, labels, node_ids, plans, settings
@@ -167,6 +167,12 @@ class ActionModule(ControllerAction):
         twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
         several = [
             name for name in job_stages.names(files, together=True) if name in (right.get("gpuval_stages") or [])
+        ]
+        declared = {*known, *job_stages.names(files)}
+        problems += [
+            f"gpuval_jobs: {path}: needs: no stage {name}{meant(name, declared)}"
+            for path, name in job_stages.needs(files)
+            if name not in declared and not name.startswith(datasets.STAGE)
         ]
         problems += [
             f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"

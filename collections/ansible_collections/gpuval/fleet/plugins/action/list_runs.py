@@ -7,15 +7,17 @@ from pathlib import Path
 
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
+from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import origin, overview
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.settings import SHIPPED_STAGES
 
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         if options["rerun"]:
-            return self._rerun(options)
+            return self._rerun(options, task_vars["hostvars"])
         results = project_path(options["results_dir"])
         found = overview.rows(results, self.inventory)
         others = run_folder.of_others(results, self.inventory)
@@ -25,9 +27,12 @@ class ActionModule(RunAction):
             self._display.display(f"runs of other inventories: {origin.others_line(others)}")
         return {"changed": False, "runs": found, "msg": message}
 
-    def _rerun(self, options):
+    def _rerun(self, options, hosts):
         folder, target = self.own_folder(options), Path(options["rerun"])
-        names, settings = overview.rest(folder)
+        known = {*SHIPPED_STAGES, *job_stages.names(map(project_path, options["jobs"]))}
+        names, settings = overview.rest(
+            folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
+        )
         message = f"run {folder.path.name}: " + (f"validating {some_of(names)} again" if names else "all nodes passed")
         self._display.display(message)
         if not self.check_mode:

@@ -20,10 +20,16 @@ attributes:
   check_mode:
     description: Writes nothing to O(rerun).
 options:
+  jobs:
+    description: Files of the jobs that a validation of these nodes has, for O(rerun).
+    type: list
+    elements: path
+    default: []
   rerun:
     description:
       - Folder that gets C(nodes), a file for C(--limit), and C(settings.json), extra variables. Empty lists runs.
-      - C(nodes) is empty where all passed. A run without a verdict fails.
+      - C(nodes) is empty where all passed. A run without a verdict fails, as does one with stages that the inventory
+        does not declare, or of jobs or multi-node stages alone.
     type: path
     default: ""
 """

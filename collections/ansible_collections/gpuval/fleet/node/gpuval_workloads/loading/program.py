@@ -111,6 +111,8 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     digests = _manifest(rclone, places, listing, options.model_folder)
     result.add_metric("loading_files_count", len(digests), "count")
 
+    if options.dataset and places.folder.is_symlink():  # what it has beside the dataset would be deleted
+        raise WorkloadFailure(f"{places.what}: {places.folder} is a link: remove it from the node")
     _make_folder(places)
     if options.dataset:
         _allow_writing(places.folder, allowed=True)

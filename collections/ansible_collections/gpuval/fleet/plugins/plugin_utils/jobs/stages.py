@@ -64,6 +64,12 @@ def names(paths: Iterable[str | Path], *, together: bool = False) -> list[str]:
     return [job.name for job in jobs if job and (job.gang or not together)]
 
 
+def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
+    """The stages that the jobs need, each with the file of its job."""
+    jobs = (document.examine(Path(path))[0] for path in paths)
+    return [(job.path, name) for job in jobs if job for name in job.stage.get("needs", ())]
+
+
 def problems(
     paths: Sequence[str | Path],
     skip: Iterable[str] = (),

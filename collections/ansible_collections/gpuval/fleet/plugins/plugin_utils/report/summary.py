@@ -15,6 +15,7 @@ from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
 from ..judge import retries
+from ..runs import overview
 from . import problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
@@ -218,7 +219,7 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
     rule = "=" * width
     chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
     lines = [*report["summary"]]
-    if chosen and report["verdict"] in ("FAIL", "INCOMPLETE"):
+    if chosen and report["verdict"] in ("FAIL", "INCOMPLETE") and not overview.alone(report["run"]):
         lines.append("Validate again what did not pass: `make rerun`")
     lines += [f"Report: {page}"] if page else []
     lines = [_MAKE.sub(rf"\g<0>{chosen}", line) for line in lines] if chosen else lines

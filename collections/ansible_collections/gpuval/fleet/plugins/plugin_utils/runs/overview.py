@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.text import some_of
+from . import datasets, origin, plans, publishing, state
 from . import folder as run_folder
-from . import origin, publishing, state
 
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
@@ -67,10 +68,11 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def rest(folder: run_folder.RunFolder) -> tuple[list[str], dict[str, Any]]:
+def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:
     """The nodes of a run that did not pass, and the settings to validate them with.
 
-    Raises RunError for a run without a verdict.
+    Raises RunError for a run without a verdict, and for one whose stages its command chose: those that the inventory
+    does not declare, or work that accepts no node.
     """
     run, verdict = folder.read_run(), publishing.judged(folder)
     if verdict is None or not publishing.is_final(run, verdict):
@@ -78,4 +80,17 @@ def rest(folder: run_folder.RunFolder) -> tuple[list[str], dict[str, Any]]:
             f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` resumes it"
         )
     names = [name for name in run["nodes"] if verdict["nodes"].get(name) != "PASS"]
+    stages = {stage for node in run["nodes"].values() for stage in (*node["stages"], *node.get("gang_stages", ()))}
+    work = sorted(name for name in stages - {plans.FACTS, plans.IMAGE} if not name.startswith(datasets.STAGE))
+    lacking = [name for name in work if alone(run) or not declares(name)]
+    if names and lacking:
+        raise run_folder.RunError(
+            f"run {run['run_id']} ran {some_of(lacking)}, which its command chose: repeat that command "
+            f"(`make job`, ...) with ARGS='--limit @{folder.path / 'failed_nodes.txt'}'"
+        )
     return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}
+
+
+def alone(run: Mapping[str, Any]) -> bool:
+    """Whether it accepts no node, for it had jobs or multi-node stages alone."""
+    return run["profile"] == "custom" and "stages" in run["narrowed_by"]
