@@ -63,6 +63,16 @@ def test_a_job_that_failed_stays_too_and_leaves_at_its_limit(node, tmp_path):
     assert node.record("mine") == record
 
 
+def test_what_the_work_left_running_may_print_on(node, tmp_path):
+    run = "setsid sh -c 'while sleep 0.02; do echo on; done' & printf 'performance: 12.5 examples/sec'"
+    plan(node, tmp_path, steps=[{"name": "work", "run": run}])
+    process = node.begin("run")
+    _record, value = staying(node)
+    assert value == 12.5
+    assert node.ask("cancel", "--wait", "10")["running"] is False
+    assert process.wait(5) == 0
+
+
 def test_stages_that_follow_do_not_wait(node, tmp_path):
     plan(node, tmp_path, stage("after"))
     assert node.call("run", seconds=30).returncode == 0

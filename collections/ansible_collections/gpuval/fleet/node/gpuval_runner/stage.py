@@ -33,7 +33,7 @@ INTERRUPTED = "interrupted"
 CONTAINER_KILLED = 128 + 9
 #: In the working folder of a stage whose work is done and whose process stays: the exit code that it would have had.
 STAY_FILE = "stays"
-#: How its last line begins.
+#: How the line begins by which the work ends.
 STAY_LINE = "== the work is done"
 
 
@@ -69,12 +69,16 @@ class Output:
         self._log, self._patterns, self._tee = log, patterns, tee
         self._end = b""
         self.bytes = 0
+        #: The line by which the work ends was there; what the work left running may print on.
+        self.work_is_done = False
         #: No more figures are looked for.
         self.closed = False
 
     def take(self, data: bytes) -> None:
         self.bytes += len(data)
-        self._end = (self._end + data)[-LAST_OUTPUT_BYTES:]
+        text = self._end + data
+        self.work_is_done = self.work_is_done or STAY_LINE.encode() in text
+        self._end = text[-LAST_OUTPUT_BYTES:]
         self._log.write(data)
         if not self.closed:
             self._patterns.feed(data)
@@ -219,7 +223,7 @@ class StageRun:
             code = int(read_bounded(self._context.places.work / STAY_FILE, 16))
         except (OSError, ValueError):
             return None
-        if not self._output.last_line().startswith(STAY_LINE):
+        if not self._output.work_is_done:
             return None  # what it printed before has figures
         self._stays = self._output.closed = True
         self._telemetry.end()

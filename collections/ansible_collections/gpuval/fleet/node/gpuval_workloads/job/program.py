@@ -105,6 +105,7 @@ class JobRun:
         self._write("running", what)
         before = self._stamp()
         code, late = self._wait(step)
+        print(flush=True)  # its last line may lack its end, and what follows is read by lines
         theirs = self._read() if self._stamp() != before else {}
         if theirs is None:
             return self._fail(f"{what}: its result file is not JSON")
