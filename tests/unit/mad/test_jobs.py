@@ -173,6 +173,17 @@ def test_a_link_out_of_the_repository_does_not_travel(make, tmp_path):
         make("tiny_train")
 
 
+def test_linked_files_travel_and_linked_secrets_do_not(make, tmp_path):
+    make("tiny_train")
+    scripts = tmp_path / "repository/scripts"
+    (scripts / "tiny_train/shared").symlink_to("../data")
+    (scripts / "tiny_train/again").symlink_to(".")
+    (scripts / "tiny_train/note.txt").symlink_to("../../credential.json")
+    files = names(make("tiny_train")).files
+    mine = {name.rpartition("/model/")[2] for name in files if "/model/" in name}
+    assert mine == {"run.sh", "shared/make.sh"}
+
+
 def git(folder, *arguments):
     subprocess.run(["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True)
 
@@ -182,6 +193,9 @@ def test_the_code_of_a_model_is_cloned_below_its_scripts(make, tmp_path):
     code.mkdir()
     (code / "train.py").write_text("print()")
     (code / "run.sh").write_text("replaced")
+    (code / "docs").mkdir()
+    (code / "docs/readme").symlink_to("../train.py")
+    (code / "keys").symlink_to("/etc/hostname")
     git(code, "init", "--quiet")
     git(code, "add", ".")
     git(code, "commit", "--quiet", "-m", "x")
@@ -189,11 +203,27 @@ def test_the_code_of_a_model_is_cloned_below_its_scripts(make, tmp_path):
     files = names(made).files
     assert files[f"gpuval_mad/{STAGE}/model/train.py"].read_text() == "print()"
     assert files[f"gpuval_mad/{STAGE}/model/run.sh"].read_text() == mad_repository.TRAIN
-    assert not any(".git" in name for name in files)
+    assert files[f"gpuval_mad/{STAGE}/model/docs/readme"].read_text() == "print()"
+    assert not any(".git" in name or "keys" in name for name in files)
+    assert not any(path.is_symlink() for path in files.values())
     columns = json.loads(job(made).environment[perf.VARIABLE])
     assert len(columns["git_commit"]) == 40
     with pytest.raises(MadError, match="model tiny_train: url: git fetch failed"):
         make("tiny_train", **{"models.json": [model(url=f"file://{tmp_path}/none")]})
+
+
+def test_a_link_in_the_code_of_a_model_is_never_written_through(make, tmp_path):
+    code, outside = tmp_path / "code", tmp_path / "outside"
+    for folder in (code, outside):
+        folder.mkdir()
+    (outside / "run.sh").write_text("mine")
+    (code / "run.sh").symlink_to(outside / "run.sh")
+    (code / "lib").symlink_to(outside)
+    git(code, "init", "--quiet")
+    git(code, "add", ".")
+    git(code, "commit", "--quiet", "-m", "x")
+    make("tiny_train", **{"models.json": [model(url=f"file://{code}")], "scripts/tiny_train/lib/tool.sh": "true"})
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"run.sh": "mine"}
 
 
 @pytest.fixture
@@ -214,7 +244,12 @@ def run(make, tmp_path):
 
 
 def results(model_name, record, log):
-    stage = {"state": record["state"], "message": record["message"], "duration_seconds": record["duration_seconds"]}
+    stage = {
+        "name": record["stage"],
+        "state": record["state"],
+        "message": record["message"],
+        "duration_seconds": record["duration_seconds"],
+    }
     rows = perf.rows({"model": model_name, "n_gpus": "-1"}, stage, log, record["environment"], "node-1", "run-1")
     return [(row["model"], row["performance"], row["metric"], row["status"]) for row in rows]
 
@@ -255,6 +290,9 @@ def test_several_results(run):
         ("tiny_multi_a", "10", "tokens/s", "SUCCESS"),
         ("tiny_multi_b", "", "tokens/s", "FAILURE"),
     ]
+    record, log = run("tiny_multi", **{"scripts/tiny_multi/run.sh": mad_repository.MULTI + 'mv "$MAD_OUTPUT_CSV" ..\n'})
+    assert record["state"] == "success", log
+    assert len(results("tiny_multi", record, log)) == 2
     record, log = run("tiny_multi", **{"scripts/tiny_multi/run.sh": "true"})
     assert "no such file" in record["message"].lower()
     assert results("tiny_multi", record, log) == [("tiny_multi", "", "", "FAILURE")]
@@ -264,6 +302,8 @@ def test_an_architecture_that_the_model_skips(run):
     record, log = run("tiny_multi", environment={"MAD_SYSTEM_GPU_PRODUCT_NAME": "NVIDIA H100 80GB"})
     assert (record["state"], record["message"]) == ("success", "skipped: step model (1 of 1): skip_gpu_arch names H100")
     assert results("tiny_multi", record, log) == [("tiny_multi", "", "", "SKIPPED")]
+    record, _log = run("tiny_multi", environment={"MAD_SYSTEM_GPU_ARCHITECTURE": "gfx908:sramecc+:xnack-"})
+    assert record["message"].startswith("skipped: ")
 
 
 @pytest.mark.parametrize(

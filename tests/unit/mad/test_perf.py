@@ -86,6 +86,44 @@ def test_the_same_machine_comes_first():
     assert changes(perf.compared(earlier, new)) == ["1", "-0.5", "-0.5"]
 
 
+def test_each_figure_of_a_run_has_its_own_predecessor():
+    """A CSV file of a benchmark has the same model and metric once for each size."""
+    earlier = [row("10", build_number="one"), row("80", build_number="one")]
+    new = [row("11", build_number="two"), row("60", build_number="two"), row("90", build_number="two")]
+    assert changes(perf.compared(earlier, new)) == ["0.1", "-0.25", ""]
+
+
+def test_the_same_arguments_come_before_others():
+    earlier = [row("10", args="--batch 1"), row("80", args="--batch 8")]
+    new = [row("20", args="--batch 1"), row("40", args="--batch 8"), row("40", args="--batch 9")]
+    assert changes(perf.compared(earlier, new)) == ["1", "-0.5", "-0.5"]
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("performance: 14164 samples_per_second\n", ("14164", "samples_per_second", "SUCCESS")),
+        ("performance: 1,234.5 tokens/s\n", ("1234.5", "tokens/s", "SUCCESS")),
+        ("performance: 12.5, tokens/s\n", ("12.5", "tokens/s", "SUCCESS")),
+        ("performance: 1 pass\n+ echo 'performance: 1 pass'\n", ("1", "pass", "SUCCESS")),
+        ("performance: 7 x\nof the performance:\n 12 images\n", ("7", "x", "SUCCESS")),
+        ("performance:  samples_per_second\n", ("", "", "FAILURE")),
+        ("performance: nan tokens/s\n", ("", "", "FAILURE")),
+    ],
+)
+def test_a_success_has_a_figure(log, shown):
+    stage = {"name": "mad_net_000000", "state": "success", "message": "", "duration_seconds": 1.0}
+    (found,) = perf.rows(MODEL, stage, log, {}, "node-1", "one")
+    assert (found["performance"], found["metric"], found["status"]) == shown
+
+
+def test_a_figure_that_the_log_leaves_out_is_the_record_s():
+    stage = {"name": "mad_net_000000", "state": "success", "message": "", "duration_seconds": 1.0}
+    metrics = [{"name": "x", "value": 1, "unit": ""}, {"name": "mad_net_000000", "value": 12.5, "unit": "tokens/s"}]
+    (found,) = perf.rows(MODEL, stage, "cut", {}, "node-1", "one", metrics)
+    assert (found["performance"], found["metric"], found["status"]) == ("12.5", "tokens/s", "SUCCESS")
+
+
 @pytest.mark.parametrize("before", ["0", "nan", "many", ""])
 def test_nothing_is_compared_with_what_is_no_number(before):
     earlier = [row(before, status="SUCCESS")]
@@ -132,7 +170,7 @@ def run(results, run_id, performance, states=("success",)):
         facts = {"accelerator": {"vendor": "amd", "count": 8}, "gpus": [{"architecture": "gfx942"}]}
         folder.evidence_file(name, "facts").write_text(json.dumps({"environment": facts}))
         stage = {"name": STAGE["name"], "state": state, "message": "", "duration_seconds": 1.5}
-        nodes.append({"name": name, "stages": [{"name": "facts"}, stage]})
+        nodes.append({"name": name, "stages": [{"name": "facts"}, stage], "metrics": {}})
     folder.plan_file("node-0").write_text(json.dumps(PLAN))
     return {"run": {"run_id": run_id}, "nodes": nodes}
 

@@ -8,6 +8,7 @@ import posixpath
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -202,7 +203,11 @@ def _write_files(root: Path, one: _Planned, context: Context, target: Path) -> s
     copied = _Copy(root, model.where)
     commit = ""
     if model.url:
-        commit = checkout.clone(model.url, target / "model", what=f"{model.where}: url", submodules=True)
+        target.mkdir(parents=True)
+        with tempfile.TemporaryDirectory(dir=target) as place:  # its links would name files of this machine
+            code = Path(place) / "code"
+            commit = checkout.clone(model.url, code, what=f"{model.where}: url", submodules=True)
+            _Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
     copied.tree(one.script[2], target / "model")
     helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]
     helpers += [placed.provider.path for placed in one.data if placed.provider.kind == CUSTOM]
@@ -212,32 +217,42 @@ def _write_files(root: Path, one: _Planned, context: Context, target: Path) -> s
 
 
 class _Copy:
-    """Copies folders of a repository: links as the files that they name, no secrets, within limits."""
+    """Copies folders of a repository: links as what they name, no secrets, within limits.
 
-    def __init__(self, root: Path, where: str) -> None:
-        self._root, self._where = root, where
+    In a `foreign` repository, which the user cannot correct, a link that leads out is left out.
+    """
+
+    def __init__(self, root: Path, where: str, *, foreign: bool = False) -> None:
+        self._root, self._where, self._foreign = root, where, foreign
         self._files = self._bytes = 0
 
-    def tree(self, folder: str, target: Path) -> None:
-        """Raises MadError for a link out of the repository, or for too much."""
+    def tree(self, folder: str, target: Path, above: tuple[Path, ...] = ()) -> None:
+        """`above` are the folders that this one is in. Raises MadError for a link out of the repository, or for too
+        much."""
         source = located(self._root, folder)
+        above = (*above, source.resolve())
         target.mkdir(parents=True, exist_ok=True)
-        for path in sorted(source.rglob("*")):
-            name = path.relative_to(source)
-            if set(SECRET_FILES) & set(name.parts):
-                continue
-            if not located(self._root, (PurePosixPath(folder) / name.as_posix()).as_posix()).is_file():
+        for path in sorted(source.iterdir()):
+            name = (PurePosixPath(folder) / path.name).as_posix()
+            try:
+                real = located(self._root, name).resolve()
+            except MadError:
+                if self._foreign:
+                    continue
+                raise
+            if {path.name, *real.relative_to(self._root.resolve()).parts} & set(SECRET_FILES):
                 continue
             self._files += 1
-            self._bytes += path.stat().st_size
+            self._bytes += path.stat().st_size if path.is_file() else 0
             if self._files > MAX_FILES or self._bytes > MAX_BYTES:
                 raise MadError(
                     f"{self._where}: {folder} has more than {MAX_FILES} files or {MAX_BYTES >> 30} GiB: move data sets "
                     "out of the repository, or name a smaller dockercontext"
                 )
-            place = target / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, place)
+            if path.is_file():
+                shutil.copy(path, target / path.name)
+            elif path.is_dir() and real not in above:
+                self.tree(name, target / path.name, above)
 
 
 def _document(one: _Planned, owner: _Planned, context: Context, options: Options, commit: str) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
     """
     named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"]
     where = f"{file}: model {entry['name'][:200]}" if named else f"{file}: entry {number}"
+    if isinstance(entry, Mapping):
+        entry = {key: value for key, value in entry.items() if value is not None}  # null is not specified
     check("mad_model", entry, what=where)
     folder = f"scripts/{scope}/" if scope else ""
     dockerfile, scripts = (
@@ -86,7 +88,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
         owner=entry.get("owner", ""),
         data=_words(entry.get("data", "")),
         n_gpus=int(entry.get("n_gpus", ALL_GPUS)),
-        timeout=UNSET if entry.get("timeout") is None else entry["timeout"],
+        timeout=entry.get("timeout", UNSET),
         training_precision=entry.get("training_precision", ""),
         tags=_words(entry.get("tags", ())),
         args=checked_args(entry.get("args", ""), f"{where}: args"),

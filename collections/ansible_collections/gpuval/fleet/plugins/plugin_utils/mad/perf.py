@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.escape import clean_text, csv_cell, one_line
@@ -28,10 +28,14 @@ COLUMNS = (
 )
 SUCCESS, FAILURE, SKIPPED = "SUCCESS", "FAILURE", "SKIPPED"
 MAX_BYTES, MAX_ROWS, MAX_CELL = 64 << 20, 200_000, 1000
+#: Build numbers of older tools that do not tell runs apart.
+NO_BUILD = ("", "0")
 #: Lines around the CSV of a model; run_model.sh prints them.
 BEGIN, END = "gpuval results begin\n", "\ngpuval results end"
+#: In one line, as the runner reads it.
 _PERFORMANCE = re.compile(
-    r"performance:\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<metric>\S+)",
+    r"performance:[ \t]*(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"(?P<per>/s(?:ec(?:ond)?)?)?,?[ \t]+(?P<metric>\S+)",
     re.ASCII,
 )
 Row = dict[str, str]
@@ -56,8 +60,10 @@ def rows(
     facts: Mapping[str, Any],
     node: str,
     run_id: str,
+    metrics: Sequence[Mapping[str, Any]] = (),
 ) -> list[Row]:
-    """The rows of one model on one node: `stage` as of the report, its log, the environment of the record of facts."""
+    """The rows of one model on one node: `stage` and its metrics as of the report, its log, the environment of the
+    record of facts."""
     accelerator = facts.get("accelerator")
     count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
     wanted = int(columns["n_gpus"])
@@ -74,10 +80,12 @@ def rows(
         "test_duration": stage["duration_seconds"],
         "build_number": run_id,
     }
-    return [_row({**common, **result}) for result in _results(columns["model"], stage, log)]
+    return [_row({**common, **result}) for result in _results(columns["model"], stage, log, metrics)]
 
 
-def _results(model: str, stage: Mapping[str, Any], log: str) -> list[dict[str, str]]:
+def _results(
+    model: str, stage: Mapping[str, Any], log: str, metrics: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
     if stage["state"] != "success":
         return [{"status": FAILURE}]
     if stage["message"].startswith("skipped:"):
@@ -86,9 +94,12 @@ def _results(model: str, stage: Mapping[str, Any], log: str) -> list[dict[str, s
         return _of_csv(model, log.rpartition(BEGIN)[2].partition(END)[0])
     found = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
     if found is None:  # the line is in what the log leaves out
-        return [{"status": SUCCESS}]
-    metric = found["metric"].rstrip(",.;") + (found["per"] or "")
-    return [{"performance": found["value"], "metric": metric, "status": SUCCESS}]
+        figures = [one for one in metrics if one["name"].startswith(stage["name"]) and one["value"] is not None]
+        return [
+            {"performance": repr(one["value"]), "metric": one["unit"], "status": SUCCESS} for one in figures[:1]
+        ] or [{"status": FAILURE}]
+    metric = found["metric"].rstrip(",.;:)'\"") + (found["per"] or "")
+    return [{"performance": found["value"].replace(",", ""), "metric": metric, "status": SUCCESS}]
 
 
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
@@ -151,22 +162,34 @@ def read(text: str, *, what: str) -> list[Row]:
 
 
 def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
-    """The new rows, each with its change against the earlier ones.
+    """The new rows, each with its change against the earlier ones; (new - old) / old.
 
-    That is the last success of the same model and metric, of the same machine if there is one; (new - old) / old.
+    That is the last success of the same model and metric. Where a run has several, as for each batch size, the first
+    is compared with the first. The same arguments come before others, the same machine before another.
     """
-    last: dict[tuple[str, ...], float] = {}
-    for one in earlier:
+    last: dict[tuple[object, ...], float] = {}
+    for one, keys in _keyed(earlier):
         value = _number(one["performance"])
         if one["status"] == SUCCESS and value is not None:
-            last[one["model"], one["metric"]] = last[one["model"], one["metric"], one["machine_name"]] = value
+            last.update(dict.fromkeys(keys, value))
     rows = []
-    for one in new:
-        key = (one["model"], one["metric"])
-        before, value = last.get((*key, one["machine_name"]), last.get(key)), _number(one["performance"])
+    for one, keys in _keyed(new):
+        before, value = next((last[key] for key in keys if key in last), None), _number(one["performance"])
         change = f"{(value - before) / before:.6g}" if value is not None and before else ""
         rows.append({**one, "relative_change": change})
     return rows
+
+
+def _keyed(rows: Iterable[Row]) -> Iterator[tuple[Row, list[tuple[object, ...]]]]:
+    """Each row with what it is compared by, the best first."""
+    seen: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for one in rows:
+        figure, work, machine = (one["model"], one["metric"]), (one["args"], one["docker_file"]), one["machine_name"]
+        of_run = (*figure, *work, machine, one["build_number"])
+        place = seen[of_run] if one["build_number"] not in NO_BUILD else 0
+        seen[of_run] += 1
+        keys = ((*work, machine), (*work, None), (None, None, machine), (None, None, None))
+        yield one, [(*figure, place, *key) for key in keys]
 
 
 def _number(text: str) -> float | None:

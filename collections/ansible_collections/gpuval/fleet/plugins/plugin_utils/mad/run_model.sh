@@ -3,7 +3,7 @@
 fail() { echo "gpuval: $1" >&2; exit 1; }
 for name in ${MAD_SYSTEM_GPU_ARCHITECTURE:-} ${MAD_SYSTEM_GPU_PRODUCT_NAME:-}; do
     case ",$MODEL_SKIPS," in
-    *",$name,"*)
+    *",${name%%:*},"*) # gfx90a:sramecc+:xnack- is gfx90a
         printf '{"state": "skipped", "message": "skip_gpu_arch names %s"}' "$name" > "$GPUVAL_RESULT_FILE"
         exit 0
         ;;
@@ -33,6 +33,9 @@ cp -R "$files/model/." . || fail "the files of the model cannot be copied: is th
 eval "$MODEL_DATA" || fail "the data of the model is not there: see the lines above"
 eval "$MODEL_BEFORE" || fail "a script of pre_scripts failed: see the lines above"
 eval "$MODEL_COMMAND" || exit # its own last line is what the record shows
+if [ -n "${MAD_OUTPUT_CSV:-}" ] && [ ! -f "$MAD_OUTPUT_CSV" ] && [ -f "../$MAD_OUTPUT_CSV" ]; then
+    cp "../$MAD_OUTPUT_CSV" "$MAD_OUTPUT_CSV" # most scripts move their results one folder up
+fi
 if [ -n "${MAD_OUTPUT_CSV:-}" ] && [ -f "$MAD_OUTPUT_CSV" ]; then
     echo "gpuval results begin"
     head -c 4194304 "$MAD_OUTPUT_CSV"

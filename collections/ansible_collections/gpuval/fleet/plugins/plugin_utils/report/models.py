@@ -44,6 +44,7 @@ def forms(report: Mapping[str, Any], directory: Path) -> dict[str, Callable[[], 
             _facts(folder, node["name"]),
             node["name"],
             report["run"]["run_id"],
+            node["metrics"].get(stage["name"], ()),
         )
     ]
     if not folder.is_copy:
