@@ -166,6 +166,21 @@ def test_all_that_is_wrong_is_named_at_once(make):
         make("tiny_data,tiny_gang")
 
 
+def test_a_model_of_a_tag_that_cannot_run_is_left_out(make):
+    """Tags of public repositories select models of one node and of batch systems alike."""
+    slurm = model(
+        name="disagg", scripts="scripts/run.slurm", distributed={"launcher": "slurm_multi", "nnodes": 2}, slurm={}
+    )
+    changed = {"models.json": [model(), slurm], "scripts/run.slurm": "true\n"}
+    made = make("pyt", **changed)
+    assert len(made.jobs) == 1
+    assert made.left_out == (
+        "models.json: model disagg: scripts: run.slurm is neither a folder, a .sh nor a .py: select other models",
+    )
+    with pytest.raises(MadError, match="model disagg: scripts: "):
+        make("pyt,disagg", options=jobs.Options(named={"disagg"}), **changed)
+
+
 def test_a_link_out_of_the_repository_does_not_travel(make, tmp_path):
     make("tiny_train")
     (tmp_path / "repository/scripts/tiny_train/keys").symlink_to("/etc/hostname")

@@ -36,9 +36,13 @@ class ActionModule(ControllerAction):
             vendor=_vendor(options["sku"]),
             runs_on_all=options["disable_skip_gpu_arch"],
             datasets=[one.name for one in datasets.parse(options["datasets"])],
+            named={tag.whole for tag in tags.parse(options["tags"])},
         )
         made = jobs.write(found, models, asked, chosen, folder)
+        for problem in made.left_out:
+            self._display.warning(f"left out: {problem}")
         text = f"{len(made.jobs)} job(s) of {len(models)} model(s): {some_of(model.name for model in models)}"
+        text += f"; {len(made.left_out)} left out" if made.left_out else ""
         self._display.display(text)
         return {
             "changed": True,

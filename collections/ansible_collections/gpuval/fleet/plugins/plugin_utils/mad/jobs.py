@@ -44,32 +44,40 @@ _SEPARATORS = re.compile(r"([._-])[._-]+")
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown."""
+    """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown.
+
+    `named` are models that the user asks for by their names.
+    """
 
     timeout: int = UNSET
     vendor: str = ""
     runs_on_all: bool = False
     datasets: Collection[str] = ()
+    named: Collection[str] = ()
 
 
 @dataclass(frozen=True)
 class Made:
-    """Job files, entries of gpuval_images by name, and the deadline that all of them need."""
+    """Job files, entries of gpuval_images by name, the deadline that all of them need, and why models are left out."""
 
     jobs: tuple[str, ...]
     images: Mapping[str, Mapping[str, Any]]
     deadline_seconds: float
+    left_out: tuple[str, ...] = ()
 
 
 def write(repository: Repository, models: Iterable[Model], context: Context, options: Options, folder: Path) -> Made:
-    """Write below `folder`, which is empty, what the models need. Raises MadError with all that is wrong."""
-    models = list(models)
-    problems, planned = [], []
+    """Write below `folder`, which is empty, what the models need. A model of a tag that cannot run is left out.
+
+    Raises MadError with all that is wrong where a model is asked for by its name, or no model can run.
+    """
+    problems, planned, left_out = [], [], []
     for model in models:
         try:
             planned += _planned(repository, model, context, options)
         except MadError as error:
-            problems.append(str(error))
+            (problems if model.name in options.named else left_out).append(str(error))
+    problems += left_out if problems or not planned else []
     stages = [one.stage for one in planned]
     problems += [
         f"{one.model.where}: has the name and the arguments of another model: rename one"
@@ -99,7 +107,7 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
         paths.append(str(path))
         seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
-    return Made(tuple(paths), images, min(seconds, MAX_DEADLINE_SECONDS))
+    return Made(tuple(paths), images, min(seconds, MAX_DEADLINE_SECONDS), tuple(dict.fromkeys(left_out)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def _script(root: Path, model: Model) -> tuple[str, str, str]:
     if not located(root, posixpath.join(folder, name)).is_file():
         raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
     if not name.endswith((".sh", ".py")):
-        raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py")
+        raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py: select other models")
     return "python3" if name.endswith(".py") else "bash", name, folder or "."
 
 

@@ -26,11 +26,15 @@ class Tag:
     word: str
     arguments: str
 
+    @property
+    def whole(self) -> str:
+        """Without the arguments, as a model's name is written."""
+        return f"{self.scope}/{self.word}" if self.scope else self.word
+
     def selects(self, model: Model) -> bool:
         if self.scope and model.scope == self.scope:
-            return self.word in (ALL, *model.tags) or model.name == f"{self.scope}/{self.word}"
-        whole = f"{self.scope}/{self.word}" if self.scope else self.word
-        return whole in (ALL, model.name, *model.tags)
+            return self.word in (ALL, *model.tags) or model.name == self.whole
+        return self.whole in (ALL, model.name, *model.tags)
 
 
 def parse(given: str | Iterable[str]) -> list[Tag]:
@@ -82,8 +86,7 @@ def _unknown(tag: Tag, repository: Repository) -> str:
         return f"tag {shown(tag.text)}: {repository.refused[tag.scope]}"
     known = {ALL} | {word for model in repository.models for word in (model.name, *model.tags)}
     known |= {f"{model.scope}/{word}" for model in repository.models if model.scope for word in (ALL, *model.tags)}
-    written = f"{tag.scope}/{tag.word}" if tag.scope else tag.word
-    near = difflib.get_close_matches(written, sorted(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(tag.whole, sorted(known), n=3, cutoff=0.5)
     near += [name for name in sorted(known) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
     remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(known)} names and tags"
     refused = (
