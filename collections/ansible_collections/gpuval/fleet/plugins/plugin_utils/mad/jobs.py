@@ -71,7 +71,9 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
 
     Raises MadError with all that is wrong where a model is asked for by its name, or no model can run.
     """
-    problems, planned, left_out = [], [], []
+    problems: list[str] = []
+    left_out: list[str] = []
+    planned: list[_Planned] = []
     for model in models:
         try:
             planned += _planned(repository, model, context, options)
