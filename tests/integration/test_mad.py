@@ -22,6 +22,7 @@ test "$(id -u)" = 0
 """
 SEVERAL = (
     'printf "models, performance, metric, batch\\nprefill, 10, tokens/s, 1\\ndecode, , tokens/s, 8\\n" > several.csv\n'
+    "mv several.csv ..\n"
 )
 MODELS = [
     {"name": "train", "scripts": "scripts/train", "args": "--epochs 2", "data": "made", "tags": ["pyt"]},

@@ -75,6 +75,7 @@ def test_a_mistyped_key_is_remarked():
         ({"distributed": {"nnodes": 2}}, "gpuval_mad_context: distributed"),
         ({"gpu_vendor": "amd"}, "gpuval_mad_context: gpu_vendor: 'amd' is none of AMD, NVIDIA, GAUDI, CPU"),
         ({"MAD_CONTAINER_IMAGE": "-v /:/host"}, "gpuval_mad_context: MAD_CONTAINER_IMAGE"),
+        ({"tools": [{"name": "rocprof"}]}, "tools: rocprof has neither cmd nor env_vars: give its command as cmd"),
         ({"SHM_SIZE": "lots"}, "gpuval_mad_context: SHM_SIZE"),
     ],
 )

@@ -55,6 +55,15 @@ def test_files_of_two_vendors_need_a_choice(found):
         ("FROM ubuntu:${VERSION:-22.04}", {}, "ubuntu:22.04"),
         ("FROM --platform=linux/amd64 a:1 AS one\nARG X=y\nFROM b:1\nFROM one", {}, "a:1"),
         ("from c:1 as two", {}, "c:1"),
+        ("FROM d:1 AS Build\nFROM build", {}, "d:1"),
+        ("ARG HUB=h.example\nARG BASE=${HUB}/e:1\nFROM $BASE", {}, "h.example/e:1"),
+        ("FROM f:1\nRUN python3 - <<'END'\nfrom importlib.metadata import version\nEND\n", {}, "f:1"),
+        (
+            "FROM g:1\nRUN python3 -c '\\\nfrom torch import cuda\n# a remark\\\n'\nRUN cat <<<x && echo $((1 <<2))",
+            {},
+            "g:1",
+        ),
+        ("FROM h:1 AS one\nRUN cat <<A <<-B\nfrom x\nA\nfrom y\nB\nFROM i:1", {}, "i:1"),
     ],
 )
 def test_the_base_of_the_last_stage(text, arguments, base):

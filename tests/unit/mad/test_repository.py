@@ -200,3 +200,21 @@ def test_a_link_out_of_the_repository_is_not_followed(read, tmp_path, name):
     (root / name).symlink_to(tmp_path / "outside")
     with pytest.raises(MadError, match=f"{name}: a link leads out of the repository"):
         read(**{name: None})
+
+
+@pytest.mark.parametrize("path", ["/var", "/var/lib/x", "/home", "/home/me", "/home/me/.ssh", "/data/.secrets"])
+def test_folders_of_the_system_and_of_users_are_no_data(read, path):
+    with pytest.raises(MadError, match="belongs to the node's system or a user"):
+        read(**{"data.json": {"a": {"local": {"path": path}}}})
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/data", "/var/data", "/home/me/data", "/nas/a.b/v1.0"])
+def test_other_folders_are(read, path):
+    assert read(**{"data.json": {"a": {"local": {"path": path}}}}).data["a"].providers[0].path == path
+
+
+def test_null_is_not_specified(read):
+    (found, *_others) = read(**{"models.json": [model(url=None, data=None, timeout=None, n_gpus=None)]}).models
+    assert (found.url, found.data, found.timeout, found.n_gpus) == ("", (), -1, -1)
+    with pytest.raises(MadError, match=r"model tiny_train: .*dockerfile"):
+        read(**{"models.json": [model(dockerfile=None)]})

@@ -72,6 +72,8 @@ def parse(given: str | Mapping[str, Any] | None) -> Context:
     tools = document.get("tools", ())
     environment = _variables(document, "docker_env_vars")
     for tool in tools:
+        if not tool.get("cmd") and not tool.get("env_vars"):
+            raise MadError(f"{SETTING}: tools: {tool['name']} has neither cmd nor env_vars: give its command as cmd")
         environment = {**_variables(tool, "env_vars", f"tools: {tool['name']}: "), **environment}
     model_args = document.get("model_args")
     unknown = unknown_keys("mad_context", document)

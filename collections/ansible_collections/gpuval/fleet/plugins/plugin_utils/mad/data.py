@@ -20,7 +20,7 @@ DEFAULT_HOME = "/data_dlm"
 #: Folders of a node that a repository may not have mounted; an operator may, with docker_mounts.
 FORBIDDEN = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
-    *("/var/lib", "/var/run"),
+    *("/var/lib", "/var/run", "/var/spool"),
 )
 
 
@@ -93,8 +93,13 @@ def _mountable(path: str, what: str) -> str:
     normal = posixpath.normpath(path)
     if not path.startswith("/") or ":" in path:
         raise MadError(f"{what}: {shown(path)} is no absolute path without colons")
-    if normal == "/" or any(normal == one or normal.startswith(f"{one}/") for one in FORBIDDEN):
-        raise MadError(f"{what}: {shown(path)} belongs to the node's system: move the data to a folder of its own")
+    below = any(normal == one or normal.startswith(f"{one}/") for one in FORBIDDEN)
+    above = any(one.startswith(f"{normal.rstrip('/')}/") for one in FORBIDDEN)
+    personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # /home/me, and .ssh in it
+    if below or above or personal:
+        raise MadError(
+            f"{what}: {shown(path)} belongs to the node's system or a user: move the data to a folder of its own"
+        )
     return normal
 
 

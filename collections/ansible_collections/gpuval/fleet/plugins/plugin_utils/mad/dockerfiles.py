@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,6 +22,7 @@ MAX_BYTES = 1 << 20
 _CONTEXT = re.compile(r"^# CONTEXT (.*)$")
 _ARGUMENT = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_HEREDOC = re.compile(r"(?:^|\s)\d*<<-?[\"']?([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 
 
@@ -38,15 +39,19 @@ class Dockerfile:
         values: dict[str, str] = {}
         stages: dict[str, str] = {}
         base = ""
-        for line in map(str.strip, self.text.splitlines()):
+
+        def filled(text: str) -> str:
+            known = {**values, **arguments}
+            return _VARIABLE.sub(lambda part: known.get(part[1] or part[3]) or part[2] or "", text)
+
+        for line in _instructions(self.text):
             if not base and (argument := _ARGUMENT.match(line)):
-                values[argument[1]] = argument[2]
+                values[argument[1]] = filled(argument[2])
             if found := _FROM.match(line):
-                known = {**values, **arguments}
-                base = _VARIABLE.sub(lambda part, known=known: known.get(part[1] or part[3]) or part[2] or "", found[1])
-                base = stages.get(base, base)
+                base = filled(found[1])
+                base = stages.get(base.lower(), base)
                 if found[2]:
-                    stages[found[2]] = base
+                    stages[found[2].lower()] = base
         if not base or base == "scratch":
             raise MadError(
                 f"{self.path}: no FROM with an image: give its build arguments a default, or docker_build_arg"
@@ -60,6 +65,20 @@ class Dockerfile:
             for key, value in self.context.items()
             if key in facts and facts[key] != value
         ]
+
+
+def _instructions(text: str) -> Iterator[str]:
+    """First lines of instructions, without what follows: lines of a shell or of Python may begin with `from`, too."""
+    end: list[str] = []
+    goes_on = False
+    for line in map(str.strip, text.splitlines()):
+        if end:
+            end = end[1:] if line == end[0] else end
+        elif line and not line.startswith("#"):
+            if not goes_on:
+                yield line
+            goes_on = line.endswith("\\")
+            end = _HEREDOC.findall(line)
 
 
 def of_model(root: Path, model: Model) -> list[Dockerfile]:
