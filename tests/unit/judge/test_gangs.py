@@ -342,3 +342,11 @@ def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
     assert (state["verdict"], state["reason"]) == ("missing", "gang all of 2 nodes: failure: node-2: launcher mpirun")
     assert "nodes/NODE/ddp.log" in state["remedy"]
     assert "search" not in state["remedy"]
+
+
+def test_a_job_of_one_node_is_repeated_by_its_own_command():
+    """`make validate` may know nothing of it."""
+    record = make_record("node-1", "stream", state="failure", message="wrong sum")
+    state = own_checks.state_check("node-1", "stream", record, [])
+    assert state["remedy"].endswith("fix the cause named above, then repeat the command with --limit node-1")
+    assert "then validate again with" in own_checks.state_check("node-1", "training", record, [])["remedy"]

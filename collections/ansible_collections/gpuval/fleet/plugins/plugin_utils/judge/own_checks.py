@@ -24,7 +24,8 @@ WRONG_DIGEST = "wrong_digest"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 
-_AGAIN = "then validate again with --limit {node}"
+_VALIDATE = "validate again"
+_AGAIN = f"then {_VALIDATE} with --limit {{node}}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
 #: By stage and what it says in its environment (`fault`) when the store, the registry or the archive is to blame.
 _BLAMELESS = {
@@ -44,7 +45,7 @@ _STATE_REMEDY = {
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
     "timeout": "see in nodes/{node}/{stage}.log where it stopped; a healthy but slow node needs a longer time limit",
     "skipped": f"fix the stage that it waited for, {_AGAIN}",
-    "cancelled": "validate again with --limit {node}",
+    "cancelled": f"{_VALIDATE} with --limit {{node}}",
     "pending": f"the run ended before the stage began: {_LATE}",
     "running": f"the run ended before the stage did: {_LATE}",
     "missing": f"check that the node is up and reaches the store, {_AGAIN}",
@@ -117,6 +118,8 @@ def state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY["cancelled" if ended else state].format(node=name, stage=stage)
+    if stage not in settings.SHIPPED_STAGES and not stage.startswith(datasets.STAGE):
+        remedy = remedy.replace(_VALIDATE, "repeat the command")  # that of a job may be `make job`
     if state == "failure" and stage.startswith(datasets.STAGE):
         known = launch_errors.classify("", reason)
         remedy = known.remedy.format(node=name) if known.name == WRONG_DIGEST else remedy
