@@ -13,6 +13,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
+from tests.kit.plan_settings import SETTINGS
+
 ROOT = Path(__file__).resolve().parents[3]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 DOCS = ROOT / "docs"
@@ -23,18 +25,6 @@ PAGES = [
     COLLECTION / "README.md",
     ROOT / "inventories" / "kubernetes" / "README.md",
 ]
-SETTINGS = plans.Settings(
-    run_id="run-1",
-    node="node-1",
-    created_at="2026-11-20T20:00:00Z",
-    deadline_seconds=60,
-    heartbeat_seconds=10,
-    runtime="host",
-    sku="auto",
-    gpu_count=None,
-    python="python3",
-    models_dir=None,
-)
 ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir())
 
 

@@ -8,6 +8,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets,
 from gpuval_runner import layout
 from gpuval_runner import plan as node_plan
 
+from tests.kit.plan_settings import SETTINGS
+
 DECLARED = [{"name": "cifar10", "source": "/data/cifar.tar"}, {"name": "texts", "source": "store:texts/"}]
 LOADING = {"command": ["{python}", "-m", "load"], "needs": ["image"], "image": "load:1"}
 DECLARATIONS = {
@@ -19,18 +21,6 @@ DECLARATIONS = {
     **datasets.workloads(DECLARED, LOADING),
 }
 PROFILE = ["facts", "image", "training", "tuning"]
-SETTINGS = plans.Settings(
-    run_id="run-1",
-    node="node-1",
-    created_at="2026-11-20T20:00:00Z",
-    deadline_seconds=7200,
-    heartbeat_seconds=10,
-    runtime="host",
-    sku="auto",
-    gpu_count=None,
-    python="python3",
-    models_dir=None,
-)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
+from tests.kit.plan_settings import SETTINGS
+
 PROFILE = ["facts", "training", "loading", "inference"]
 DECLARATIONS = {
     "facts": {"command": ["{runner}", "facts"]},
@@ -13,18 +15,6 @@ DECLARATIONS = {
     "loading": {"command": ["load"]},
     "inference": {"command": ["serve"], "needs": ["facts", "loading"]},
 }
-SETTINGS = plans.Settings(
-    run_id="run-1",
-    node="node-1",
-    created_at="2026-11-20T20:00:00Z",
-    deadline_seconds=7200,
-    heartbeat_seconds=10,
-    runtime="host",
-    sku="auto",
-    gpu_count=None,
-    python="python3",
-    models_dir=None,
-)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from .launching import PATH_VARIABLE, check_blanks
 from .members import Gang
 from .ssh_server import SshServer, passed
 
-TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
+TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - the variable's name, no secret
 KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 KEY_FILE = "id_ed25519"
 OUTSIDE = "was ended from outside: time limit, or the run was cancelled"

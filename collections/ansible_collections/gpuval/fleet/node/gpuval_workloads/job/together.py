@@ -328,7 +328,7 @@ class GangRun(JobRun):
         if self._channel.stopped:
             raise StoppedError(self._channel.stopped)
         for note in sorted(self._folder.glob(rank.NOTE.format(rank="*"))):
-            with suppress(OSError, ValueError, KeyError):
+            with suppress(OSError, ValueError, KeyError):  # half written: the next look reads it whole
                 raise WorkloadCrash(f"{self._what}: {json.loads(note.read_text(encoding='utf-8'))['message']}")
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
