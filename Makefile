@@ -43,7 +43,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
 	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -67,6 +67,12 @@ from-bundle:
 inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (NODES="gpu[01-16]", SSH_USER=, KEY=, GPUS=, OUTPUT=)
 	@$(BIN)/python tools/inventory.py $(if $(NODES),--nodes '$(NODES)') $(if $(SSH_USER),--user '$(SSH_USER)') \
 		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)')
+
+provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node pools, and an inventory of them (ARGS="-e @site.yml --check": plan and cost)
+	$(PLAY) gpuval.fleet.provision $(ARGS)
+
+deprovision: $(VENV)/.ready ### Delete the clusters and node pools that carry the tag of provision_name
+	$(PLAY) gpuval.fleet.deprovision $(ARGS)
 
 prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model into it
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
@@ -122,6 +128,9 @@ fabric: $(VENV)/.ready ### Find the bad node, link or switch: rounds of pairs ov
 hostfile: $(VENV)/.ready ### Write ADDRESS slots=N of the nodes of the latest run that passed (FILE=path)
 	$(PLAY) gpuval.fleet.hostfile $(if $(FILE),-e run_hostfile=$(abspath $(FILE))) $(ARGS)
 
+recurring: $(VENV)/.ready ### Write schedules that validate idle nodes: systemd timer, crontab, scrontab, CronJob (OUTPUT=folder)
+	$(PLAY) gpuval.fleet.recurring $(if $(OUTPUT),-e run_recurring_output=$(abspath $(OUTPUT))) $(ARGS)
+
 window: $(VENV)/.ready ### Change how many nodes of the run work at once (N=20, 0 is all), and how many load images (TRANSFERS=8)
 	$(call need,N,how many nodes work at once)
 	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
@@ -147,6 +156,12 @@ history: $(VENV)/.ready ## Show a node, part, SKU or the fleet over all runs (NO
 		$(call extra,history_sku,$(SKU)) $(call extra,history_metric,$(METRIC)) $(call extra,history_since,$(SINCE)) \
 		$(call extra,history_output,$(if $(OUTPUT),$(abspath $(OUTPUT)))) $(ARGS)
 
+notebook: $(VENV)/.notebook ### Plot the history by node, rack, firmware and time into a notebook (METRIC=, SKU=, SINCE=, OUTPUT=fleet.ipynb)
+	$(PLAY) gpuval.fleet.history $(call extra,history_sku,$(SKU)) $(call extra,history_since,$(SINCE)) \
+		$(call extra,history_output,$(CURDIR)/.gpuval/history.parquet) $(ARGS)
+	GPUVAL_HISTORY=$(CURDIR)/.gpuval/history.parquet GPUVAL_METRIC=$(METRIC) \
+		$(BIN)/jupyter execute --output=$(abspath $(or $(OUTPUT),fleet.ipynb)) notebooks/fleet.ipynb
+
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run
 	$(PLAY) gpuval.fleet.logs $(ARGS)
 
@@ -161,7 +176,7 @@ shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stag
 ##@ Develop
 
 test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every part (ARGS goes to pytest)
-	$(PYTEST) -n 2 -m "not slow" $(ARGS)
+	$(PYTEST) -n 3 -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) -n 3 $(ARGS)
@@ -212,6 +227,9 @@ $(VENV)/.ready: requirements/locked/controller.txt
 
 $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
 	$(call install,$(VENV),development)
+
+$(VENV)/.notebook: requirements/locked/notebook.txt $(VENV)/.ready
+	$(call install,$(VENV),notebook)
 
 $(NODE_VENV)/.ready: requirements/locked/node.txt
 	$(call new_venv,$(NODE_VENV))

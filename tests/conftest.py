@@ -48,7 +48,7 @@ SLOW = ("tests/integration/", "tests/browser/")
 
 
 class FileScheduling(LoadScopeScheduling):
-    """With several workers (``-n 2``) the tests of a file stay together: they share its fixtures."""
+    """With several workers (``-n 3``) the tests of a file stay together: they share its fixtures."""
 
     def _split_scope(self, nodeid):
         path = nodeid.partition("::")[0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/ from argument specs, schemas, criteria and the SKU catalogue.
+"""Write docs/reference/ and the roles' READMEs from argument specs, schemas, criteria and the SKU catalogue.
 
 `python tools/reference.py` writes the pages; with `--check` it ends with 1 and names the pages that are not current.
 """
@@ -46,7 +46,8 @@ def main() -> int:
 def pages() -> dict[Path, str]:
     """The text of each generated page, by its path."""
     made = {"variables.md": variables(), "criteria.md": criteria(), "skus.md": skus(), "files.md": files()}
-    return {PAGES / name: text.rstrip() + "\n" for name, text in made.items()}
+    paths = {PAGES / name: text for name, text in made.items()} | {role / "README.md": readme(role) for role in roles()}
+    return {path: text.rstrip() + "\n" for path, text in paths.items()}
 
 
 def page(title: str, text: str, *parts: str) -> str:
@@ -86,20 +87,36 @@ def sections(role: Path) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+def roles() -> list[Path]:
+    """The folders of the roles, the one of the shared settings first."""
+    return sorted((COLLECTION / "roles").iterdir(), key=lambda path: (path.name != SHARED, path.name))
+
+
+def settings(role: Path) -> list[str]:
+    """One section for each entry point of a role that has settings of its own."""
+    header = ["variable", "type", "default", "meaning"]
+    return [
+        f"## {title}\n\n{summary}.\n\n" + table(header, [variable(name, option) for name, option in options.items()])
+        for title, summary, options in sections(role)
+    ]
+
+
+def readme(role: Path) -> str:
+    """What Galaxy shows of a role; the import of the collection asks for it."""
+    return page(
+        f"gpuval.fleet.{role.name}",
+        "The collection's playbooks run this role; its settings are variables of the inventory or of `-e`. "
+        f"The role `{SHARED}` declares those that all roles share.",
+        *settings(role),
+    )
+
+
 def variables() -> str:
-    roles = sorted((COLLECTION / "roles").iterdir(), key=lambda path: (path.name != SHARED, path.name))
-    parts = []
-    for role in roles:
-        if not (role / "meta" / "argument_specs.yml").is_file():
-            continue
-        for title, summary, options in sections(role):
-            rows = [variable(name, option) for name, option in options.items()]
-            parts.append(f"## {title}\n\n{summary}.\n\n" + table(["variable", "type", "default", "meaning"], rows))
     return page(
         "Variables",
         "Set them in `group_vars/`, `host_vars/` or with `-e`. Use Ansible Vault or environment variables for secrets: "
         "`-e` exposes them in the process list. A default of `-` depends on other settings; the meaning says how.",
-        *parts,
+        *[section for role in roles() for section in settings(role)],
     )
 
 

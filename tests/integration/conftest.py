@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
 from tests.kit.processes import end_all_below
+from tests.kit.slurm_bed import SlurmBed
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,6 +49,19 @@ def new_fleet(tmp_path_factory):
             fleet.close()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory):
+    with SlurmBed(tmp_path_factory.mktemp("slurm")) as bed:
+        yield bed
+
+
+@pytest.fixture
+def slurm(slurm_cluster):
+    """A Slurm cluster of two nodes, idle and without jobs: see tests/kit/slurm_bed.py."""
+    slurm_cluster.reset()
+    return slurm_cluster
 
 
 @pytest.fixture(scope="session")

@@ -127,7 +127,7 @@ def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controlle
     done = validated.play(playbook)
     assert done.code != 0
     assert f"{what}" in done.told
-    assert "over SSH, and these are nodes of a Kubernetes cluster" in done.told
+    assert "over SSH, and these are nodes of a cluster, on which gpuval makes pods and nothing else" in done.told
     assert not (validated.home / ".gpuval").exists()
     assert not list(validated.home.rglob("*.ssh*"))
 

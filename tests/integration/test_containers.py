@@ -15,10 +15,12 @@ from pathlib import Path
 import boto3
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from botocore.client import Config
 from gpuval_runner.containers.engine import EngineError, labels, probe, select
 
-from tests.kit import host_image
+from tests.kit import host_image, jobs
 from tests.kit.model_server import ModelServer
 from tests.kit.runner import SUCCEED, Node, plan, stage, until
 
@@ -187,6 +189,28 @@ def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
     assert record["state"] == "success"
     assert "run again" in record["message"]
     assert containers(engine, node) == []
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "success"), (3, "crash")])
+def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, tmp_path, code, state):
+    script = f"echo $$ > here; echo performance: 12.5 examples/sec; exit {code}"
+    steps = [{"name": "work", "run": ["sh", "-c", script]}]
+    job = jobs.write(tmp_path, steps=steps, stay_alive=True, needs=[], timeout_seconds=60)
+    declared = {**stages.workloads([job])["mine"], "image": image}
+    node.files.workloads.write_bytes(payload.workloads_zip())
+    node.put_plan(plans.stage("mine", declared, ["mine"]), runtime=engine.command, deadline_seconds=RUN_SECONDS)
+    running = node.begin("run")
+    until(lambda: node.files.record("mine").exists() and node.record("mine")["state"] == state, RUN_SECONDS)
+    record = node.record("mine")
+    assert (record["exit_code"], record["image"]) == (code, image)
+    assert [one["value"] for one in record["metrics"] if one["name"] == "mine_samples_per_second"] == [12.5]
+    (left,) = containers(engine, node)
+    assert ask(engine, "exec", left, "sh", "-c", "test -s /opt/gpuval/work/job/here && echo found") == "found"
+    assert running.poll() is None
+    told = node.ask("clean")
+    assert told["left"] == []
+    assert containers(engine, node) == []
+    running.wait(30)
 
 
 def test_clean_ends_what_a_killed_runner_left(engine, image, node):

@@ -1,6 +1,7 @@
 """Every node of the inventory is in the verdict: listed twice, out of reach, or well."""
 
 import json
+import socket
 
 import pytest
 
@@ -69,10 +70,19 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     assert not fleet.node_directory("single").exists()
 
 
-def test_labels_of_the_inventory_are_in_run_and_report(fleet):
+def test_labels_and_endpoints_of_the_inventory_are_in_run_and_report(fleet):
     nodes = {"single": {**fleet.nodes["single"], "rack": "r7", "gpuval_labels": {"row": "b", "pdu": "3", "hall": ""}}}
-    done = fleet.play(nodes=nodes)
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        nodes["single"] |= {
+            "gpuval_endpoints": [{"name": "licenses", "address": address, "max_loss": "50 %"}],
+            "gpuval_stages": ["facts", "endpoints"],
+        }
+        done = fleet.play(nodes=nodes)
     assert done.code == 0, done
+    assert fleet.record("single", "endpoints")["message"] == "as declared: licenses"
+    verdicts = {check["name"]: check["verdict"] for check in fleet.verdict("single")["checks"]}
+    assert verdicts["endpoints_reached"] == verdicts["endpoints_floors"] == "pass"
     expected = {"rack": "r7", "row": "b", "pdu": "3"}
     assert json.loads((fleet.run_folder / "run.json").read_text())["nodes"]["single"]["labels"] == expected
     assert fleet.verdict("single")["labels"] == expected

@@ -56,7 +56,8 @@ def test_results_and_store_stand_beside_ansible_cfg(run):
     inside = {path.name for path in (project.root / "playbooks").iterdir()}
     assert inside == {path.name for path in (ROOT / "playbooks").iterdir()}
     names = {path.name for path in project.run_folder.iterdir()}
-    assert {"report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "nodes", "run.json"} <= names
+    assert {"report.json", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom", "perf.csv"} <= names
+    assert {"failed_nodes.txt", "nodes", "run.json"} <= names
 
 
 def test_the_urls_of_its_nodes_ended_with_the_run(run):

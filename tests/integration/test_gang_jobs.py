@@ -46,7 +46,7 @@ def test_jobs_run_on_all_nodes_as_stages_of_their_gang(fleet, tmp_path):
     paths = [
         write(tmp_path, "ddp", "torchrun", once),
         write(tmp_path, "engine", "deepspeed"),
-        gang_jobs.write(tmp_path, fails, name="broken"),
+        gang_jobs.write(tmp_path, fails, name="broken", stay_alive=600),
     ]
     done = fleet.play("gpuval.fleet.job", "-e", json.dumps({"gpuval_jobs": list(map(str, paths))}), seconds=RUN_SECONDS)
     assert "round all: 2 nodes in 1 gang(s), ddp, engine, broken" in done.told, done
@@ -66,3 +66,11 @@ def test_jobs_run_on_all_nodes_as_stages_of_their_gang(fleet, tmp_path):
     assert "FINAL ACCEPTANCE: INCOMPLETE" in done.told
     assert {fleet.verdict(node)["class"] for node in fleet.nodes} == {"broken_crash"}
     assert [item["kind"] for item in gangs(fleet)["rounds"]] == ["gangs"]
+    for node in fleet.nodes:  # it stays for a shell although the run has been judged
+        place = f"/var/lib/gpuval/{fleet.run_id}.all/{node}"
+        assert "stays for a shell" in fleet.bed.execute(node, "cat", f"{place}/logs/broken.log")
+        assert "broken" in fleet.bed.execute(node, "ls", f"{place}/work")
+        assert "gpuval_workloads.job" in fleet.bed.execute(node, "ps", "-e", "-o", "args")
+    assert fleet.play("gpuval.fleet.clean").code == 0
+    for node in fleet.nodes:
+        assert "gpuval_workloads.job" not in fleet.bed.execute(node, "ps", "-e", "-o", "args")

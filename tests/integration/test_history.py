@@ -83,6 +83,14 @@ def test_a_spreadsheet_and_check_mode(project):
     assert [row["run_id"] for row in rows] == [f"run-{number}" for number in range(6)]
     drifts = list(csv.DictReader(path.with_suffix(".drifts.csv").open()))
     assert [row["node"] for row in drifts] == ["node-2"]
+    records = path.with_name("records.jsonl")
+    for changed in (1, 0):
+        done = project.play("gpuval.fleet.history", "-e", f"history_output={records}", "-e", "history_node=node-3")
+        assert (done.code, done.recap()["changed"]) == (0, changed), done
+    found = {one["_id"]: one["verdict"] for one in map(json.loads, records.read_text().splitlines())}
+    assert [found[f"run-{number}/node-3/training"] for number in range(6)] == [
+        "PASS", "FAIL", "PASS", "FAIL", "PASS", "PASS",
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_answered_says_why(project):
@@ -91,7 +99,7 @@ def test_what_cannot_be_answered_says_why(project):
     assert "no run knows the node 'node-9'; known are node-1, node-2, node-3" in done.told
     done = project.play("gpuval.fleet.history", "-e", "history_output=x.txt")
     assert done.code != 0
-    assert "the file's name must end in .json or .csv" in done.told
+    assert "the file's name must end in .json, .csv, .jsonl or .parquet" in done.told
 
 
 def test_without_duckdb_a_remedy_is_given(project, tmp_path):

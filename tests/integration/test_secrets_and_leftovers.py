@@ -113,9 +113,18 @@ def boxed(new_fleet, as_root):
             fleet.prefix = box.prefix
             before = (box.processes(), box.ports(), box.temporary_files(), left_in(fleet))
             planted = variables_of(
-                ["gpuval_hf_token", "gpuval_s3_secret_key", "gpuval_s3_session_token", "gpuval_s3_read_secret_key"]
+                [
+                    "gpuval_hf_token",
+                    "gpuval_s3_secret_key",
+                    "gpuval_s3_session_token",
+                    "gpuval_s3_read_secret_key",
+                    "gpuval_webhook_key",
+                ]
             )
-            fleet.settings.update(planted)
+            token = planted["path of the webhook"] = secrets.token_urlsafe(24)
+            fleet.settings.update({name: planted[name] for name in planted if name.startswith("gpuval_")})
+            fleet.settings.update(gpuval_webhook_url=f"http://127.0.0.1:9/{token}")
+            fleet.settings["gpuval_health_file"] = str(fleet.root / "shared/health.json")
             with CommandLines() as seen:
                 done = fleet.play("gpuval.fleet.validate", "-vvv")
             state = json.loads((fleet.root / "state/store/store.json").read_text())
@@ -134,6 +143,13 @@ def test_the_whole_road_passes(boxed):
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PASS" in done.output
     fleet.assert_evidence("node-1", dict.fromkeys(STAGES, "success"))
+    assert "the webhook 127.0.0.1 did not accept the end of the run" in done.told
+    entry = json.loads((fleet.root / "shared/health.json").read_text())["nodes"]["node-1"]
+    assert (entry["verdict"], entry["run_id"]) == ("PASS", fleet.run_id)
+    assert (
+        'gpuval_health_verdict{node="node-1",verdict="PASS"} 1\n'
+        in (fleet.root / "shared/health.json.prom").read_text()
+    )
 
 
 def test_no_secret_is_printed_or_written(boxed):

@@ -42,7 +42,9 @@ def run_action(
     task = SimpleNamespace(
         action=f"gpuval.fleet.{name}", args=options, async_val=0, check_mode=check_mode, diff=False, delegate_to=None
     )
-    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="none"))  # an action on the controller has none
+    connection = SimpleNamespace(
+        _shell=SimpleNamespace(tmpdir="none"), transport="local"
+    )  # an action on the controller has none
     action = importlib.import_module(f"{ACTIONS}.{name}").ActionModule(
         task=task, connection=connection, play_context=None, loader=None, templar=None, shared_loader_obj=None
     )

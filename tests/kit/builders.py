@@ -2,8 +2,9 @@
 
 import copy
 import json
+from types import MappingProxyType
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
@@ -168,8 +169,9 @@ def standard_checks():
     ]  # fmt: skip
 
 
-def judge(run, evidence, checks=None):
+def judge(run, evidence, checks=None, *, earlier=MappingProxyType({})):
     report = verdict.judge(run, evidence, standard_checks() if checks is None else checks, judged_at=TIME)
+    actions.assign(report, earlier)
     return {**report, "summary": summary_lines(report)}
 
 

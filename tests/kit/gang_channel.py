@@ -48,7 +48,7 @@ class Party:
         return {0: (beat, "S")}
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=30):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -53,7 +53,7 @@ def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
     return run_action("find_run", options, task_vars=variables(results, inventory))
 
 
-def clean_run(results, inventory="a", run_id="", namespace="", **options):
+def clean_run(results, inventory="a", run_id="", namespace="", *, check_mode=False, **options):
     store = {"bucket": "b", "state_dir": str(results.parent / "state")}
     options = {"run_id": run_id, "results_dir": str(results), "store": store, "namespace": namespace, **options}
-    return run_action("clean_run", options, task_vars=variables(results, inventory))
+    return run_action("clean_run", options, task_vars=variables(results, inventory), check_mode=check_mode)

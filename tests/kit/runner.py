@@ -70,7 +70,7 @@ def plan(*stages: dict, **changes) -> dict:
     return document
 
 
-def until(condition, seconds: float = 10.0, what: str = "the expected state"):
+def until(condition, seconds: float = 30.0, what: str = "the expected state"):
     """Wait for a condition; returns its value."""
     deadline = time.monotonic() + seconds
     while True:
@@ -143,7 +143,7 @@ class Node:
         return process
 
     def call(
-        self, *arguments: str, text: str | None = None, seconds: float = 30, **options
+        self, *arguments: str, text: str | None = None, seconds: float = 60, **options
     ) -> subprocess.CompletedProcess:
         """Run a command to its end."""
         environment = {**os.environ, "PYTHONPATH": str(PACKAGES), **options.pop("environment", {})}
@@ -222,7 +222,8 @@ class StoreServer:
         self.types: dict[str, str] = {}
         self.requests: list[tuple[float, str]] = []
         self.answer = 200
-        self.delay = 0.0
+        self.held = "none"  # keys that begin so are not answered before `released`
+        self.released = threading.Event()
         self._server: ThreadingHTTPServer | None = None
         self.port = 0
         self.open()
@@ -239,7 +240,8 @@ class StoreServer:
                 key = self.path.partition("?")[0].strip("/")
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 store.requests.append((time.monotonic(), key))
-                time.sleep(store.delay)
+                if key.startswith(store.held):
+                    store.released.wait(60)
                 if store.answer == 200:
                     store.objects[key] = data
                     store.history.append((key, data))

@@ -80,6 +80,48 @@ def test_an_image_that_a_node_built_for_itself_has_no_archive(tmp_path, monkeypa
     assert not made(tmp_path, publish=False).result["changed"]
 
 
+def test_images_for_a_cluster_are_pushed_and_named_by_digest(tmp_path, monkeypatch):
+    asked = []
+
+    def answer(_action, _module, arguments, _task_vars):
+        asked.append((bool(arguments.get("context")), arguments.get("push", False)))
+        needed = len(asked) <= 2
+        return {**LOOKED, "changed": True, "needed": needed, "pushed": f"sha256:{'1' * 64}"}
+
+    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/Dockerfile").write_text("FROM scratch\n")
+    build = {"reference": "r.example:5000/mad/ci-net:latest", "build": True, "folder": str(tmp_path / "model")}
+    declared = {"net": {**build, "base": "alpine:3"}, "given": {"reference": "x:1"}}
+    done = made(tmp_path, images=[declared], push=True).result
+    assert done["pushed"]["net"]["reference"] == f"r.example:5000/mad/ci-net@sha256:{'1' * 64}"
+    assert done["pushed"]["given"] == {"reference": "x:1"}
+    assert asked == [(False, False), (True, True)]
+    made(tmp_path, images=[declared], push=True)
+    assert asked[2:] == [(False, False), (False, True)], "what is built is pushed again: the registry may have lost it"
+    ((pushed, entry),) = images.read_catalogue(tmp_path).items()
+    assert (pushed, entry["build_seconds"]) == (done["pushed"]["net"]["reference"], None)
+
+
+@pytest.mark.parametrize("no_cache", [False, True])
+def test_an_image_is_built_again_without_the_cache(tmp_path, monkeypatch, no_cache):
+    asked = []
+
+    def answer(_action, _module, arguments, _task_vars):
+        asked.append((bool(arguments.get("context")), arguments["no_cache"]))
+        built = {"build_duration_seconds": 2.5} if arguments.get("context") else {}
+        return {**LOOKED, "changed": True, "needed": no_cache, "pushed": f"sha256:{'1' * 64}", **built}
+
+    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/Dockerfile").write_text("FROM scratch\n")
+    declared = {"net": {"reference": "r/net:1", "build": True, "folder": str(tmp_path / "model"), "base": "alpine:3"}}
+    made(tmp_path, images=[declared], push=True, no_cache=no_cache)
+    assert asked == [(False, no_cache), (no_cache, no_cache)]
+    (entry,) = images.read_catalogue(tmp_path).values()
+    assert entry["build_seconds"] == (2.5 if no_cache else None)
+
+
 def test_each_image_is_made_after_its_base_and_a_failure_leaves_the_others_out(tmp_path, monkeypatch):
     asked = []
 

@@ -133,8 +133,10 @@ case "$1 $2" in
   "version --format") echo 27.0 ;;
   "image inspect") [ "$3" = made:1 ] && name=made || name=base
     [ -e {folder}/$name ] && cat {folder}/$name || exit 1 ;;
+  "push "*) echo "The push refers to repository"; [ "$2" = made:1 ] || exit 1
+    echo "1: digest: sha256:2222222222222222222222222222222222222222222222222222222222222222 size: 1024" ;;
   "pull "*) cp {folder}/registry {folder}/base ;;
-  "build "*) echo '[{{"Id": "sha256:made", "RepoDigests": []}}]' > {folder}/made ;;
+  "build "*) echo "$@" > {folder}/arguments; echo '[{{"Id": "sha256:made", "RepoDigests": []}}]' > {folder}/made ;;
 esac
 """
 
@@ -170,6 +172,21 @@ def test_a_base_whose_tag_moved_is_not_built_on(builder):
     assert builder([NEW, OLD], OLD) == NEW  # podman lists those of the index and of the platform
     with pytest.raises(BuildError, match=f"debian:1 has moved: it is {NEW} now, and was {OLD} when made:1 was built"):
         builder([NEW], OLD)
+
+
+def test_a_pushed_image_has_the_digest_of_its_registry(builder):
+    builder([OLD], "")
+    made = Builder("docker")
+    assert made.push("made:1") == NEW
+    with pytest.raises(BuildError, match=r"docker cannot push other:1: The push .*docker login"):
+        made.push("other:1")
+
+
+def test_a_build_without_the_cache_says_so_to_the_engine(builder, tmp_path):
+    builder([OLD], "")
+    assert "--no-cache" not in (tmp_path / "arguments").read_text()
+    Builder("docker").build(str(tmp_path / "context.tar"), "Dockerfile", "made:1", "debian:1", {}, "x", no_cache=True)
+    assert "--no-cache" in (tmp_path / "arguments").read_text().split()
 
 
 def test_a_base_that_was_made_here_has_no_digest_to_compare(builder):

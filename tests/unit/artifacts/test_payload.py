@@ -48,6 +48,7 @@ def test_the_runner_brings_the_bytecode_of_this_python_beside_every_source():
     sources = {name for name in held if name.endswith(".py")} - {"__main__.py"}
     assert {name for name in held if name.endswith(".pyc")} == {f"{name}c" for name in sources}
     assert not [name for name in names(payload.workloads_zip()) if name.endswith(".pyc")]
+    assert set(names(payload.runner_pyz(bytecode=False))) == {name for name in held if not name.endswith(".pyc")}
 
 
 def test_the_bytecode_is_the_same_in_every_process():

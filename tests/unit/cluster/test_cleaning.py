@@ -79,6 +79,19 @@ def test_a_run_goes_and_another_stays(kit, cluster, count):
     assert {one.verb for one in kit.requests} == {"list", "deletecollection"}
 
 
+def test_pods_that_go_with_their_jobs_are_counted(kit, cluster, monkeypatch):
+    submit(cluster, OURS, kit.add_nodes(2))
+    kit.wait(lambda: len(kit.all("Pod")) == 2)
+    delete_all = cluster.delete_all
+
+    def and_their_pods(kind, selector):
+        delete_all(kind, selector)
+        kit.wait(lambda: kind != "Job" or not kit.all("Pod"))
+
+    monkeypatch.setattr(cluster, "delete_all", and_their_pods)
+    assert len(cleaning.clean(cluster, [OURS], 20).removed["Pod"]) == 2
+
+
 def test_all_runs_go_and_what_is_not_gpuval_s_stays(kit, cluster):
     nodes = kit.add_nodes(1)
     for run_id in (OURS, THEIRS):

@@ -51,6 +51,11 @@ def test_mark_nodes_writes_the_report_on_the_nodes_and_takes_it_off(project):
     removed = project.play("mark_nodes", state="absent", nodes=["node-002"])
     assert removed.returncode == 0, removed.stdout
     assert labels() == ["INCOMPLETE", None]
+    (node,) = [one for one in project.kit.all("Node") if one["metadata"]["name"] == "node-002"]
+    node["metadata"]["labels"]["gpuval.io/verdict"] = "PASS"
+    project.kit.put(node)
+    assert project.play("mark_nodes", taint=True).returncode == 0
+    assert labels() == ["INCOMPLETE", "PASS"]  # a run that says nothing about the node takes no PASS off it
 
 
 @pytest.mark.slow  # its process waits for an API server that may be starting

@@ -7,7 +7,7 @@ import stat
 
 import kubernetes_validate
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests, names, queues
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests, names, orders, queues
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, for_gang, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
@@ -58,6 +58,28 @@ def plan(node="node-1", stages=tuple(DECLARATIONS), nodes=NODES, container=None)
         gang=gang(nodes.index(node), nodes),
     )
     return plans.build(settings, list(stages), DECLARATIONS)
+
+
+def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkeypatch):
+    own = {"diagnostics": {"command": ["{python}", "-m", "gpuval_workloads.diagnostics"]}}
+    values = {orders.WORKLOADS: own, orders.GANG_WORKLOADS: DECLARATIONS, "gpuval_pods": {"image": IMAGE}}
+    values |= {"gpuval_heartbeat_seconds": 10, "gpuval_telemetry": False, "gpuval_telemetry_seconds": 1}
+    values |= {"gpuval_workload_python": "python3", "gpuval_container": {}}
+    asked = []
+
+    def chosen(_self, _name, _node, _like, variables):
+        asked.append(variables)
+        return {variable: values.get(variable, "") for variable in variables}
+
+    monkeypatch.setattr(orders.NodeOrders, "_values", chosen)
+    node = {"stages": ["diagnostics"], "sku": "nvidia", "gpu_count": 8, "gang_stages": list(DECLARATIONS)}
+    run = {"run_id": PARENT, "deadline_seconds": 3600, "heartbeat_seconds": 10, "nodes": {"node-1": node}}
+    (stage,) = orders.NodeOrders(None, {}, run).order("node-1").plan["stages"]
+    assert stage["environment"] == {"GPUVAL_NEEDED_PACKAGES": "deepspeed"}
+    del node["gang_stages"]
+    (stage,) = orders.NodeOrders(None, {}, run).order("node-1").plan["stages"]
+    assert stage["environment"] == {}
+    assert orders.GANG_WORKLOADS not in asked[-1]
 
 
 def made(asked=None, nodes=NODES, queue="", together=TOGETHER):

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from gpuval_runner import plan as node_plan
 
 VERSIONS = [f"1.{minor}" for minor in range(30, 37)]
@@ -299,9 +300,11 @@ def test_config_maps_of_other_content_have_other_names():
 
 
 def test_the_programs_fit_into_a_config_map():
-    found = manifests.code_config_map("r", "n", programs(payload.runner_pyz(), payload.workloads_zip()))
-    assert base64.b64decode(found["binaryData"]["runner.pyz"]) == payload.runner_pyz()
-    assert len(json.dumps(found)) < 1_200_000
+    found = manifests.code_config_map("r", "n", launching.pod_archives())
+    held = {name: base64.b64decode(data) for name, data in found["binaryData"].items()}
+    assert held == {"runner.pyz": payload.runner_pyz(bytecode=False), "workloads.zip": payload.workloads_zip()}
+    assert sum(map(len, held.values())) <= (1 << 20) * 2 // 3, "a third stays free for programs to come"
+    assert manifests.MOST_PROGRAM_BYTES < 1 << 20
     with pytest.raises(ManifestError, match="1 MiB"):
         manifests.code_config_map("r", "n", programs(b"x" * 600_000, b"x" * 600_000))
 
@@ -329,8 +332,34 @@ def test_secrets_are_in_secrets_alone():
     assert len({item["metadata"]["name"] for item in of("Secret", objects)}) == 2
 
 
+def with_secrets():
+    command = ["{python}", "-m", "gpuval_workloads.job"]
+    declared = {name: {"command": command, "image": IMAGE, "secrets": ["HF_TOKEN"]} for name in ("mine", "other")}
+    item = placement(stages=("facts", *declared), **declared)
+    return replace(item, secrets={name: {"HF_TOKEN": f"5ecret-of-{name}"} for name in declared})
+
+
 def test_a_secret_shows_nothing_in_messages():
     assert "5ecret" not in repr(placement())
+    assert "5ecret" not in repr(with_secrets())
+
+
+def test_a_jobs_secret_is_a_variable_of_its_container_alone():
+    objects = made(with_secrets())
+    ((secret,), (found,)) = of("Secret", objects), of("Job", objects)
+    spec = found["spec"]["template"]["spec"]
+    for container in containers(spec):
+        (*_, last) = container["env"]
+        if container["name"] == "facts":
+            assert all("valueFrom" not in one for one in container["env"])
+            continue
+        key = last["valueFrom"]["secretKeyRef"]["key"]
+        assert (last["name"], last["valueFrom"]["secretKeyRef"]["name"]) == ("HF_TOKEN", secret["metadata"]["name"])
+        assert base64.b64decode(secret["data"][key]).decode() == f"5ecret-of-{container['name']}"
+    (mounted,) = (one["secret"] for one in spec["volumes"][0]["projected"]["sources"] if "secret" in one)
+    files = {item["path"] for item in mounted["items"]}
+    assert {"machine-id", "store.json", "rclone.conf", "ca.pem"} == files, "and no stage finds another's"
+    assert "5ecret" not in json.dumps(found)
 
 
 # Pods

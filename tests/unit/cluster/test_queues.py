@@ -173,6 +173,9 @@ class Store:
     def given(self, _node, _stages, _seconds):
         return {"store": {}, "rclone_config": "", "ca": ""}
 
+    def secrets(self, _plan):
+        return {}
+
 
 class Round:
     """A round of gangs on a simulated cluster, by the placement alone."""

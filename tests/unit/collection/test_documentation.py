@@ -11,7 +11,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document as job_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus import METRICS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
 from tests.kit.plan_settings import SETTINGS
 
@@ -50,8 +52,13 @@ def targets():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_variable_named_is_declared(page):
     named = set(re.findall(r"\bgpuval_[a-z0-9_]+", page.read_text()))
-    packages = {"gpuval_runner", "gpuval_workloads", "gpuval_node"}
-    assert named - packages - set(specs()) == set()
+    packages = {"gpuval_runner", "gpuval_workloads", "gpuval_node", "gpuval_health"}
+    assert named - packages - set(METRICS) - set(specs()) == set()
+
+
+def test_every_metric_of_prometheus_is_documented():
+    page = (ROOT / "docs/outputs.md").read_text()
+    assert [name for name in METRICS if f"`{name}`" not in page] == []
 
 
 def test_the_inventories_set_only_declared_variables():
@@ -149,6 +156,7 @@ def test_the_examples_of_jobs_are_valid(tmp_path):
 def test_every_class_of_a_failure_is_in_troubleshooting():
     text = (DOCS / "troubleshooting.md").read_text()
     classes = {known.name for known in (*launch_errors.CLASSES, *pod_classes.CLASSES)}
+    classes |= {known.name for known in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
     classes |= {launch_errors.runner_gone(ended)["class"] for ended in ("", "out of memory")}
     assert {name for name in classes if f"`{name}`" not in text} == set()
 

@@ -57,10 +57,27 @@ SETTINGS = [
     ("gpuval_datasets: cifar10", "gpuval_datasets cifar10: must be a list"),
     ("gpuval_datasets: [{name: a, sourc: /x}]", "gpuval_datasets[0]: unknown keys sourc; is it source?"),
     ("gpuval_datasets: [{name: a, source: /nowhere}]", "gpuval_datasets: a: /nowhere does not exist on the controller"),
+    ("gpuval_endpoints: [{name: a, adress: 'x:1'}]", "gpuval_endpoints[0]: unknown keys adress; is it address?"),
+    ("gpuval_endpoints: [{name: a, url: 's3.example.org/x'}]", "gpuval_endpoints[0]: the url (https://HOST/PATH)"),
+    ("gpuval_endpoints: [{name: a, address: 'x:70000'}]", "gpuval_endpoints[0]: the address (HOST:PORT) cannot"),
+    ("gpuval_endpoints: [{name: a, address: 'x:0'}]", "gpuval_endpoints[0]: "),
+    ("gpuval_endpoints: [{name: a, url: 'http://x/', size: 5 ms}]", "gpuval_endpoints[0]: size 5 ms: must be a figure"),
+    ("gpuval_endpoints: [{name: a, url: 'http://x/?sig=planted'}]", "gpuval_endpoints[0]: url has a user, password or"),
+    ("gpuval_endpoints: [{name: a, url: 'http://u:planted@x/'}]", "gpuval_endpoints[0]: url has a user, password or"),
+    ("gpuval_endpoints: [{name: a, url: 'http://x/', method: PUT}]", "gpuval_endpoints[0]: PUT needs a size"),
+    ("gpuval_endpoints: [{name: a, url: 'http://x/', min_rate: 1 MB/s}]", "gpuval_endpoints[0]: min_rate needs a size"),
+    ("gpuval_endpoints: [{name: a, url: 'http://x/', max_loss: 200 %}]", "gpuval_endpoints[0]: max_loss 200 %: must"),
+    ("endpoints_seconds: 1000", "endpoints_seconds 1000: must be more than 0, at most 300"),
     ("gpuval_bucket: My_Bucket", "gpuval_bucket My_Bucket: must be 3 to 63 small letters"),
     ("gpuval_namespace: GPU val", "gpuval_namespace GPU val: must be up to 63 small letters"),
     ("gpuval_s3_endpoint: s3.example.org", "gpuval_s3_endpoint 's3.example.org' is no URL of an S3 service: write"),
     ("gpuval_s3_ca_file: /nowhere/ca.pem", "gpuval_s3_ca_file /nowhere/ca.pem: there is no such file"),
+    ("gpuval_webhook_url: hooks.example.org/x", "gpuval_webhook_url is no URL: write https://HOST/PATH"),
+    ("gpuval_webhook_url: https://hooks.example.org/caf\u00e9", "gpuval_webhook_url is no URL: write https://HOST/PATH"),
+    ("gpuval_webhook_url: http://hooks.example.org/x", "gpuval_webhook_url leads to hooks.example.org without TLS"),
+    ("gpuval_webhook_url: https://me:pw@hooks.example.org/x", "gpuval_webhook_url has a user or password: remove it"),
+    ("gpuval_webhook_key: short", "gpuval_webhook_key has less than 16 characters: make one with `openssl"),
+    ("gpuval_webook_url: https://hooks.example.org/x", "gpuval_webook_url: no such setting; is it gpuval_webhook_url?"),
     ("gpuval_results_dir: /dev/null/results", "gpuval_results_dir /dev/null/results: /dev/null is a file"),
     ("gpuval_folder: models/mine", "gpuval_folder 'models/mine': names of letters"),
     ("gpuval_baseline: site.json", "gpuval_baseline: site.json: cannot be read"),
@@ -191,6 +208,23 @@ def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(ch
     assert "gpuval_stages: mine is a job of several nodes, which runs after the stages of each node" in message
 
 
+def test_a_secret_of_a_job_has_a_value_before_anything_starts(checked, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    job = tmp_path / "mine.yml"
+    job.write_text(JOB + "secrets: [HF_TOKEN]\n")
+    given = f"gpuval_jobs: [{job}]\n"
+    message = checked(given).result["msg"]
+    assert f"gpuval_jobs: {job}: secret HF_TOKEN has no value: set it in gpuval_secrets" in message
+    for setting in ("gpuval_secrets: {HF_TOKEN: hf_abcdefgh}", "gpuval_hf_token: hf_abcdefgh"):
+        assert not checked(given + setting).failed
+    message = checked(given + "gpuval_secrets: {HF_TOKEN: abc}").result["msg"]
+    assert "secret HF_TOKEN has fewer than 4 characters" in message
+    (tmp_path / "secrets.json").write_text('{"HF_TOKEN": "hf_abcdefgh"')
+    outcome = checked(given + f"gpuval_secrets_file: {tmp_path}/secrets.json")
+    assert any("gpuval_secrets_file: " in line and "holds no object of names" in line for line in outcome.lines)
+    assert "hf_abc" not in str(outcome)
+
+
 def test_a_job_is_a_stage_for_criteria_and_lists_of_stages(checked, tmp_path):
     job = tmp_path / "mine.yml"
     job.write_text(JOB)
@@ -272,6 +306,20 @@ def test_a_stage_of_ones_own_passes(checked):
     assert not checked(
         "gpuval_stages: [facts, memory]\nmemory_workload: {command: [memtest]}\nmodel: x\nrack: r1"
     ).failed
+
+
+def test_a_webhook_needs_its_key(checked):
+    outcome = checked("gpuval_webhook_url: https://hooks.example.org/t0ken")
+    assert "nothing was started: gpuval_webhook_key is empty: set the key that signs" in outcome.result["msg"]
+    key = "gpuval_webhook_key: 0123456789abcdef"
+    assert not checked(f"gpuval_webhook_url: https://hooks.example.org/t0ken\n{key}").failed
+
+
+def test_the_path_of_a_webhook_is_not_printed(checked):
+    for url in ("http://hooks.example.org/t0ken", "[https://hooks.example.org/t0ken]", "https://:x/t0ken"):
+        outcome = checked(f"gpuval_webhook_url: {url}")
+        assert outcome.failed
+        assert "t0ken" not in outcome.result["msg"]
 
 
 def test_a_secret_is_not_printed(checked):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
@@ -58,7 +58,8 @@ class Healthy(Bed):
             self.carry, self.judge, lambda _document: self.step(), self.said.append, self.address, self.repeatable
         )
         placed = {name: Placed(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1)}
-        return Gangs(self.folder, self.settings, context).run_all(placed, {})
+        known = session.properties(self.folder, self.folder.read_run())
+        return Gangs(self.folder, self.settings, context).run_all(placed, known)
 
     def entries(self, node):
         return next(one for one in self.judge(self.document)["nodes"] if one["name"] == node)
@@ -230,6 +231,30 @@ def test_a_gang_without_deepspeed_is_not_searched(tmp_path, monkeypatch):
     assert [item["name"] for item in bed.document["rounds"]] == ["all"]
     assert any("DeepSpeed cannot be imported" in line and "no search" in line for line in bed.said)
     assert set(bed.verdicts().values()) != {"PASS"}
+    assert bed.entries("node-002")["class"] == "no_package"
+
+
+@pytest.mark.parametrize("lacking", [["node-002"], [f"node-{number:03}" for number in range(1, 7)]])
+def test_a_node_whose_image_lacks_deepspeed_is_known_before_gangs_begin(tmp_path, lacking):
+    bed = Healthy(tmp_path, clean(), stages=["collective", "deepspeed"])
+    for node in lacking:  # as an own stage reports it
+        path = bed.folder.evidence_file(node, "facts")
+        record = folder.read_json(path)
+        record["environment"]["missing_packages"] = "deepspeed"
+        folder.write_json(path, record)
+    assert session.properties(bed.folder, bed.folder.read_run())["node-002"]["missing_packages"] == "deepspeed"
+    bed.go()
+    others = set(bed.gang.nodes) - set(lacking)
+    assert [set(item["gangs"]["all"]) for item in bed.document["rounds"]] == ([others] if others else [])
+    assert set(bed.document["left_out"]) == set(lacking)
+    found = bed.entries("node-002")
+    assert (found["verdict"], found["class"]) == ("INCOMPLETE", "no_package")
+    (check,) = [one for one in found["checks"] if one["name"] == "deepspeed_state"]
+    assert "packages that its image lacks: deepspeed" in check["reason"]
+    assert "--skip-tags" in check["remedy"]
+    assert "with others of its kind" in check["remedy"]
+    assert bed.others(*lacking) == ({"PASS"} if others else set())
+    assert sum("in no gang" in line for line in bed.said) == 1
 
 
 @pytest.mark.parametrize(("first", "repeatable"), [(wrong_once, ("speed",)), (slow_once, ())])

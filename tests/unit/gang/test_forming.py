@@ -81,6 +81,13 @@ def test_without_an_address_or_alone():
     }
 
 
+def test_a_node_whose_image_lacks_a_package_is_left_out():
+    formation = form([node(1), node(2, missing="deepspeed"), node(3)])
+    assert names(formation) == {"all": ["node-1", "node-3"]}
+    reason = "multi-node stages need Python packages that its image lacks: deepspeed"
+    assert formation.left_out == {"node-2": reason}
+
+
 @pytest.mark.parametrize("size", [-1, 1])
 def test_a_gang_of_one_is_none(size):
     with pytest.raises(ValueError, match="2 nodes or more"):

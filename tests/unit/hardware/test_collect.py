@@ -16,6 +16,7 @@ PARTS = {
     "gpus",
     "cpu",
     "memory",
+    "tuning",
     "disks",
     "nics",
     "os",
@@ -344,6 +345,13 @@ def test_criteria_fit_their_schema_and_what_is_measured(machine):
 
     machine.answers("nvidia-smi", "nvidia_smi_v13_h200.xml")
     machine.tool("timedatectl", "echo yes")
+    for path, value in (
+        ("edac/mc/mc0/ue_count", 0),
+        ("cpu/cpu0/cpufreq/scaling_governor", "performance"),
+        ("cpu/cpu0/cpuidle/state0/latency", 1),
+        ("clocksource/clocksource0/current_clocksource", "tsc"),
+    ):
+        machine.write(f"/sys/devices/system/{path}", f"{value}\n")
     full = facts_result(str(machine), "auto")
     machine.pci("0000:3b:00.0", **MI300X())
     (machine.root / "usr/bin/nvidia-smi").unlink()

@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
     osinfo,
     pci,
     tools,
+    tuning,
 )
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
 
@@ -31,7 +32,10 @@ def test_nothing_to_read_is_unknown_not_an_error(tree):
     assert pci.accelerators(tree) == []
     assert clock.facts(tree, run) == {"synchronised": None, "source": None, "offset_seconds": None}
     assert engines.facts(tree, run)["docker"] is None
-    assert set(osinfo.firmware_facts(tree).values()) == {None}
+    assert set(osinfo.firmware_facts(tree).values()) == set(tuning.facts(tree).values()) == {None}
+    assert tuning.clock_is_fast(tuning.facts(tree)) is None
+    assert (cpu.facts(tree)["slow_governor_count"], memory.facts(tree)["ecc_uncorrected_count"]) == (None, None)
+    assert "no EDAC driver" in memory.facts(tree)["ecc_problem"]
     assert osinfo.machine_id(tree) is None
 
 
@@ -46,6 +50,9 @@ def test_cpu(machine, tree):
     assert (facts["logical_count"], facts["core_count"], facts["socket_count"]) == (8, 4, 2)
     assert facts["numa_node_count"] == 2
     assert (facts["governor"], facts["governors"]) == ("mixed", {"performance": 1, "powersave": 1})
+    assert facts["slow_governor_count"] == 1
+    machine.write("/sys/devices/system/cpu/cpu1/cpufreq/energy_performance_preference", "performance\n")
+    assert cpu.facts(tree)["slow_governor_count"] == 0  # intel_pstate calls it powersave all the same
     assert facts["frequency_max_hertz"] == 3_500_000_000
     assert facts["model"] == "Xeon"
 
@@ -58,6 +65,36 @@ def test_memory(machine, tree):
     facts = memory.facts(tree)
     assert (facts["total_bytes"], facts["available_bytes"], facts["limit_bytes"]) == (2048 * 1024, 1024 * 1024, 1048576)
     assert (facts["ecc_uncorrected_count"], facts["ecc_corrected_count"]) == (3, None)
+    assert facts["ecc_problem"] is None
+
+
+def test_tuning(machine, tree):
+    clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+    machine.write(clock, "tsc\n")
+    machine.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    for size, count in (("2048kB", 0), ("1048576kB", 64)):
+        machine.write(f"/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages", f"{count}\n")
+    states = (("POLL", 0, 0), ("C1", 1, 0), ("C1E", 4, 0), ("C6", 170, 0))  # Xeon, intel_idle
+    for number, (name, latency, disabled) in enumerate(states):
+        folder = f"/sys/devices/system/cpu/cpu0/cpuidle/state{number}"
+        for file, value in (("name", name), ("latency", latency), ("disable", disabled)):
+            machine.write(f"{folder}/{file}", f"{value}\n")
+    for group, kind in ((0, "DMA-FQ"), (1, "identity"), (2, "DMA-FQ")):
+        machine.write(f"/sys/kernel/iommu_groups/{group}/type", f"{kind}\n")
+    facts = tuning.facts(tree)
+    assert facts == {
+        "clock_source": "tsc",
+        "transparent_huge_pages": "madvise",
+        "huge_pages": {"1048576kB": 64},
+        "idle_latency_max_seconds": pytest.approx(170e-6),
+        "iommu": ["DMA-FQ", "identity"],
+    }
+    assert tuning.clock_is_fast(facts) is True
+    machine.write(clock, "hpet\n")
+    machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state3/disable", "1\n")
+    facts = tuning.facts(tree)
+    assert tuning.clock_is_fast(facts) is False
+    assert facts["idle_latency_max_seconds"] == pytest.approx(4e-6)
 
 
 def test_disks(machine, tree):

@@ -5,7 +5,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, table
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, export, table
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
@@ -267,3 +267,52 @@ def test_questions_that_have_no_answer_say_what_to_do(bucket):
             bucket.ask(**asked)
     assert bucket.ask(metric="training/*_seconds")["figures"]
     assert bucket.ask(sku="NVIDIA H200")["rows"][0]["nodes"] == 3
+
+
+def exported(bucket, path, **asked):
+    bucket.sync()
+    question = Question.of(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
+    return export.write(History(bucket.cache, question, CHECKS), path, bucket.cache.draft, dry=False)
+
+
+def test_records_are_exported_for_a_document_database_and_as_parquet(bucket, tmp_path):
+    for number in range(2):
+        run = Run(number)
+        run.run["nodes"]["node-1"]["labels"] = {"rack": "r1", "site.row": "b"}
+        run.put(bucket.store)
+    bucket.store.put("run-1/records/training/node-2.json", b"{}")
+    lines, table_file = tmp_path / "records.jsonl", tmp_path / "records.parquet"
+    assert exported(bucket, lines) == [str(lines)]
+    assert exported(bucket, lines) == []
+    documents = {one["_id"]: one for one in map(json.loads, lines.read_text().splitlines())}
+    assert len(documents) == 2 * 3 * len(run.records["node-1"]) - 1
+    assert "run-1/node-2/training" not in documents, "it is refused"
+    found = documents["run-0/node-1/training"]
+    assert found["time"] == {"$date": "2026-09-01T10:00:00Z"}
+    assert found["labels"] == {"rack": "r1", "site_row": "b"}
+    assert (found["verdict"], found["state"]) == ("PASS", "success")
+    assert found["versions"]["driver"] == "580.1"
+    assert found["versions"]["torch"] == "2.13.0"
+    speeds = [one for one in found["metrics"] if one["name"] == "training_model_tflops"]
+    assert [(one["part"], one["gpu"], one["value"]) for one in speeds] == [
+        (f"gpu:{gpu}", f"node-1/{gpu}", 700.0) for gpu in range(4)
+    ]
+    assert exported(bucket, table_file) == [str(table_file)]
+    execute = bucket.cache.connection.execute
+    rows = execute(
+        "SELECT _id, epoch(time), labels['rack'], len(metrics) FROM read_parquet(?)", [str(table_file)]
+    ).fetchall()
+    assert {row[0]: row[3] for row in rows} == {key: len(one["metrics"]) for key, one in documents.items()}
+    assert ("run-0/node-1/training", 1788256800.0, "r1", len(found["metrics"])) in rows
+
+
+def test_an_export_has_what_was_asked_for(bucket, tmp_path):
+    path = tmp_path / "some.jsonl"
+    with pytest.raises(HistoryError, match="the bucket has no run"):
+        exported(bucket, path)
+    for number in range(2):
+        Run(number).put(bucket.store)
+    exported(bucket, path, serial="node-2/1", metric="training_model_tflops", since="2026-09-05")
+    documents = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(one["run_id"], one["node"]) for one in documents} == {("run-1", "node-2")}
+    assert [one["gpu"] for document in documents for one in document["metrics"]] == ["node-2/1"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,11 +11,13 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.gang import absent
 from gpuval_workloads.gang.members import Gang, Member
 from gpuval_workloads.job import together
+from gpuval_workloads.job.steps import Job, Step
 
 from tests.kit.gang_channel import free_port
 from tests.kit.gang_jobs import Members, write
@@ -96,8 +99,18 @@ def test_a_node_that_skips_the_work_does_not_leave_the_others_waiting(tmp_path):
     begun = time.monotonic()
     first, second = ended(tmp_path, write(tmp_path, step("train", run), step("next", "true")))
     assert time.monotonic() - begun < 40
-    assert (first[0], first[2]["state"]) == (1, "failure")
-    assert "its state is skipped, not success or failure" in second[2]["message"]
+    told = "step train (1 of 2): skipped on node-1 and not here: choose nodes of one kind"
+    assert (first[0], second[0], second[2]["message"]) == (2, 2, told)
+    assert told in first[2]["message"]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_job_that_all_nodes_skip_is_skipped(tmp_path, once):
+    run = """echo '{"state": "skipped", "message": "wrong GPUs"}' > "$GPUVAL_RESULT_FILE" """
+    steps = [step("train", run, once=once), step("next", "exit 1")]
+    for code, log, result in ended(tmp_path, write(tmp_path, *steps)):
+        assert (code, result["state"]) == (0, "success"), log
+        assert result["message"] == "skipped: step train (1 of 2): wrong GPUs"
 
 
 def test_a_node_whose_job_ended_before_it_joined_is_named_before_the_time_for_joining_ends(tmp_path):
@@ -281,6 +294,92 @@ def test_a_rank_that_fails_on_another_node_is_named_by_all(tmp_path):
     first, second = ended(tmp_path, path)
     assert "node-2 (127.0.0.2): step train (1 of 1): rank 1: exit code 5" in first[2]["message"], first[1]
     assert second[2]["message"].startswith("step train (1 of 1): rank 1: exit code 5")
+
+
+class Channel:
+    """Where all members have come to each meeting."""
+
+    stopped = None
+
+    def arrive(self, name, word):
+        pass
+
+    def met(self, _name):
+        return ""
+
+
+def launched(folder, rank, code, monkeypatch):
+    """A process of a step that a launcher starts."""
+    end = f"kill -{code - 128} $$" if code > 128 else f"exit {code}"
+    launch = {"command": ["sh", "-c", end], "folder": str(folder), "environment": {"GPUVAL_STEP": "train"}}
+    (folder / together.rank.FILE).write_text(json.dumps(launch))
+    monkeypatch.setenv(together.RANK_DIRECTORY_VARIABLE, str(folder))
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr(together.rank.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["rank"])
+    return together.rank.main()
+
+
+@pytest.mark.parametrize("launcher", together.OVER_SSH)
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        ([0, 0], ""),
+        ([0, 5], "step train (1 of 1): rank 1: exit code 5"),
+        ([137, 0], "step train (1 of 1): rank 0: exit code 137"),
+        ([0], "step train (1 of 1): 1 of 2 processes here never ended by themselves"),
+    ],
+)
+def test_a_rank_that_failed_is_seen_although_its_launcher_succeeds(tmp_path, monkeypatch, launcher, codes, told):
+    run = together.GangRun.__new__(together.GangRun)
+    gang = Gang("all", (Member("n1", "10.0.0.1", 2, {}), Member("n2", "10.0.0.2", 2, {})), 0, 1, 3)
+    run._gang, run._folder, run._channel, run._what = gang, tmp_path, Channel(), "step train (1 of 1)"
+    run._inapplicable = ""
+    assert [launched(tmp_path, rank, code, monkeypatch) for rank, code in enumerate(codes)] == codes
+    step = SimpleNamespace(name="train", launcher=launcher, once=False)
+    if not told:
+        run._after(step, ran=True)
+        return
+    with pytest.raises(together.WorkloadCrash, match=re.escape(told)):
+        run._after(step, ran=True)
+
+
+@pytest.mark.parametrize("launcher", together.OVER_SSH)
+def test_a_step_of_a_launcher_whose_file_exists_is_skipped_and_the_job_goes_on(tmp_path, monkeypatch, launcher):
+    (tmp_path / "made").touch()
+    one = Step("convert", ("false",), 0.0, {}, "made", skip=False, force=False, launcher=launcher)
+    job = Job("mine", {}, (one,), figures=False, csv="", gang={"figures": "first"})
+    run = together.GangRun(job, tmp_path, tmp_path / "result.json")
+    run._gang = Gang("all", (Member("n1", "10.0.0.1", 2, {}), Member("n2", "10.0.0.2", 2, {})), 0, 1, 3)
+    run._channel = Channel()
+    monkeypatch.setattr(Channel, "arrive", lambda self, _name, word: setattr(self, "word", word))
+    monkeypatch.setattr(Channel, "met", lambda self, _name: self.word)
+    assert run._work() == 0
+
+
+MPIRUN = """#!/bin/bash
+[[ $1 != --version ]] || {{ echo "mpirun (Open MPI) 5.0"; exit 0; }}
+while [[ $1 != {python} ]]; do shift; done
+for index in 0 1; do RANK=$index {variable}={folder}/$index/job "$@"; done
+exit 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("keys")
+def test_a_rank_that_fails_is_named_by_all_although_mpirun_succeeds(tmp_path):
+    (tmp_path / "tools").mkdir()
+    mpirun = tmp_path / "tools" / "mpirun"
+    mpirun.write_text(MPIRUN.format(python=sys.executable, folder=tmp_path, variable=together.RANK_DIRECTORY_VARIABLE))
+    mpirun.chmod(0o755)
+    run = '[[ $GPUVAL_NODE != node-2 ]] || exit 5; echo "well done"'
+    path = write(tmp_path, step("train", run, launcher="mpirun"))
+    first, second = ended(tmp_path, path, PATH=f"{mpirun.parent}:{os.environ['PATH']}")
+    assert "well done" in first[1]
+    assert (first[0], second[0]) == (2, 2)
+    assert "node-2 (127.0.0.2): step train (1 of 1): rank 1: exit code 5" in first[2]["message"], first[1]
+    assert second[2]["message"].startswith("step train (1 of 1): rank 1: exit code 5")
+    assert "success" not in (first[2]["state"], second[2]["state"])
 
 
 def members(*labels):

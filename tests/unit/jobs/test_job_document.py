@@ -67,7 +67,7 @@ MISTAKES = [
 def test_a_step_is_either_the_first_nodes_or_launched_on_all(tmp_path):
     steps = [{"name": "train", "run": "true", "once": True, "launcher": "torchrun"}]
     _job, (problem,) = document.examine(jobs.write(tmp_path, nodes="gang", steps=steps))
-    assert problem.endswith("steps[0].once: a step with a launcher runs on all nodes: remove one of the two")
+    assert problem.endswith("steps[0].once: a step with this launcher runs on all nodes: remove one of the two")
 
 
 def test_a_job_is_read_with_its_defaults(tmp_path):

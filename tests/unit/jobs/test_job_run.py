@@ -120,9 +120,28 @@ def test_a_csv_file_gives_figures(node, tmp_path):
     steps = [step("work", f"printf '{rows}' > perf.csv; printf 'no end of line'")]
     record, _log = jobs.run(node, jobs.write(tmp_path, results={"csv": "perf.csv"}, steps=steps))
     assert record["state"] == "success"
+    assert record["message"] == "1 of 1 steps; perf.csv: 1 of 4 rows lack model, performance or metric"
     found = values(record)
     assert found["bert_tokens_per_second"] == 100, "the first figure has a line of its own"
     assert 5e9 in found.values()
+
+
+@pytest.mark.parametrize(("count", "told"), [(200, ""), (201, "; perf.csv has 201 rows, of which the first 200 count")])
+def test_rows_that_do_not_count_are_named(node, tmp_path, count, told):
+    rows = f"echo model,performance,metric; for i in $(seq {count}); do echo m$i,$i,tokens/s; done"
+    steps = [step("work", f"({rows}) > perf.csv")]
+    record, _log = jobs.run(node, jobs.write(tmp_path, results={"csv": "perf.csv"}, steps=steps))
+    assert (record["state"], record["message"]) == ("success", f"1 of 1 steps{told}")
+    assert values(record)["m200_tokens_per_second"] == 200
+    assert "m201_tokens_per_second" not in values(record)
+
+
+def test_figures_beyond_the_limit_are_named(node, tmp_path):
+    results = {"patterns": [{"pattern": r"(?P<name>m\d+)=(?P<value>\d+)"}]}
+    steps = [step("work", "for i in $(seq 257); do echo m$i=1; done")]
+    record, _log = jobs.run(node, jobs.write(tmp_path, results=results, steps=steps))
+    assert record["state"] == "success"
+    assert record["message"].endswith("its output has more than 256 metrics: those with further names are left out")
 
 
 @pytest.mark.parametrize(

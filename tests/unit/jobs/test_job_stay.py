@@ -45,7 +45,7 @@ def test_the_record_is_final_while_the_job_stays_and_a_cancel_changes_nothing(no
     time.sleep(4.5)  # its limit of time does not hold any more
     assert process.poll() is None and (folder / "pid").exists()
     assert node.ask("cancel", "--wait", "10")["running"] is False
-    assert process.wait(5) == 0
+    assert process.wait(30) == 0
     assert node.record("mine") == record and not folder.exists()
     assert re.search(
         r"ended: success.*\n(?s:.*)stays for a shell|stays for a shell(?s:.*)ended: success", node.log("mine")
@@ -53,13 +53,14 @@ def test_the_record_is_final_while_the_job_stays_and_a_cancel_changes_nothing(no
 
 
 def test_a_job_that_failed_stays_too_and_leaves_at_its_limit(node, tmp_path):
-    steps = [{"name": "work", "run": "exit 3"}]
+    steps = [{"name": "work", "run": "echo no space left; exit 3"}]
     plan(node, tmp_path, steps=steps, stay_alive=2)
     process = node.begin("run")
     record, _value = staying(node, "crash")
     assert record["exit_code"] == 3 and "step work (1 of 1)" in record["message"]
+    assert record["message"].endswith("last output: no space left")
     assert process.poll() is None
-    assert process.wait(20) == 1
+    assert process.wait(30) == 1
     assert node.record("mine") == record
 
 
@@ -70,7 +71,7 @@ def test_what_the_work_left_running_may_print_on(node, tmp_path):
     _record, value = staying(node)
     assert value == 12.5
     assert node.ask("cancel", "--wait", "10")["running"] is False
-    assert process.wait(5) == 0
+    assert process.wait(30) == 0
 
 
 def test_stages_that_follow_do_not_wait(node, tmp_path):
@@ -96,7 +97,7 @@ def test_a_runner_that_is_ended_leaves_the_record_and_no_process(node, tmp_path)
     program = int((node.files.root / "pid").read_text())
     assert alive(program)
     process.terminate()
-    process.wait(10)
+    process.wait(30)
     assert node.record("mine") == record and not alive(program)
 
 

@@ -96,11 +96,21 @@ def test_secrets_are_refused_without_their_value(name, place):
     assert "hf_0123456789" not in str(caught.value)
 
 
+def test_a_secret_with_an_empty_value_is_one_of_the_jobs():
+    found = context.parse({"docker_env_vars": {"HF_TOKEN": "", "EMPTY": "", "A": 1}})
+    assert found.secrets == ("HF_TOKEN",)
+    assert found.environment == {"EMPTY": "", "A": "1"}
+    with pytest.raises(MadError, match=r"docker_build_arg: HF_TOKEN reads like a secret.*leave it out of builds"):
+        context.parse({"docker_build_arg": {"HF_TOKEN": ""}})
+
+
 @pytest.mark.parametrize("name", ["MONKEY", "KEYBOARD", "NCCL_DEBUG", "BATCH_SIZE", "MAX_TOKENS", "TOKENIZER"])
 def test_other_variables_are_the_containers(name):
     assert context.parse({"docker_env_vars": {name: 1}}).environment == {name: "1"}
 
 
-def test_several_nodes_are_refused():
-    with pytest.raises(MadError, match=r"distributed\.nnodes: 2 nodes, and models run on each node by itself"):
-        context.parse({"distributed": {"launcher": "torchrun", "nnodes": 2}})
+def test_several_nodes_have_a_runner_of_their_own():
+    found = context.parse({"distributed": {"launcher": "torchrun", "nnodes": 2, "master_port": 1234}}).distributed
+    assert (found.nodes, found.port, found.is_gang) == (2, 1234, True)
+    assert "--node_rank=$NODE_RANK" in found.runner and "--standalone" not in found.runner
+    assert not context.parse({"distributed": {"launcher": "torchrun"}}).distributed.is_gang

@@ -1,20 +1,27 @@
 """From models to job files and build contexts, and what the jobs do on a node."""
 
 import json
+import random
+import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import context, jobs, perf, repository, tags
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
+from tests.kit import gang_jobs, mad_repository
 from tests.kit import jobs as job_kit
-from tests.kit import mad_repository
+from tests.kit.gang_channel import free_port
 from tests.kit.mad_repository import OTHER_SECRET, SECRET, model
+from tests.kit.needs import needs_programs
 from tests.kit.runner import Node
 
 AMD = {"gpu_vendor": "AMD"}
@@ -94,6 +101,47 @@ def test_an_image_of_the_context_stands_for_the_dockerfile(make):
     assert names(made).files["Dockerfile"].read_text() == "FROM team/ready:3\nCOPY gpuval_mad/ /opt/gpuval_mad/\n"
 
 
+POD_IMAGE = "registry.example/mad:1"
+IN_PODS = jobs.Options(in_pods=True, images={"tiny_train": POD_IMAGE})
+
+
+def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
+    made = make("tiny_train", {"SHM_SIZE": "1G"}, IN_PODS)
+    assert made.images == {STAGE: {"reference": POD_IMAGE}}
+    assert images.to_make([made.images], Path(), "") == []
+    declared = stages.workloads(made.jobs, images=made.images)
+    plan = plans.build(
+        plans.Settings("r", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "cpu", 0, "python3", None),
+        ["facts", STAGE],
+        {"facts": {"command": ["{runner}", "facts"], "image": POD_IMAGE}, **declared},
+    )
+    settings = pod_settings.parse({"image": POD_IMAGE})
+    placement = manifests.Placement(manifests.Target("node-1"), settings, manifests.pod_plan(plan, settings), "cpu")
+    objects = manifests.everything("r", "gpuval", {"runner": b"r", "workloads": b"w"}, [placement])
+    for one in objects:
+        kubernetes_validate.validate(one, "1.33", strict=True)
+    (spec,) = (one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Job")
+    assert spec["containers"][0]["image"] == POD_IMAGE
+    assert manifests.security_level(spec) == "baseline"
+    ((_stage, columns),) = perf.models([plan]).items()
+    assert (columns["docker_image"], columns["base_docker"]) == (POD_IMAGE, POD_IMAGE)
+    assert columns["deployment_type"] == "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "changed", "message"),
+    [
+        ({}, jobs.Options(in_pods=True), {}, "tiny_train: no image for its pods: add one to gpuval_mad_images"),
+        ({"docker_cpus": "0-3"}, IN_PODS, {}, "docker_cpus: pods have no set of processors"),
+        ({}, jobs.Options(images={"tiny_trian": "x"}), {}, "has no model 'tiny_trian'; is it tiny_train?"),
+        ({}, IN_PODS, {"scripts/tiny_train/data": random.Random(1).randbytes(90 << 10)}, "90 KiB when packed"),
+    ],
+)
+def test_images_that_pods_cannot_have(make, given, options, changed, message):
+    with pytest.raises(MadError, match=re.escape(message)):
+        make("tiny_train", given, options, **changed)
+
+
 def test_each_dockerfile_that_fits_is_a_job(make):
     made = make("tiny_train", **{"docker/tiny.rhel.amd.Dockerfile": "# CONTEXT {'gpu_vendor': 'AMD'}\nFROM x:1\n"})
     assert len(made.jobs) == len(made.images) == 2
@@ -108,6 +156,92 @@ def test_models_of_one_dockerfile_share_an_image(make):
     assert sorted(name for name in files if name.startswith("gpuval_mad/")) == [
         f"gpuval_mad/{one.name}/model/{script}"
         for one, script in zip(reversed(read), ["infer.py", "run.sh"], strict=True)
+    ]
+
+
+def test_a_distributed_model_is_a_job_of_several_nodes(make):
+    made = make("tiny_gang", {"docker_gpus": "0-3"}, jobs.Options(nodes=5, timeout=0))
+    found = job(made)
+    asked = {"least": 2, "most": 2, "gpus_per_node": 8, "order": "inventory", "join_seconds": 300}
+    assert found.gang == {"figures": "first", **asked}
+    assert found.stage["timeout_seconds"] == jobs.UNLIMITED_SECONDS, "nodes that wait for each other have a limit"
+    assert found.steps[0].environment["MASTER_PORT"] == "29500"
+    columns = json.loads(found.environment[perf.VARIABLE])
+    assert (columns["nnodes"], columns["launcher"]) == ("2", "torchrun")
+    assert list(stages.workloads(made.jobs, together=True)) == [found.name]
+    all_of_them = {"distributed": {"launcher": "torchrun", "nnodes": 2}}
+    assert job(make("tiny_train", all_of_them, jobs.Options(nodes=2))).gang["gpus_per_node"] == 0
+    limited = {**all_of_them, "docker_gpus": "0-3"}
+    assert job(make("tiny_train", limited, jobs.Options(nodes=2))).gang["gpus_per_node"] == 4
+
+
+RUNNERS = {
+    "torchrun": "torchrun --nnodes=2 --node_rank={rank} {where} --nproc_per_node=2",
+    "deepspeed": "deepspeed --hostfile={folder}/job/hostfile --no_ssh --node_rank={rank} {where} --num_gpus=2",
+    "vllm": "",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", RUNNERS)
+def test_the_script_of_a_distributed_model_runs_on_each_of_its_nodes(make, tmp_path, launcher):
+    script = 'echo "runner: $MAD_MULTI_NODE_RUNNER, $NODE_RANK of $NNODES, $NPROC_PER_NODE"\necho performance: 1 x\n'
+    port = free_port()
+    together = {"launcher": launcher, "nnodes": 2, "nproc_per_node": 2, "master_port": port + 3}
+    options = jobs.Options(nodes=2, images={"tiny_train": "x:1"})
+    made = make("tiny_train", {"distributed": together}, options, **{"scripts/tiny_train/run.sh": script})
+    with gang_jobs.Members(tmp_path, port, Path(made.jobs[0])) as members:
+        ended = members.end()
+    for rank, (code, log, result) in enumerate(ended):
+        assert code == 0, log
+        where = f"--master_addr=127.0.0.1 --master_port={port + 3}"
+        runner = RUNNERS[launcher].format(rank=rank, where=where, folder=tmp_path / str(rank))
+        assert f"runner: {runner}, {rank} of 2, 2\n" in log
+        assert result["environment"]["gang"]["leader"] == "node-1"
+
+
+RANK = 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $GPUVAL_NODE: $NOTE, $1, $(basename $(pwd))"\n'
+BY_MPIRUN = """
+[ -z "$OMPI_COMM_WORLD_RANK" ] || exit 1
+export NOTE='a "b"' PYTHONPATH=/nowhere
+$MAD_MULTI_NODE_RUNNER bash rank.sh one
+cd lib
+$MAD_MULTI_NODE_RUNNER bash ../rank.sh two
+echo "performance: $NNODES x"
+"""
+
+
+@pytest.mark.slow
+def test_a_script_starts_processes_on_all_nodes_by_mpirun(make, tmp_path):
+    needs_programs(
+        {"mpirun": "openmpi-bin", "orted": "openmpi-bin", "sshd": "openssh-server", "ssh-keygen": "openssh-client"}
+    )
+    (tmp_path / "keys").mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "keys/id_ed25519"], check=True)
+    files = {"run.sh": BY_MPIRUN, "rank.sh": RANK, "lib/note": ""}
+    options = jobs.Options(nodes=2, images={"tiny_train": "x:1"})
+    made = make(
+        "tiny_train", {"distributed": {"launcher": "mpirun", "nnodes": 2, "nproc_per_node": 2}}, options,
+        **{f"scripts/tiny_train/{name}": text for name, text in files.items()},
+    )  # fmt: skip
+    with gang_jobs.Members(tmp_path, free_port(), Path(made.jobs[0])) as members:
+        (code, log, _result), (second, other, _its) = members.end()
+    assert (code, second) == (0, 0), log + other
+    for rank in range(4):
+        assert f'rank {rank} of 4 on node-{rank // 2 + 1}: a "b", one, job\n' in log
+        assert f'rank {rank} of 4 on node-{rank // 2 + 1}: a "b", two, ' in log
+    assert "performance: 2 x" in log and "performance" not in other
+
+
+def test_mpirun_of_one_node_is_a_prefix_and_of_several_a_step_of_its_own(make):
+    given = {"distributed": {"launcher": "mpirun", "nproc_per_node": 4}}
+    (alone,) = job(make("tiny_train", given)).steps
+    assert "MODEL_RUNNER='mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE'" in alone.command[-1]
+    given["distributed"]["nnodes"] = 2
+    steps = job(make("tiny_train", given, jobs.Options(nodes=2))).steps
+    assert [(one.name, one.once, one.launcher) for one in steps] == [
+        ("prepare", False, "none"),
+        ("model", True, "mpirun"),
     ]
 
 
@@ -130,6 +264,17 @@ def test_the_context_reaches_the_container(make):
     assert found.steps[0].environment["MAD_MODEL_BATCH_SIZE"] == "4"
 
 
+def test_what_a_run_adds_to_each_model(make):
+    options = jobs.Options(keep_alive_seconds=60, keep_folder="/srv/kept", pipeline="nightly")
+    found = job(make("tiny_train", {"docker_cpus": "0-3", "SHM_SIZE": "1K"}, options))
+    assert found.stay_alive_seconds == 60
+    assert found.stage["container"]["volumes"] == ["/srv/kept:/opt/gpuval_kept"]
+    columns = json.loads(found.environment[perf.VARIABLE])
+    assert columns["pipeline"] == "nightly"
+    added = "--volume=/srv/kept:/opt/gpuval_kept --shm-size=1024 --cpuset-cpus 0-3"
+    assert columns["additional_docker_run_options"] == added
+
+
 def test_data_is_mounted_loaded_or_refused(make):
     models = {"models.json": [model(data="images,generated")]}
     found = job(
@@ -146,8 +291,12 @@ def test_data_is_mounted_loaded_or_refused(make):
 @pytest.mark.parametrize(
     ("tag", "changed", "message"),
     [
-        ("tiny_data", {}, "models.json: model tiny_data: cred: needs TINY_HUB of credential.json"),
-        ("tiny_gang", {}, "model tiny_gang: distributed: distributed.nnodes: 2 nodes"),
+        (
+            "tiny_data",
+            {},
+            "models.json: model tiny_data: cred: credential.json (or gpuval_secrets_file) has no 'TINY_HUB': add it",
+        ),
+        ("tiny_gang", {}, "model tiny_gang: distributed.nnodes is 2, and 1 nodes are chosen"),
         ("tiny_train", {"scripts/tiny_train/run.sh": None}, "scripts: no file scripts/tiny_train in the repository"),
         ("x", {"models.json": [model(name="x", scripts="models.json")]}, "models.json is neither a folder, a .sh nor"),
         ("x", {"models.json": [model(name="x", dockercontext="none")]}, "dockercontext: no folder none"),
@@ -159,6 +308,49 @@ def test_what_cannot_run_is_named(make, tag, changed, message):
         make(tag, **changed)
     assert message in str(caught.value)
     assert SECRET not in str(caught.value) and OTHER_SECRET not in str(caught.value)
+
+
+def test_credentials_are_secrets_of_their_models_job(make):
+    options = jobs.Options(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
+    models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
+    made = make("all", {"docker_env_vars": {"WANDB_API_KEY": ""}}, options, **models)
+    private, public = (document.read(Path(path)).stage["secrets"] for path in made.jobs[:2])
+    assert private == ["TINY_HUB_USERNAME", "TINY_HUB_PASSWORD", "WANDB_API_KEY", "MAD_SECRETS_HFTOKEN"]
+    assert public == ["WANDB_API_KEY", "MAD_SECRETS_HFTOKEN"]
+    assert not [path for path in Path(made.jobs[0]).parents[1].rglob("*") if path.is_file() and holds(path)]
+
+
+def test_a_file_of_secrets_beside_a_script_is_in_no_image(make, tmp_path):
+    name = "scripts/tiny_train/own.yml"
+    options = jobs.Options(secrets_file=tmp_path / "repository" / name)
+    made = make(
+        "tiny_train", options=options, **{name: f"HF_TOKEN: {SECRET}", "models.json": [model(dockercontext=".")]}
+    )
+    copied = [path for path in Path(made.jobs[0]).parents[1].rglob("*") if path.is_file()]
+    assert any(path.name == "run.sh" for path in copied)
+    assert not [path for path in copied if holds(path)]
+
+
+def holds(path):
+    return SECRET.encode() in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"password": "abc"}, "secret TINY_HUB_PASSWORD has fewer than 4 characters"),
+        ({}, "has no 'TINY_HUB'"),
+        ([{"password": SECRET}], "has no 'TINY_HUB'"),
+    ],
+)
+def test_a_credential_that_cannot_be_used_leaves_its_model_out(make, given, told):
+    models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
+    made = make("all", options=jobs.Options(credentials={"TINY_HUB": given}), **models)
+    (reason,) = (text for text in made.left_out if "cred" in text)
+    assert reason.startswith("models.json: model tiny_train: cred: ")
+    assert told in reason
+    assert any("mad_open_" in path for path in made.jobs)
+    assert SECRET not in reason
 
 
 def test_all_that_is_wrong_is_named_at_once(make):
@@ -179,6 +371,73 @@ def test_a_model_of_a_tag_that_cannot_run_is_left_out(make):
     )
     with pytest.raises(MadError, match="model disagg: scripts: "):
         make("pyt,disagg", options=jobs.Options(named={"disagg"}), **changed)
+
+
+LICENSED = "# CONTEXT {'gpu_vendor': 'AMD', 'guest_os': 'UBUNTU'}\n" + "#" * 79 + "\n#\n# A licence\n#\n" * 20
+#: What public repositories have: bases by digest, stages on stages, scripts of Python in the middle, empty arguments.
+PUBLIC = {
+    "models.json": [model(url=""), model(name="pyt_hub_small-1.5b_fp8", dockerfile="docker/serve", data="hub", url="")],
+    "scripts/serve/models.json": [
+        {
+            "name": "pyt_serve_small-1.5b", "dockerfile": "../../docker/serve", "scripts": "run.sh", "data": "hub",
+            "url": "", "n_gpus": "-1", "owner": "", "training_precision": "", "tags": ["pyt", "serve", "ep-internode"],
+            "timeout": 432000, "skip_gpu_arch": "gfx942", "multiple_results": "perf_Small-1.5B.csv",
+            "args": "--model_repo team/Small-1.5B --num_gpu 1", "additional_docker_run_options": "--shm-size 128g",
+            "env_vars": {"PARTS": "1", "EXTRA": "--config '{\"a\":{\"b\":4}}'", "HF_TOKEN": ""},
+        },
+        {
+            "name": "pyt_serve_many", "dockerfile": "../../docker/serve", "scripts": "run_many.slurm",
+            "tags": ["pyt", "serve"], "distributed": {"launcher": "slurm_multi"}, "slurm": {"nodes": 2},
+        },
+    ],
+    "scripts/serve/run.sh": "true\n",
+    "scripts/serve/run_many.slurm": "true\n",
+    "docker/serve.ubuntu.amd.Dockerfile": LICENSED + """ARG BASE_DOCKER=rocm/serve:7_py3.12@sha256:04ce
+FROM ${BASE_DOCKER} AS common
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+FROM common AS builder
+ARG COMMIT=
+RUN python3 - <<'PY'
+from pathlib import Path
+PY
+FROM common
+ARG BASE_DOCKER
+COPY --from=builder /opt/lib /opt/lib
+""",
+    "docker/serve_overlay.ubuntu.amd.Dockerfile": "# CONTEXT {'gpu_vendor': 'AMD'}\nFROM other/base:1\n",
+    "docker/serve.ubuntu.nvidia.Dockerfile": "# CONTEXT {'gpu_vendor': 'NVIDIA'}\nFROM cuda/base:1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", ["serve", "ep-internode", "serve/pyt", "serve/all", "serve/pyt_serve_small-1.5b"])
+def test_models_as_public_repositories_have_them(make, tag):
+    made = make(tag, **PUBLIC)
+    ((_stage, image),) = made.images.items()
+    assert (image["base"], image["reference"]) == (
+        "rocm/serve:7_py3.12@sha256:04ce",
+        "localhost/ci-serve_pyt_serve_small-1.5b_serve.ubuntu.amd:latest",
+    )
+    (step,) = job(made).steps
+    assert {name: step.environment[name] for name in ("MAD_DATANAME", "PARTS", "EXTRA", "MAD_OUTPUT_CSV")} == {
+        "MAD_DATANAME": "hub",
+        "PARTS": "1",
+        "EXTRA": '--config \'{"a":{"b":4}}\'',
+        "MAD_OUTPUT_CSV": "perf_Small-1.5B.csv",
+    }
+    assert job(made).stage["timeout_seconds"] == 432000
+    assert all("run_many.slurm is neither" in reason for reason in made.left_out)
+    assert job(make(tag, {"docker_env_vars": {"PARTS": 2}}, **PUBLIC)).steps[0].environment["PARTS"] == "2"
+
+
+def test_models_of_the_root_share_tags_with_those_of_folders(make):
+    made = make("pyt", **PUBLIC)
+    assert len(made.jobs) == 3 and len(made.left_out) == 1
+
+
+def test_a_secret_among_the_variables_of_a_model_is_refused(make):
+    with pytest.raises(MadError, match="model tiny_train: env_vars: HF_TOKEN reads like a secret") as caught:
+        make("tiny_train", **{"models.json": [model(env_vars={"HF_TOKEN": SECRET})]})
+    assert SECRET not in str(caught.value)
 
 
 def test_a_link_out_of_the_repository_does_not_travel(make, tmp_path):
@@ -245,12 +504,13 @@ def test_a_link_in_the_code_of_a_model_is_never_written_through(make, tmp_path):
 def run(make, tmp_path):
     made_nodes = []
 
-    def run(tag, given=None, environment=None, **changed):
-        made = make(tag, given, **changed)
+    def run(tag, given=None, environment=None, options=None, **changed):
+        made = make(tag, given, options, **changed)
         node = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
         made_nodes.append(node)
         ((name, image),) = made.images.items()
-        variables = {"GPUVAL_MAD_FILES": f"{image['folder']}/gpuval_mad/{name}", **(environment or {})}
+        built = {"GPUVAL_MAD_FILES": f"{image['folder']}/gpuval_mad/{name}"} if "folder" in image else {}
+        variables = {**built, **(environment or {})}
         return job_kit.run(node, made.jobs[0], environment=variables)
 
     yield run
@@ -274,6 +534,18 @@ def test_a_script_runs_with_its_arguments(run):
     assert record["state"] == "success", log
     assert "model tiny_train on 0 GPUs: --epochs 2 --note a --fp16" in log
     assert results("tiny_train", record, log) == [("tiny_train", "12.5", "examples/sec", "SUCCESS")]
+
+
+def test_the_files_of_a_model_come_with_its_job_to_an_image_that_is_given(run):
+    changed = {"scripts/tiny_train/lib/tool.sh": "echo 'performance: 2 x'\n"}
+    changed["scripts/tiny_train/run.sh"] = (
+        "ls -A; bash lib/tool.sh; bash ../gpuval_mad/repository/scripts/data/note.sh\n"
+    )
+    changed["scripts/data/note.sh"] = "echo note $1\n"
+    given = {"pre_scripts": [{"path": "scripts/data/note.sh", "args": "before"}]}
+    record, log = run("tiny_train", given, options=jobs.Options(images={"tiny_train": "x:1"}), **changed)
+    assert record["state"] == "success", log
+    assert "note before\nlib\nrun.sh\nperformance: 2 x\nnote\n" in log
 
 
 def test_a_python_script_and_a_script_without_a_figure(run):
@@ -359,6 +631,16 @@ def test_scripts_and_tools_around_the_model(run, tmp_path):
     assert log.index("noted before") < log.index("profiled yes") < log.index("noted after")
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_folder_of_a_model_is_kept(run, tmp_path, monkeypatch, code):
+    monkeypatch.setattr(jobs, "KEPT", str(tmp_path / "kept"))
+    changed = {"scripts/tiny_train/run.sh": f"echo seen > out.txt; echo performance: 1 x; exit {code}\n"}
+    record, log = run("tiny_train", options=jobs.Options(keep_folder="/srv/kept"), **changed)
+    assert record["exit_code"] == code, log
+    (kept,) = (tmp_path / "kept").glob(f"{STAGE}/*/out.txt")
+    assert kept.read_text() == "seen\n"
+
+
 def test_data_is_made_before_the_model(run, tmp_path):
     data = {"made": {"custom": {"path": "scripts/data/make.sh", "home": str(tmp_path / "home")}}}
     changed = {
@@ -369,3 +651,6 @@ def test_data_is_made_before_the_model(run, tmp_path):
     record, log = run("tiny_train", **changed)
     assert record["state"] == "success", log
     assert "made" in log.splitlines()
+    stage = {"name": STAGE, "state": "success", "message": "", "duration_seconds": 1.0}
+    (row,) = perf.rows({"model": "tiny_train", "n_gpus": "-1"}, stage, log, {}, "node-1", "one")
+    assert int(row["data_size"]) >= len("made\n") and float(row["data_download_duration"]) >= 0

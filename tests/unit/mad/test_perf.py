@@ -145,6 +145,7 @@ def test_the_page_of_a_long_history_is_bounded():
     assert "6000 rows" in html and "The last 5000 are shown" in html and html.count("<tr>") == 5001
 
 
+AT = "2026-11-20T20:00:00Z"
 MODEL = {"model": "net", "n_gpus": "-1", "args": "--batch 8", "docker_image": "ci-net"}
 STAGE = {
     "name": "mad_net_000000",
@@ -193,6 +194,28 @@ def test_a_run_has_a_row_for_each_model_and_node(tmp_path):
     assert (first["docker_sha"], first["test_duration"], first["build_number"]) == ("sha256:1", "1.5", "one")
 
 
+def test_what_is_known_of_images_and_datasets(tmp_path):
+    report = run(tmp_path, "one", "10")
+    plan = {**PLAN, "stages": [{**STAGE, "datasets": ["pixels", "words"]}]}
+    (tmp_path / "one/.state/plans/node-0.json").write_text(json.dumps(plan))
+    (node,) = report["nodes"]
+    for name, size in (("pixels", 1 << 40), ("words", 1)):
+        stage = f"dataset_{name}"
+        node["stages"].append({"name": stage, "state": "success", "message": "", "duration_seconds": 2.25})
+        node["metrics"][stage] = [{"name": "loading_bytes", "value": size, "unit": "bytes"}]
+    kept = tmp_path / "team.csv"
+    made = models.forms(report, tmp_path / "one", kept, {STAGE["image"]: {"build_seconds": 31.5}})["perf.csv"]()
+    (row,) = perf.read(made, what="perf.csv")
+    assert (row["build_duration"], row["data_size"], row["data_download_duration"]) == (
+        "31.5",
+        str((1 << 40) + 1),
+        "4.5",
+    )
+    assert shown(kept.read_text()) == shown(made)
+    assert "1 rows: 1 SUCCESS" in (tmp_path / "team.html").read_text()
+    assert not (tmp_path / "perf.csv").exists(), "it is gpuval_mad_output"
+
+
 def test_rows_are_kept_over_runs_and_a_report_again_adds_none(tmp_path):
     first, second = run(tmp_path, "one", "10"), run(tmp_path, "two", "12")
     for report in (first, second, second, first):
@@ -208,6 +231,37 @@ def test_another_perf_csv_is_moved_away(tmp_path):
     written(run(tmp_path, "one", "10"), tmp_path)
     assert (tmp_path / "perf.csv.unreadable").read_text() == "speed\n1\n"
     assert len(shown((tmp_path / "perf.csv").read_text())) == 1
+
+
+def test_a_model_of_several_nodes_has_the_rows_of_its_first_node(tmp_path):
+    report = run(tmp_path, "one", "10", ("success", "success", "success"))
+    folder = RunFolder(tmp_path / "one")
+    model = {**MODEL, "nnodes": "2", "launcher": "torchrun"}
+    plan = {**PLAN, "stages": [{**STAGE, "environment": {perf.VARIABLE: json.dumps(model)}}]}
+    folder.plan_file("node-0").write_text(json.dumps({"stages": []}))
+    place = RunFolder(folder.path / "gangs/all")
+    (place.state / "plans").mkdir(parents=True)
+    place.run_file.write_text("{}")
+    place.plan_file("node-0").write_text(json.dumps(plan))
+    names = ["node-1", "node-0", "node-2"]
+    for name in names:
+        log, record = (place.evidence_file(name, STAGE["name"], kind) for kind in ("logs", "records"))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"performance: {name[-1]}0 tokens/s\n")
+        record.write_text(json.dumps({"environment": {"gang": {"leader": "node-1", "node": name}}}))
+    document = {
+        "schema": "gpuval.gangs/1", "formed_at": AT, "ended_at": AT, "alone": [], "searches": {}, "findings": {},
+        "gangs": {"all": [{"node": name, "address": "a", "slots": 8, "vendor": "amd"} for name in names]},
+        "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": names}, "ended_at": AT}], "left_out": {},
+    }  # fmt: skip
+    (folder.path / "gangs/gangs.json").write_text(json.dumps(document))
+    made = written(report, tmp_path)
+    assert shown(made["perf.csv"]) == [("node-1", "10", "", "SUCCESS")]
+    (row,) = perf.read(made["perf.csv"], what="perf.csv")
+    assert (row["n_gpus"], row["nnodes"], row["gpus_per_node"], row["launcher"]) == ("16", "2", "8", "torchrun")
+    for name in names:
+        place.evidence_file(name, STAGE["name"]).unlink()
+    assert len(shown(written(report, tmp_path)["perf.csv"])) == 1, "without a record it is one row, too"
 
 
 def test_a_run_without_models_has_neither(tmp_path):

@@ -126,6 +126,7 @@ MALFORMED = {
         {"models.json": [model(url="--upload-pack=x")]},
         "model tiny_train: url: '--upload-pack=x' is no address",
     ),
+    "an address without a host": ({"models.json": [model(url="https://[x/y")]}, "url: 'https://[x/y' is no address"),
     "an address of a helper": ({"models.json": [model(url="ext::sh -c id")]}, "model tiny_train: url"),
     "a token in an address": (
         {"models.json": [model(url=f"https://me:{SECRET}@host/x")]},

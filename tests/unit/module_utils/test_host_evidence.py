@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import host_evidence
 from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, gather, pack, shown_container
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 PLANTED = "planted+5ecret/of-the-run"
 
@@ -166,6 +167,21 @@ esac""",
     assert files["containers/docker-cccccccccccc.log"] == b"out of memory\nerr\n"
     assert json.loads(files["containers/docker-cccccccccccc.json"])["Id"] == "c" * 64
     assert host_evidence.LABEL_RUN == "gpuval.run"
+
+
+def test_what_the_engine_keeps_of_a_job_stays_since_only_the_stages_log_is_without_its_secrets(tool, run):
+    tool(
+        "docker",
+        f"""case "$*" in
+ps*) echo {"c" * 64};;
+inspect*) echo '[{{"Path": "python3", "Args": ["-m", "{host_evidence.JOB}"]}}]';;
+logs*) echo "secret";;
+esac""",
+    )
+    data, notes = gather(run, seconds=60)
+    assert "containers/docker-cccccccccccc.log" not in unpacked(data)
+    assert "see run/logs" in notes["containers/docker-cccccccccccc.log"]
+    assert host_evidence.JOB == plans.JOB
 
 
 def test_what_is_no_file_is_not_waited_for(run):

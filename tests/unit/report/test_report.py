@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     write_file,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import decisive, reasons, summary_lines
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -80,6 +81,47 @@ def test_equal_failures_are_one_section_of_the_text_and_one_card_of_the_page():
     assert page.count('<details class="bad') == 1
     assert [page.count(f'data-node="{name}"') for name in ("node-1", "node-2", "good")] == [1, 1, 0]
     assert "NODE: No route to host" in page
+
+
+def test_the_action_of_a_node_is_in_every_form_of_its_verdict():
+    run = make_run(["good", "slow", "gone"], gpu_count=8)
+    evidence = healthy(run)
+    evidence.records["slow"]["training"]["metrics"] = [
+        {**one, "value": 1.0} if one["scope"] == "gpu:3" else one for one in training_metrics()
+    ]
+    del evidence.records["gone"]
+    evidence.launches["gone"] = {"state": "unreachable", "message": "No route to host"}
+    report = judge(run, evidence, earlier={("no_route", "name gone"): {"run-0"}})
+    slow = "retest gpu:3, serial 165493, 0000:93:00.0 (tflops)"
+    gone = "replace_node (no_route, also found in run-0)"
+    line = "Actions: replace_node gone; retest slow (gpu:3, serial 165493, 0000:93:00.0)"
+    assert f"- {line}" in final_block(report).splitlines()
+    text, page = markdown_report(report).replace("\\", ""), html_report(report)
+    for action in (slow, gone):
+        assert f"- **action** {action}" in text
+        assert f'<p class="action"><b>Action</b> {action}</p>' in page
+    properties = {
+        (suite.get("name"), one.get("name")): one.get("value")
+        for suite in ET.fromstring(junit_xml(report))
+        for one in suite.iterfind("properties/property")
+    }
+    assert properties == {
+        ("slow", "action"): "retest",
+        ("slow", "action_text"): slow,
+        ("gone", "action"): "replace_node",
+        ("gone", "action_text"): gone,
+    }
+    names = {node["name"]: node_facts(report, node)["action"] for node in report["nodes"]}
+    assert names == {"good": None, "slow": "retest", "gone": "replace_node"}
+
+
+def test_a_report_of_before_actions_is_written_all_the_same(mixed):
+    for node in mixed["nodes"]:
+        node.pop("action", None)
+    mixed["summary"] = summary_lines(mixed)
+    schemas.validate("report", mixed, what="report")
+    for text in (markdown_report(mixed), html_report(mixed), junit_xml(mixed), "\n".join(summary_lines(mixed))):
+        assert "action_text" not in text and "**action**" not in text and "Actions:" not in text
 
 
 def test_parts_with_one_reason_and_remedies_of_one_node_are_said_once():
@@ -163,7 +205,8 @@ def test_console_block_of_a_pass_says_what_was_measured():
 
 def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
-    assert set(paths) == {"report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
+    forms = {"report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom", "perf.csv", "failed_nodes.txt"}
+    assert set(paths) == {"report.json", *forms}
     assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
     assert report_file.unpacked(report_file.read(paths["report.json"])) == mixed
     assert paths["failed_nodes.txt"].read_text() == "crashed\ngone\nslow\n"
@@ -284,6 +327,7 @@ def test_markdown_is_good_to_read_as_it_stands(text, written):
 
 @given(st.text())
 @example("<script>alert(1)</script> | `x` [a](http://b) ![i](x) @all www.evil.example")
+@example("__0__ ___a___ _b_")
 @example("\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\")
 def test_any_text_is_defused(text):
     cell = escape.markdown(text)

@@ -72,6 +72,21 @@ def test_an_end_that_the_engine_confirms_counts(engine, node):
     assert not (engine / "there").exists()
 
 
+def test_an_engine_is_given_no_secret(engine, node):
+    """The stage's file has it; what the engine is asked, and shows of a container, has not."""
+    node.put_plan(stage("a", image="i:1", secrets=["HF_TOKEN"]), runtime="docker")
+    file = node.files.secrets("a")
+    file.parent.mkdir()
+    file.write_text(json.dumps({"HF_TOKEN": "hf_abcdefgh"}))
+    (engine / "state").write_text(json.dumps(OVER))
+    (engine / "result").unlink()
+    (engine / "result").symlink_to(node.files.work("a") / "secrets.json")
+    assert carried_out(node) == 1, "its result is the file of secrets, which says no state"
+    assert "result file: state is none of" in node.record("a")["message"]
+    assert "hf_abcdefgh" not in (engine / "asked").read_text() + node.log("a") + json.dumps(node.record("a"))
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("state", [UNDER_WAY, {**OVER, "Status": "paused"}, None])
 def test_a_client_that_leaves_its_container_is_never_success(engine, node, state):
     """It left with 0, and the stage even reported success: the work may still go on, or nobody knows."""

@@ -19,12 +19,13 @@ from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.environment import Places, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Accelerator
 from gpuval_runner.publish import Publisher
 from gpuval_runner.record import Record
 from gpuval_runner.text import one_line
 
-from tests.kit.runner import PACKAGES, plan, stage
+from tests.kit.runner import PACKAGES, SUCCEED, plan, stage
 
 
 def test_one_lock_one_holder(tmp_path):
@@ -362,24 +363,51 @@ class Sent(Publisher):
 )
 def test_a_log_that_changes_is_sent_now_and_then(node, monkeypatch, script, least, most):
     monkeypatch.setattr(stages, "LOG_UPLOAD_SECONDS", 0.3)
-    node.put_plan(stage("a", script, timeout_seconds=1.5))
+    finished, publisher = run_stage(node, stage("a", script, timeout_seconds=1.5))
+    assert finished.state == "timeout"
+    assert least <= publisher.logs <= most
+    assert publisher.states.count("running") >= 4
+    assert publisher.states[-1] == "timeout"
+
+
+REFUSAL = """printf '{"state":"failure","message":"wrong result"}' > "$GPUVAL_RESULT_FILE"; exit 1"""
+SIGNALLED = Stop("interrupted", "the runner received SIGTERM")
+GAVE_WAY = Stop("cancelled", "gave way: others use this node's accelerators")
+
+
+@pytest.mark.parametrize(
+    ("script", "of_failures", "of_all", "state"),
+    [
+        ("kill -TERM $$", SIGNALLED, None, "running"),
+        ("exit 1", SIGNALLED, None, "running"),  # a launcher that handles the signal
+        (REFUSAL, SIGNALLED, None, "failure"),
+        (SUCCEED, SIGNALLED, None, "success"),
+        ("kill -TERM $$", None, None, "crash"),
+        ("exit 1", GAVE_WAY, GAVE_WAY, "cancelled"),
+        (SUCCEED, GAVE_WAY, GAVE_WAY, "cancelled"),
+    ],
+)
+def test_an_end_that_something_else_explains_is_no_failure(node, script, of_failures, of_all, state):
+    finished, _ = run_stage(node, stage("a", script), disturbed=lambda failed: of_failures if failed else of_all)
+    assert finished.state == state
+
+
+def run_stage(node, declared, **hooks):
+    """One stage without its runner: its record and what was sent."""
+    node.put_plan(declared)
     parsed = plans.load(node.files.plan)
     node.files.make()
     publisher = Sent(node.files, parsed, None)
     work = node.files.work("a")
-    places = Places(work, work / "tmp", node.base / "models", work, work, work)
     context = stages.StageContext(
         parsed,
         node.files,
         publisher,
         Accelerator("cpu", 0),
-        places,
+        Places(work, work / "tmp", node.base / "models", work, work, work),
         halt=lambda: None,
         containers=Containers(parsed),
         adopts=False,
+        **hooks,
     )
-    finished = stages.StageRun(parsed.stages[0], Record.pending(parsed, parsed.stages[0]), context).run()
-    assert finished.state == "timeout"
-    assert least <= publisher.logs <= most
-    assert publisher.states.count("running") >= 4
-    assert publisher.states[-1] == "timeout"
+    return stages.StageRun(parsed.stages[0], Record.pending(parsed, parsed.stages[0]), context).run(), publisher

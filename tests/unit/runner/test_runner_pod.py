@@ -13,11 +13,10 @@ def pod(node, tmp_path):
     """Run the entry point of one container; returns exit code, output and the termination message."""
     termination = tmp_path / "termination"
 
-    def pod(name, *options, **more):
+    def pod(name, *options, variables=None, **more):
         termination.unlink(missing_ok=True)
-        done = node.call(
-            "pod", "--stage", name, *options, environment={"GPUVAL_TERMINATION_LOG": str(termination)}, **more
-        )
+        environment = {"GPUVAL_TERMINATION_LOG": str(termination), **(variables or {})}
+        done = node.call("pod", "--stage", name, *options, environment=environment, **more)
         return done, json.loads(termination.read_text()) if termination.exists() else None
 
     return pod
@@ -181,3 +180,11 @@ def test_a_second_attempt_in_a_new_pod_knows_the_first(node, pod):
     assert [kept["state"] for kept in record["attempts"]] == ["crash"]
     assert pod("c", "--last")[0].returncode == 0, "what it needs succeeded in the first pod"
     assert node.record("b")["attempt"] == 1
+
+
+def test_a_secret_of_the_container_is_hidden_in_its_output(node, pod):
+    node.put_plan(stage("a", "cat secrets.json", secrets=["HF_TOKEN"]), runtime="pod")
+    done, message = pod("a", variables={"HF_TOKEN": "hf_abcdefgh"})
+    assert '{"HF_TOKEN": "***"}' in done.stdout
+    assert "hf_abcdefgh" not in done.stdout + done.stderr + json.dumps(message)
+    assert not list(node.files.root.rglob("secrets.json"))

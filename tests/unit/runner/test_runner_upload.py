@@ -28,7 +28,7 @@ def test_what_is_put_arrives_with_its_type_and_is_remembered(uploader, node, sto
     log.write_bytes(b"text\n")
     uploader.put("records/a", b"{}")
     uploader.put("logs/a", log)
-    assert uploader.flush(5, 5) == []
+    assert uploader.flush(30, 30) == []
     assert store.objects == {"records/a": b"{}", "logs/a": b"text\n"}
     assert store.types == {"records/a": "application/json", "logs/a": "text/plain; charset=utf-8"}
     assert read_ledger(node.files.uploaded) == {"records/a": digest(b"{}"), "logs/a": digest(b"text\n")}
@@ -36,10 +36,11 @@ def test_what_is_put_arrives_with_its_type_and_is_remembered(uploader, node, sto
 
 
 def test_only_the_latest_version_waits(uploader, store):
-    store.delay = 0.2
+    store.held = "records/"
     for number in range(50):
         uploader.put("records/a", b"%d" % number)
-    assert uploader.flush(5, 5) == []
+    store.released.set()
+    assert uploader.flush(30, 30) == []
     assert store.objects["records/a"] == b"49"
     assert len(store.history) <= 3
 
@@ -51,7 +52,7 @@ def test_a_failing_store_is_tried_again(uploader, store, answer):
     until(lambda: uploader.reachable is False)
     assert str(answer) in uploader.problems()[0]
     store.answer = 200
-    assert uploader.flush(5, 5) == []
+    assert uploader.flush(30, 30) == []
     assert store.objects["records/a"] == b"1"
     assert uploader.problems() == []
 
@@ -65,7 +66,7 @@ def test_a_store_that_is_away_is_waited_for(uploader, store):
     until(uploader.problems)
     assert "Connection refused" in uploader.problems()[0]
     store.open()
-    assert uploader.flush(10, 10) == []
+    assert uploader.flush(30, 30) == []
     assert store.objects["records/a"] == b"99"
 
 
@@ -73,10 +74,11 @@ def test_a_refused_url_is_noted_and_left_alone(uploader, store):
     store.answer = 403
     uploader.put("records/a", b"1")
     until(uploader.problems)
+    begun = time.monotonic()
     for number in range(10):
         uploader.put("records/a", b"%d" % number)
         time.sleep(0.03)
-    assert len(store.requests) == 1
+    assert len(store.requests) <= 1 + (time.monotonic() - begun) / FAST.refused
     assert "403" in uploader.problems()[0]
     store.answer = 200
     until(lambda: store.objects.get("records/a") == b"9", what="another try after a while")
@@ -90,7 +92,7 @@ def test_new_urls_are_resumed(node, store):
     until(uploader.problems)
     store.answer = 200
     node.put_store(f"{store.url}/new", ["a"])
-    until(lambda: store.objects.get("new/records/a") == b"1", 3)
+    until(lambda: store.objects.get("new/records/a") == b"1")
     uploader.close()
 
 
@@ -113,16 +115,15 @@ def test_expired_urls_are_not_used(node, store):
 
 
 def test_a_large_log_does_not_hold_up_records(uploader, store, tmp_path):
-    store.delay = 3.0
+    store.held = "logs/"
     log = tmp_path / "log"
     log.write_bytes(b"x" * 1000)
     uploader.put("logs/a", log)
     until(lambda: store.requests)
-    store.delay = 0.0
-    begun = time.monotonic()
     uploader.put("records/a", b"1")
     until(lambda: "records/a" in store.objects)
-    assert time.monotonic() - begun < 2.5
+    assert "logs/a" not in store.objects
+    store.released.set()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_closed_it_has_no_threads_left(node, store):
     node.put_store(store.url, ["a"])
     uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=FAST)
     uploader.put("records/a", b"{}")
-    assert uploader.flush(5, 5) == []
+    assert uploader.flush(30, 30) == []
     own = {thread for thread in sending() if thread.name == "upload"}
     assert own
     uploader.close()

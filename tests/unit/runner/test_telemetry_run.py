@@ -106,7 +106,7 @@ def test_a_cpu_stage_has_the_hosts_figures_and_its_own(node):
     process = node.begin("run")
     wait_for_samples(node, 2)
     node.release()
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
     record = node.record("work")
     assert record["message"] == "m"  # nothing outlived it, nothing was stopped
     found = metrics(record)
@@ -129,7 +129,7 @@ def test_a_gpu_stage_has_all_figures_and_curves(node, gpus):
     process = node.begin("run", environment=gpus[0])
     wait_for_samples(node, 5)
     node.release()
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
     record = node.record("work")
     assert record["message"] == "done"
     for index in range(7):

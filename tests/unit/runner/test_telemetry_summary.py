@@ -133,6 +133,16 @@ def test_a_log_that_cannot_be_read_gives_no_zeros():
     assert summary.environment()["telemetry"]["absent"]["kernel_log"] == "not permitted"
 
 
+def test_errors_of_main_memory_are_counted_or_absent_with_their_reason():
+    rises = {"ecc_corrected_count": 3, "ecc_uncorrected_count": 0}
+    node = figures(told({**END, "memory_errors": rises}), "node")
+    assert (node["memory_ecc_corrected_new_count"], node["memory_ecc_uncorrected_new_count"]) == (3, 0)
+    reason = {"ecc_uncorrected_count": "no EDAC driver"}
+    summary = told({**END, "memory_errors": {}, "host_absent": reason})
+    assert "memory_ecc_uncorrected_new_count" not in figures(summary, "node")
+    assert summary.environment()["telemetry"]["absent"] == {"memory_ecc_uncorrected_new_count": "no EDAC driver"}
+
+
 def test_a_flood_of_events_stays_bounded():
     summary = told(
         *(

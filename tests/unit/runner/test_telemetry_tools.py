@@ -254,6 +254,20 @@ def test_the_host(tmp_path):
         "cpu_temperature_celsius": 61.5,
     }
     assert machine.oom_kills() == 7
+    assert machine.memory_errors() == {} and "no EDAC driver" in machine.absent["ecc_uncorrected_count"]
+
+
+def test_errors_of_main_memory_are_those_of_the_stage(tmp_path):
+    controllers = [tmp_path / f"sys/devices/system/edac/mc/mc{number}" for number in range(2)]
+    for controller in controllers:
+        put(controller, ce_count=5, ue_count=1)
+    machine = host.Host(str(tmp_path))
+    assert machine.memory_errors() == {"ecc_corrected_count": 0, "ecc_uncorrected_count": 0}
+    put(controllers[1], ce_count=8, ue_count=2)
+    assert machine.memory_errors() == {"ecc_corrected_count": 3, "ecc_uncorrected_count": 1}
+    put(controllers[1], ce_count=0, ue_count=0)  # its driver was loaded again
+    assert machine.memory_errors() == {"ecc_corrected_count": 0, "ecc_uncorrected_count": 0}
+    assert "ecc_corrected_count" not in machine.absent
 
 
 def test_a_host_without_anything_gives_nothing(tmp_path):

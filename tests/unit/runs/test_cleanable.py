@@ -1,5 +1,8 @@
 """Which runs a clean is about: those of its inventory and namespace that may have left something, and no other's."""
 
+import os
+import time
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
@@ -47,6 +50,21 @@ def test_a_clean_does_not_grow_with_history(results):
     assert len(clean(results).result["run_ids"]) == 1, "the latest run stands for all that is clean"
     ended(results, "r27")
     assert clean(results).result["run_ids"] == ["r27"]
+
+
+def test_the_folders_of_mad_models_go_with_their_run_and_those_that_are_being_written_stay(results):
+    place = results.parent / "state/mad"
+    for name, age in (("old", 3600), ("new", -3600)):
+        (place / name / "repository").mkdir(parents=True)
+        os.utime(place / name, (time.time() - age,) * 2)
+    started(results, "other", "b")
+    ended(results, "r1")
+    assert "other" in clean(results).result["active"]
+    assert {one.name for one in place.iterdir()} == {"old", "new"}, "another run may build from them"
+    assert clean(results, "b", check_mode=True).result["run_ids"] == ["other"]
+    assert {one.name for one in place.iterdir()} == {"old", "new"}
+    assert clean(results, "b").result["changed"]
+    assert {one.name for one in place.iterdir()} == {"new"}
 
 
 def test_what_was_not_cleaned_whole_is_asked_for_again(results):

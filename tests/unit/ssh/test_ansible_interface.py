@@ -3,12 +3,19 @@
 import inspect
 import sys
 
+import pytest
+from ansible._internal._datatag._tags import TrustedAsTemplate
+from ansible._internal._templating._jinja_bits import AnsibleEnvironment
+from ansible.errors import AnsibleError
 from ansible.executor.process import worker
 from ansible.executor.task_queue_manager import FinalQueue
+from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.task import Task
 from ansible.plugins.loader import action_loader
+from ansible.template import Templar
 from ansible.vars.manager import VariableManager
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks, templates
+from jinja2 import Environment
 
 
 def test_worker_processes_take_what_we_give_them():
@@ -43,3 +50,24 @@ def test_what_workers_need_is_imported_before_the_fork():
     assert action_loader.get("gpuval.fleet.launch_plan", class_only=True) is module.ActionModule
     for kind in ("filter", "test"):
         assert any(name.startswith(f"ansible.plugins.{kind}.core_") for name in sys.modules)
+
+
+def test_a_template_is_compiled_once_and_workers_find_it_compiled(monkeypatch):
+    compiled = []
+    generate = AnsibleEnvironment._generate
+    monkeypatch.setattr(
+        AnsibleEnvironment, "_generate", lambda *words, **more: compiled.append(1) or generate(*words, **more)
+    )
+    monkeypatch.setattr(AnsibleEnvironment, "compile", Environment.compile)
+    templates.compile_once()
+    templates.compile_once()  # a run has several groups of tasks
+    text = TrustedAsTemplate().tag("{{ number | int + 1 }} \\ {{ '\\\\1' }}")
+    plain = Templar(loader=DataLoader(), variables={"number": 1})
+    assert plain.template(text) == Templar(loader=DataLoader(), variables={"number": 1}).template(text)
+    assert Templar(loader=DataLoader(), variables={"number": "4"}).template(text).startswith("5 ")
+    assert len(compiled) == 1
+    unescaped = plain.template(text, escape_backslashes=False)
+    assert len(compiled) == 2
+    assert unescaped != plain.template(text)
+    with pytest.raises(AnsibleError, match="missing"):
+        plain.template(TrustedAsTemplate().tag("{{ missing }}"))

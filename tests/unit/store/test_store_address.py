@@ -5,7 +5,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreErr
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import (
     bracketed,
     canonical,
-    in_clear,
     listening_addresses,
     own_addresses,
 )
@@ -71,24 +70,6 @@ def test_one_address_has_one_spelling():
 
 def test_the_loopback_is_an_own_address():
     assert "127.0.0.1" in own_addresses()
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "clear"),
-    [
-        ("http://10.0.0.5:9000", True),
-        ("HTTP://minio.store.svc:9000", True),
-        ("http://[2001:db8::1]:9000", True),
-        ("http://127.0.0.1.example.com", True),
-        ("http://127.0.0.1:9000", False),
-        ("http://[::1]:9000", False),
-        ("http://localhost:9000", False),
-        ("https://10.0.0.5:9000", False),
-        ("", False),
-    ],
-)
-def test_an_endpoint_without_tls_beyond_this_machine(endpoint, clear):
-    assert in_clear(endpoint) is clear
 
 
 @pytest.mark.parametrize(("endpoint", "warned"), [("http://10.0.0.5:9000", True), ("https://10.0.0.5:9000", False)])

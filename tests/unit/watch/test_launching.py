@@ -10,6 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -130,3 +131,54 @@ def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages,
     wanted = {"names": ["deepspeed"], "environment": environment} if needed else {}
     assert launching.packages(expected, workloads, runtime) == wanted
     assert launching.packages({"stages": stages}, workloads, runtime) == {}
+
+
+def gang_job(tmp_path, launcher):
+    path = tmp_path / "mine.yml"
+    path.write_text(
+        "schema: gpuval.job/1\nname: mine\nnodes: gang\nimage: training\nsteps:\n"
+        f"  - {{name: one, run: [a], launcher: {launcher}}}\n  - {{name: two, run: [b]}}\n"
+    )
+    images = {"training": {"reference": "training:1"}}
+    return [stages.workloads([path], skip, images=images, together=True)["mine"] for skip in (["one"], [])]
+
+
+@pytest.mark.parametrize(("launcher", "names"), [("deepspeed", ["deepspeed"]), ("torchrun", ["torch"]), ("none", [])])
+def test_the_launchers_of_a_job_need_their_packages(tmp_path, launcher, names):
+    skipped, job = gang_job(tmp_path, launcher)
+    expected = {"stages": ["facts"], "gang_stages": ["mine"]}
+    assert launching.packages(expected, {"mine": job}, "host").get("names", []) == names
+    assert launching.packages(expected, {"mine": job}, "host").get("environment", {}) == {}
+    assert launching.packages(expected, {"mine": skipped}, "host") == {}
+    assert launching.packages(expected, {"mine": job}, "docker") == {}
+
+
+@pytest.mark.parametrize(
+    ("gang", "asked"),
+    [
+        ({"image": "training:1"}, "diagnostics"),
+        ({"image": "training:1", "container": {"volumes": ["/opt/deepspeed"]}}, None),
+        ({"image": "training:1", "environment": {"PYTHONPATH": "/opt"}}, None),
+        ({"image": "loading:1"}, "loading"),
+        ({"image": "other:1"}, None),
+        ({"image": None}, None),  # the launch looks on the host
+    ],
+)
+def test_the_first_stage_in_the_image_of_a_multi_node_stage_looks_for_its_packages(gang, asked):
+    program = ["{python}", "-m"]
+    workloads = {
+        "facts": {"command": ["{runner}", "facts"]},
+        "mine": {"command": [*program, "gpuval_workloads.job"], "image": "training:1"},  # a job reports nothing
+        "diagnostics": {"command": [*program, "gpuval_workloads.diagnostics"], "image": "training:1", "container": {}},
+        "training": {"command": [*program, "gpuval_workloads.training"], "image": "training:1"},
+        "loading": {"command": [*program, "gpuval_workloads.loading"], "image": "loading:1", "environment": {"A": 1}},
+        "deepspeed": {"command": TRAINING, **gang},
+    }
+    own = ["facts", "mine", "diagnostics", "training", "loading"]
+    found = launching.with_needed_packages({"stages": own, "gang_stages": ["deepspeed"]}, workloads)
+    changed = {name for name in workloads if found[name] != workloads[name]}
+    assert changed == ({asked} if asked else set())
+    if asked:
+        before = workloads[asked].get("environment", {})
+        assert found[asked]["environment"] == {**before, "GPUVAL_NEEDED_PACKAGES": "deepspeed"}
+    assert launching.with_needed_packages({"stages": own}, workloads) == workloads

@@ -33,6 +33,13 @@ def test_nonfinite_becomes_null_everywhere(result_file, value):
     assert written["environment"] == {"nested": [{"x": None}], "ok": 1.5}
 
 
+@pytest.mark.parametrize(("needed", "missing"), [("", None), ("json", None), ("json gpuval_absent", "gpuval_absent")])
+def test_packages_of_later_stages_that_are_missing_are_reported(result_file, monkeypatch, needed, missing):
+    monkeypatch.setenv("GPUVAL_NEEDED_PACKAGES", needed)
+    assert run_workload(lambda result: None) == EXIT_SUCCESS
+    assert json.loads(result_file.read_text())["environment"].get("missing_packages") == missing
+
+
 def test_a_later_figure_replaces_an_earlier_one_of_the_same_scope():
     result = Result()
     for value, scope in ((1, "node"), (2, "gpu:0"), (3, "node")):

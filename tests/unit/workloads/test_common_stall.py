@@ -323,6 +323,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, rank):
     assert not any(is_alive(pid) for pid in ranks)
 
 
+@pytest.mark.slow  # the judgement: test_work_is_left_alone, test_a_slow_compilation_moves
 def test_a_rank_that_works_while_others_wait_is_left_alone(tmp_path):
     pytest.importorskip("torch")
     # On a busy machine a heartbeat may be seconds late, which is silence: the limit is far above that.

@@ -186,7 +186,7 @@ def test_a_rank_that_stands_still_while_others_wait_is_named(parties):
     made[2].is_still = True
     time.sleep(1.2)
     made[0].is_still = made[1].is_still = True  # they wait for it
-    until(lambda: all(party.stops for party in made), 15)
+    until(lambda: all(party.stops for party in made))
     assert {party.stops[0].node for party in made} == {"node-3"}
     assert "rank 2" in made[0].stops[0].message and "no progress" in made[0].stops[0].message
 
@@ -328,7 +328,7 @@ def test_ranks_that_never_begin_are_named(parties):
     made = [parties(index) for index in (2, 1, 0)][::-1]
     made[2].line._beats = dict
     at_once(*(party.line.join for party in made))
-    until(lambda: all(party.stops for party in made), 15)
+    until(lambda: all(party.stops for party in made))
     assert {party.stops[0].node for party in made} == {"node-3"}
     assert "node-3 (127.0.0.3): ranks have not begun there, 2 s after" in made[1].stops[0].message
 

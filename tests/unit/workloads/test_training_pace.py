@@ -116,7 +116,7 @@ def slowed(pid, share=0.9, period=0.3):
         thread.join()
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
     workload = TorchWorkload(tmp_path, MODULE, "--seconds", "5", "--processes", "2")
     workload.wait_for_line("step ")

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, function: Any, description: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=description, description=description)
         sub.set_defaults(command=function)
-        if name != "facts":
+        if name not in ("facts", "endpoints"):
             sub.add_argument("--dir", required=True, type=_directory, help="node directory: BASE/RUN_ID/NODE")
         return sub
 
@@ -77,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
     sub.add_argument("--accelerator", default="", help="auto, cpu, nvidia, amd or gaudi (default: $GPUVAL_ACCELERATOR)")
+    sub = command("endpoints", _endpoints, "measure the way to named services; the result goes to GPUVAL_RESULT_FILE")
+    sub.add_argument("--endpoints", required=True, type=json.loads, help="list of endpoints, as JSON")
+    sub.add_argument("--seconds", type=float, default=10, help="for each endpoint (default: %(default)s)")
     return parser
 
 
@@ -163,3 +166,9 @@ def _facts(options: argparse.Namespace) -> int:
     from gpuval_runner.facts import facts
 
     return facts(options.root, options.accelerator or os.environ.get("GPUVAL_ACCELERATOR", "auto"))
+
+
+def _endpoints(options: argparse.Namespace) -> int:
+    from gpuval_runner.endpoints import endpoints
+
+    return endpoints(options.endpoints, options.seconds)

@@ -109,7 +109,7 @@ def belonging(
     They carry the marker, or are in the stage's session, or are children of `parent` (a runner that adopts orphans), or
     descend from such or share a session with them. The process that asks, its ancestors and `LASTING` never belong.
     """
-    spared = _ancestors(processes, os.getpid() if own_pid is None else own_pid) | LASTING
+    spared = ancestors(processes, os.getpid() if own_pid is None else own_pid) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
     def carries(process: Process) -> bool:
@@ -197,7 +197,8 @@ def _same(process: Process) -> bool:
     return present is not None and present.start_ticks == process.start_ticks
 
 
-def _ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
+def ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
+    """Return a process, its parent and so on."""
     found = {1}
     while pid in processes and pid not in found:
         found.add(pid)

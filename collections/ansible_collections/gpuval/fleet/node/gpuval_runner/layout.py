@@ -52,6 +52,10 @@ class NodeDirectory:
     def series(self, stage: str) -> Path:
         return self.result(f"series/{stage}")
 
+    def secrets(self, stage: str) -> Path:
+        """Return the file with the secrets of a stage that has not ended."""
+        return self.root / "secrets" / f"{stage}.json"
+
     def work(self, stage: str) -> Path:
         return self.root / "work" / stage
 

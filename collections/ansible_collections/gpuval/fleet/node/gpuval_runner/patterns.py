@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
@@ -107,13 +107,23 @@ class LineReader(Protocol):
 class PatternReader:
     """Feeds on output and keeps the last value of every metric. Memory is bounded whatever comes in."""
 
-    def __init__(self, patterns: Iterable[OutputPattern], stage: str, logs: Sequence[LineReader] = ()) -> None:
-        """`logs` read the same lines; of two metrics of a name, the one of a pattern counts."""
+    def __init__(
+        self,
+        patterns: Iterable[OutputPattern],
+        stage: str,
+        logs: Sequence[LineReader] = (),
+        hide: Callable[[str], str] = lambda text: text,
+    ) -> None:
+        """`logs` read the same lines; of two metrics of a name, the one of a pattern counts. `hide` replaces secrets,
+        of which no name and no unit has a part."""
         self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
         self._stage = stage
         self._logs = logs
+        self._hide = hide
         self._rest = b""
         self._found: dict[str, Metric] = {}
+        #: Whether metrics were left out.
+        self.is_cut = False
 
     def feed(self, data: bytes) -> None:
         """Read the next piece of output."""
@@ -146,9 +156,11 @@ class PatternReader:
         text = _ESCAPE.sub("", line[:MAX_LINE].decode("utf-8", "replace"))
         for pattern, expression in self._patterns:
             match = expression.search(text)
-            metric = match and _metric(match, pattern, self._stage)
+            metric = match and _metric(match, pattern, self._stage, self._hide)
             if metric and (metric["name"] in self._found or len(self._found) < MAX_NAMES):
                 self._found[metric["name"]] = metric
+            elif metric:
+                self.is_cut = True
         for log in self._logs:
             log.take(text, complete)
 
@@ -171,11 +183,11 @@ def base_unit(unit: str) -> Optional[Unit]:
     return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
 
 
-def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optional[Metric]:
+def _metric(match: re.Match[str], pattern: OutputPattern, stage: str, hide: Callable[[str], str]) -> Optional[Metric]:
     value = _value(match)
     if value is None:
         return None
-    groups = match.groupdict()
+    groups = {name: _shown(match, name, hide) for name in match.groupdict() if name != "value"}
     written = (groups.get("unit") or pattern.unit or "").strip().rstrip(".,;:)") + (groups.get("per") or "")
     name = _name(groups.get("name") or pattern.name or f"{stage}_performance")
     base = base_unit(written)
@@ -189,6 +201,12 @@ def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optiona
         "unit": base.unit if base else written[:32],
         "scope": "node",
     }
+
+
+def _shown(match: re.Match[str], group: str, hide: Callable[[str], str]) -> str:
+    """Return what a group has; empty where a part of it is hidden in the line."""
+    text, (start, end), line = match[group] or "", match.span(group), match.string
+    return text if not text or hide(line) == hide(line[:start]) + text + hide(line[end:]) else ""
 
 
 def _value(match: re.Match[str]) -> Optional[float]:

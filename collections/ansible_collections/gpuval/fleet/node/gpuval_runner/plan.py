@@ -51,6 +51,7 @@ _IMAGE_ID = Limits(f"sha256:{_SHA256.pattern}", "the id of an image")
 _ULIMIT = Limits(r"-?\d+(:-?\d+)?", "soft:hard in whole numbers (-1: unlimited)")
 _VOLUME = Limits("[^:]+:/[^:]*(:[^:]*)?", "host:inside or host:inside:ro")
 _DATASET = Limits("[a-z][a-z0-9_]{0,22}", "the name of a dataset")
+_VARIABLE = Limits("[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of a variable")
 _ANY, _POSITIVE = Limits(), Limits(least=1e-6)
 
 
@@ -161,6 +162,8 @@ class Stage:
     #: Programs whose logs are read.
     output: tuple[OutputReader, ...] = ()
     datasets: Annotated[tuple[str, ...], _DATASET] = ()
+    #: Variables of the job whose values are in no plan.
+    secrets: Annotated[tuple[str, ...], _VARIABLE] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,8 @@ class Plan:
     telemetry_seconds: float = 0.0
     #: The gang that the node is part of, as JSON; empty for none.
     gang: str = ""
+    #: Whether it ends when other work begins on the accelerators.
+    gives_way: bool = False
 
     def stage(self, name: str) -> Stage:
         """Return a stage by name. Raises ``PlanError``."""

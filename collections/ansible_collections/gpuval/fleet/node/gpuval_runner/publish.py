@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Callable, Optional, TextIO
 
@@ -33,7 +34,10 @@ class Publisher:
         self.write_problem = ""
 
     def record(self, record: Record) -> bytes:
-        """Write and send a record; returns its text."""
+        """Write and send a record; returns its text. With the end of a stage its secrets go."""
+        if record.finished_at:
+            with contextlib.suppress(OSError):
+                self._directory.secrets(record.stage).unlink()
         message = record.message
         data = record.encode()
         if not self._write(f"records/{record.stage}", data):

@@ -48,21 +48,24 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-def read(path: Path) -> Optional[Result]:
-    """Read a result file; None when there is none. One that is no result counts as ``running``, with a problem."""
+def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[Result]:
+    """Read a result file, secrets in its texts hidden; None when there is none. One that is no result counts as
+    ``running``, with a problem."""
     try:
         data = read_bounded(path, MAX_RESULT_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         return Result(problems=[f"result file refused: {error.strerror or 'larger than 4 MiB'}"])
-    return parse(data)
+    return parse(data, hide)
 
 
-def parse(data: bytes) -> Result:
+def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -> Result:
     """Return the valid parts of a result file. Never raises for what it holds."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
+        if isinstance(document, dict):
+            document = {key: _hidden(key, value, hide) for key, value in document.items()}
     except (ValueError, RecursionError) as error:
         return Result(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
     if not isinstance(document, dict):
@@ -83,6 +86,18 @@ def parse(data: bytes) -> Result:
         artifacts=_accepted(document, "artifacts", _artifact, MAX_ARTIFACTS, problems),
         problems=problems.lines,
     )
+
+
+def _hidden(key: str, value: Any, hide: Callable[[Any], Any]) -> Any:
+    """Hide secrets in one field of a result; words of the format stay, since a secret may be one."""
+    if key in ("state", "scope", "x_unit") and isinstance(value, str) and not value.startswith("link:"):
+        return value
+    if key in ("metrics", "series") and isinstance(value, list):
+        return [
+            {name: _hidden(name, of_item, hide) for name, of_item in item.items()} if isinstance(item, dict) else item
+            for item in value
+        ]
+    return hide(value)
 
 
 def number(value: Any) -> Optional[float]:

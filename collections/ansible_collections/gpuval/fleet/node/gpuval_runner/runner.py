@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, descendants, leftovers, machine, oom, record, scratch
+from gpuval_runner import clock, descendants, leftovers, machine, oom, other_work, record, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.boot import BOOT_ID_FILE, elapsed, instant
@@ -174,6 +174,7 @@ class Runner:
         self.records: dict[str, Record] = {}
         self._notes: dict[str, str] = {}
         self._containers = Containers(plan, self._container_used)
+        self._other_work = other_work.watch(plan)
 
     def run_plan(self) -> str:
         """Run all that is due; returns the outcome, ``running`` when a signal ended it before that."""
@@ -231,10 +232,21 @@ class Runner:
             return Stop("cancelled", f"not run: {self._containers.stays}")
         if cancelled(self.directory, self.plan):
             return Stop("cancelled", "cancelled on request")
+        if self._other_work.found:
+            return self._gave_way()
         if self._seconds_left() <= 0:
             limit = seconds(self.plan.deadline_seconds)
             return Stop("timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)")
         return None
+
+    def disturbed(self, failed: bool) -> Optional[Stop]:
+        """Return what may explain the end of a stage: other work on the accelerators, and of a failure a signal."""
+        if self.interrupt.signal:
+            return self.halt() if failed else None
+        return self._gave_way() if self._other_work.look() else None
+
+    def _gave_way(self) -> Stop:
+        return Stop("cancelled", f"gave way: {other_work.IN_THE_WAY} {self._other_work.found}")
 
     def _seconds_left(self) -> float:
         """Until the plan's deadline."""
@@ -281,6 +293,7 @@ class Runner:
                 run=self.directory.root,
             ),
             halt=self.halt,
+            disturbed=self.disturbed,
             containers=self._containers,
             started=self._started,
             tick=self.note_store,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, oom, result, scratch
+from gpuval_runner import clock, oom, redact, result, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.environment import Places, build, placeholders
+from gpuval_runner.errors import StoreError
 from gpuval_runner.files import read_bounded
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.outcome import Evidence, Stop, judge
-from gpuval_runner.patterns import PatternReader
+from gpuval_runner.patterns import MAX_NAMES, PatternReader
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 from gpuval_runner.program_log import ProgramLog
 from gpuval_runner.publish import Note, Publisher, note
@@ -30,6 +31,8 @@ from gpuval_runner.text import encodable, seconds
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
 INTERRUPTED = "interrupted"
+#: How much later than its stage the runner may see a signal that was sent to both.
+SIGNAL_SECONDS = 0.2
 CONTAINER_KILLED = 128 + 9
 #: In the working folder of a stage whose work is done and whose process stays: the exit code that it would have had.
 STAY_FILE = "stays"
@@ -44,6 +47,7 @@ class StageContext:
     `halt` reports cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
     so that a later runner resumes. `started` gets the pid of the stage's first process. `stays` is asked once, with
     its final record, whether a stage that is done may keep its process; `superseded`: whether a later plan waits.
+    `disturbed` reports what explains a stage's end, given whether it failed.
     """
 
     plan: Plan
@@ -60,14 +64,22 @@ class StageContext:
     adopts: bool = True
     stays: Callable[[Record], bool] = lambda _record: False
     superseded: Callable[[], bool] = lambda: False
+    disturbed: Callable[[bool], Optional[Stop]] = lambda _failed: None
 
 
 class Output:
-    """What a stage prints: to its log, to the patterns, and the end of it kept for messages."""
+    """What a stage prints: without its secrets to its log, and the end of it kept for messages; to the patterns as it
+    is, since a secret may be part of a figure."""
 
-    def __init__(self, log: CappedLog, patterns: PatternReader, tee: Optional[Callable[[bytes], None]]) -> None:
-        self._log, self._patterns, self._tee = log, patterns, tee
-        self._end = b""
+    def __init__(
+        self,
+        log: CappedLog,
+        patterns: PatternReader,
+        tee: Optional[Callable[[bytes], None]],
+        redactor: redact.Redactor,
+    ) -> None:
+        self._log, self._patterns, self._tee, self._redactor = log, patterns, tee, redactor
+        self._end = self._tail = b""
         self.bytes = 0
         #: The line by which the work ends was there; what the work left running may print on.
         self.work_is_done = False
@@ -76,17 +88,26 @@ class Output:
 
     def take(self, data: bytes) -> None:
         self.bytes += len(data)
-        text = self._end + data
+        text = self._tail + data
+        self._tail = text[-len(STAY_LINE) :]
         self.work_is_done = self.work_is_done or STAY_LINE.encode() in text
-        self._end = text[-LAST_OUTPUT_BYTES:]
-        self._log.write(data)
         if not self.closed:
             self._patterns.feed(data)
+        self._show(self._redactor.feed(data))
+
+    def finish(self) -> None:
+        """No more comes."""
+        self._show(self._redactor.end())
+
+    def _show(self, data: bytes) -> None:
+        self._end = (self._end + data)[-LAST_OUTPUT_BYTES:]
+        self._log.write(data)
         if self._tee:
             self._tee(data)
 
     def last_line(self) -> str:
-        lines = self._end.replace(b"\r", b"\n").split(b"\n")
+        work = self._end.partition(STAY_LINE.encode())[0]
+        lines = work.replace(b"\r", b"\n").split(b"\n")
         return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip()), "")
 
 
@@ -111,8 +132,15 @@ class StageRun:
         self._progress = _Progress(begun=present, beat=present, log_sent=present, notes=list(notes))
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
         logs = [ProgramLog(reader, stage.name) for reader in stage.output]
-        self._patterns = PatternReader(stage.patterns, stage.name, logs)
-        self._output = Output(self._log, self._patterns, context.tee)
+        self._secrets: dict[str, str] = {}
+        self._lacks = ""
+        try:
+            self._secrets = redact.load(context.directory, context.plan, stage, os.environ)
+        except StoreError as error:
+            self._lacks = str(error)
+        self._redactor = redact.Redactor(redact.hidden(self._secrets))
+        self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.text)
+        self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
         self._telemetry = Telemetry(0, "")
@@ -140,14 +168,26 @@ class StageRun:
         if self._stays:
             self._close_log()
             return record
+        if ended.stop is None and not ended.start_error:
+            ended = replace(ended, stop=self._disturbed(ended))
         if ended.stop and ended.stop.state == INTERRUPTED:
             return self._leave_running(ended)
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
         killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
         return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
 
+    def _disturbed(self, ended: Ended) -> Optional[Stop]:
+        """Why the end of the stage tells nothing about the node, if so. A failure that the work reports tells."""
+        found = self._read_result()
+        failed = bool(ended.signal or ended.exit_code) and not (found and found.state == "failure")
+        if failed:
+            time.sleep(SIGNAL_SECONDS)  # a scheduler signals the runner and its stage at once
+        return self._context.disturbed(failed)
+
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
+        if self._lacks:
+            return Ended(start_error=self._lacks)
         absent = [name for name in stage.datasets if not context.places.dataset(name).is_dir()]
         if absent:
             return Ended(
@@ -171,6 +211,7 @@ class StageRun:
                 accelerator=context.accelerator,
                 containers=context.containers,
                 say=self._log.line,
+                secrets=self._secrets,
             ).run(argv, hooks)
             self._telemetry.end()
             if context.adopts:  # orphans of the engine's client
@@ -181,6 +222,7 @@ class StageRun:
         try:
             scratch.make(context.places.work)
             scratch.write_gang(context.places.work, context.plan.gang, context.places.run)
+            redact.write(context.places.work, self._secrets)
             scratch.make_cache(context.places.models)
         except OSError as error:
             return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
@@ -265,10 +307,11 @@ class StageRun:
         stamp = self._result_stamp()
         if stamp != self._progress.stamp:
             self._progress.stamp = stamp
-            self._progress.result = result.read(self._context.places.result)
+            self._progress.result = result.read(self._context.places.result, self._redactor.document)
         return self._progress.result
 
     def _leave_running(self, ended: Ended) -> Record:
+        self._output.finish()
         self._beat(time.monotonic())
         self._log.line(f"{clock.now()} {ended.stop.reason if ended.stop else ''}")
         self._close_log()
@@ -276,6 +319,7 @@ class StageRun:
 
     def _finish(self, ended: Ended, memory: str) -> Record:
         record, context = self._record, self._context
+        self._output.finish()
         self._patterns.finish()
         self._progress.stamp = None
         found = self._read_result()
@@ -298,7 +342,7 @@ class StageRun:
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         if ended.start_error:
-            self._log.line(message)
+            self._log.line(self._redactor.text(message))
         for line in self._telemetry.summary.kernel_lines:
             self._log.line(f"kernel: {line}")
         if self._telemetry.problem:
@@ -342,11 +386,13 @@ class StageRun:
         if ended.unkillable:
             stuck = ", ".join(f"{p.name} (pid {p.pid}, state {p.state})" for p in ended.unkillable[:5])
             notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")
+        if self._patterns.is_cut:
+            notes.append(f"its output has more than {MAX_NAMES} metrics: those with further names are left out")
         if found:
             notes += found.problems
 
     def _message(self, text: str) -> str:
-        return "; ".join(part for part in (text, *self._progress.notes) if part)
+        return self._redactor.text("; ".join(part for part in (text, *self._progress.notes) if part))
 
 
 def _curves(count: int) -> str:

@@ -17,7 +17,19 @@ from ..plugin_utils.store.access import open_store
 
 HERE = ("local",)
 #: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
-MADE = ("id", "sha256", "bytes", "key", "architecture", "context", "base", "base_id", "base_digest", "engine_id")
+MADE = (
+    "id",
+    "sha256",
+    "bytes",
+    "key",
+    "architecture",
+    "context",
+    "base",
+    "base_id",
+    "base_digest",
+    "engine_id",
+    "build_seconds",
+)
 
 DOCUMENTATION = r"""
 module_options: [engine, timeout_seconds]
@@ -60,10 +72,18 @@ options:
     description: Whether the base may be another image than at the last build.
     type: bool
     default: false
+  no_cache:
+    description: Whether to build again although nothing changed, without the engine's cache.
+    type: bool
+    default: false
   publish:
     description: Whether to save the images and put them into the store. Else each node builds them for itself.
     type: bool
     default: true
+  push:
+    description: Put the images that are built into the registries of their references, in place of the store.
+    type: bool
+    default: false
 """
 
 
@@ -73,7 +93,10 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         self.options, self.task_vars = options, task_vars
         self.state = project_path(options["store"]["state_dir"])
+        self.digests = {}
         ordered = images.to_make(options["images"], project_path(options["folder"]), options["vendor"])
+        if options["push"]:
+            options["publish"] = False
         changed, made, left = False, {}, []
         for item in ordered:
             if item.way not in options["ways"]:
@@ -91,7 +114,15 @@ class ActionModule(ControllerAction):
             changed = changed or done
             if options["publish"]:
                 self._display.display(f"{item.reference}: {self._outcome(done)}")
-        return {"changed": changed, "made": made, "left": left}
+        return {"changed": changed, "made": made, "left": left, "pushed": self._pushed()}
+
+    def _pushed(self):
+        """The images as gpuval_images has them, those that were pushed by digest."""
+        return {
+            item.name: {"reference": images.by_digest(item.reference, self.digests.get(item.reference, ""))}
+            for declared in self.options["images"]
+            for item in images.parse(declared)
+        }
 
     def _outcome(self, done):
         if self.check_mode:
@@ -108,6 +139,11 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return publish or changed, None
         entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}
+        if self.options["push"]:  # nodes have it neither from the store nor from a build of their own
+            entry["build_seconds"] = found.get("build_seconds")
+            pushed = images.by_digest(item.reference, self.digests[item.reference])
+            images.remember(self.state, {**entry, "reference": pushed})
+            return changed, entry
         if publish:
             entry |= {key: found.get(key) for key in MADE}
             entry["key"] = images.object_keys(item.name, entry["id"])[0]
@@ -133,6 +169,7 @@ class ActionModule(ControllerAction):
             context = self._context(item.folder)
             arguments["digest"] = context.digest(item.base, arguments["arguments"])
             arguments["dockerfile"] = context.dockerfile
+            arguments["no_cache"] = self.options["no_cache"]
             if kept and publish and known.get("context") == arguments["digest"]:
                 arguments["built_base"] = known.get("base_id") or ""
             if known.get("base") == item.base and not self.options["new_base"]:
@@ -143,6 +180,7 @@ class ActionModule(ControllerAction):
             "base": item.base or None,
             "base_id": looked["base_id"] or None,
             "base_digest": looked["base_digest"] or known.get("base_digest"),
+            "build_seconds": known.get("build_seconds"),
         }
         needed = looked["needed"] and not (item.way == "copy" and kept)  # the store has it, though the builder has not
         if self.check_mode:
@@ -152,11 +190,17 @@ class ActionModule(ControllerAction):
             and known.get("context") == made["context"]
             and (not looked["image_id"] or known.get("engine_id") == looked["image_id"])
         )
-        if not needed and (saved or not publish):
+        push = self.options["push"]
+        if not needed and not push and (saved or not publish):
             return False, known
-        self._display.display(f"{item.reference}: {'making the image' if needed else 'saving the image'}")
+        doing = "making the image" if needed else "pushing the image" if push else "saving the image"
+        self._display.display(f"{item.reference}: {doing}")
+        arguments["push"] = push
         outcome = self._on_builder(item.name, arguments, context if needed else None)
+        self.digests[item.reference] = outcome.get("pushed", "")
         base_digest = outcome["base_digest"] or None
+        if "build_duration_seconds" in outcome:
+            made["build_seconds"] = outcome["build_duration_seconds"]
         made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
         if base_digest and "@" not in item.base:
             self._display.display(f"{item.reference} is built on {item.base}@{base_digest}")

@@ -21,7 +21,8 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import meant, some_of
 from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.judge import baseline, criteria, sku_catalogue, versions
-from ..plugin_utils.runs import datasets, folder, labels, node_ids, plans, settings
+from ..plugin_utils.report import event, webhook
+from ..plugin_utils.runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
@@ -36,6 +37,7 @@ CHECKS = {
     "gpuval_bucket": partial(settings.check_form, "gpuval_bucket", settings.BUCKET),
     "gpuval_container": partial(plans.checked_container, "gpuval"),
     "gpuval_datasets": datasets.parse,
+    "gpuval_endpoints": endpoints.parse,
     "gpuval_folder": folder.check_folder,
     "gpuval_images": images.parse,
     "gpuval_labels": labels.declared,
@@ -43,11 +45,14 @@ CHECKS = {
     "gpuval_pods": pod_settings.parse,
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_versions": versions.declared,
+    "gpuval_webhook_key": event.check_key,
+    "gpuval_webhook_url": webhook.check_url,
 }
 #: The same for settings that name files, which only playbooks that use them need.
 FILES = {
     "gpuval_baseline": lambda path: baseline.read(Path(path)),
     "gpuval_node_ids": node_ids.Reader(project_path),
+    "gpuval_secrets_file": lambda path: job_secrets.read(project_path(path)),
     "gpuval_s3_ca_file": partial(settings.check_file, "gpuval_s3_ca_file"),
     "gpuval_results_dir": lambda path: settings.check_folder("gpuval_results_dir", project_path(path)),
     "gpuval_state_dir": lambda path: settings.check_folder("gpuval_state_dir", project_path(path)),
@@ -149,8 +154,11 @@ class ActionModule(ControllerAction):
         jobs = job_stages.names(self._jobs(values))
         found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
         found += self._job_problems(templar, values, right)
+        found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             found.append(f"gpuval_store_address: {TWO_STORES}")
+        if right.get("gpuval_webhook_url") and not templated.get("gpuval_webhook_key"):
+            found.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
         return found
 
     def _jobs(self, values):

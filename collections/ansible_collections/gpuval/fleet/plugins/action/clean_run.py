@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document, keys, naming, rounds
+from ..plugin_utils.mad import leftovers
 from ..plugin_utils.runs import cleanable, origin
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -49,6 +51,9 @@ class ActionModule(RunAction):
         if not self.check_mode:
             self._end(folder, run, access)
         self._name_active(results, active)
+        if not active and not self.check_mode:  # one at work may still build its images
+            opened = datetime.fromisoformat(run_state.opened_at(run)).timestamp()
+            changed |= leftovers.remove(project_path(options["store"]["state_dir"]), opened + 1) > 0
         run_ids = [run_id]
         if not options["run_id"]:  # what earlier runs left goes too
             run_ids += [other for other in found.left if other not in (run_id, *active)]

@@ -9,13 +9,13 @@ from ..module_utils.redaction import is_secret
 from ..module_utils.store import Connection
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
+from ..plugin_utils.core.urls import in_clear
 from ..plugin_utils.delivery import DeliveryError, build, destination, log_bundle
 from ..plugin_utils.delivery.sensitive import VARIABLES, Sensitive
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import node_ids
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.node_ids import MAX_SHOWN
-from ..plugin_utils.store.address import in_clear
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ..plugin_utils.core import schemas
 from ..plugin_utils.gang import document, judging, keys
-from ..plugin_utils.judge import baseline, criteria
+from ..plugin_utils.judge import actions, baseline, criteria
 from ..plugin_utils.judge.peer_groups import PeerHistory
 from ..plugin_utils.records import report_file
 from ..plugin_utils.report import write_file
 from ..plugin_utils.report.summary import summary_lines
-from ..plugin_utils.runs import applied_criteria, publishing
+from ..plugin_utils.runs import applied_criteria, earlier_faults, publishing
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 
@@ -24,7 +24,8 @@ class ActionModule(RunAction):
         folder = self.folder(options)
         run = folder.read_run()
         files, held, remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
-        for remark in remarks:
+        earlier, damaged = earlier_faults.read(folder, run, actions.shipped().window_days)
+        for remark in [*remarks, *damaged]:
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
         baseline_read = baseline.read(Path(held)) if held else None
@@ -39,6 +40,7 @@ class ActionModule(RunAction):
         report = judging.report_on(
             folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen
         )
+        actions.assign(report, earlier)
         report["summary"] = summary_lines(report)
         if not folder.is_copy:
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], history.documents())

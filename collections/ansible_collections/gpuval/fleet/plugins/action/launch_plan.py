@@ -156,10 +156,11 @@ class ActionModule(RunAction):
                 container=options["container"],
                 telemetry_seconds=options["telemetry_seconds"],
                 gang=plans.gang_of(run, node),
+                gives_way=bool(run.get("only_idle")),
                 **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
             ),
             expected["stages"],
-            options["workloads"],
+            launching.with_needed_packages(expected, options["workloads"]),
             images=self._images(options, expected["stages"]),
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
@@ -186,6 +187,7 @@ class ActionModule(RunAction):
             store = launching.NodeStore.of(options["store"], run, self._connection.transport)
             left = options["deadline_seconds"] or float(run["deadline_seconds"])
             given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
+            given["secrets"] = store.secrets(plan)
             if store.reachable and images.archives(plan.get("images", {})):
                 given["store"]["downloads"] = images.signed_downloads(
                     store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -13,21 +14,30 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.core.vendors import GPU_VENDORS
 from ..plugin_utils.judge import sku_catalogue
-from ..plugin_utils.mad import checkout, context, jobs, repository, tags
+from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, repository, tags
+from ..plugin_utils.mad.documents import located
 from ..plugin_utils.mad.errors import MadError
 from ..plugin_utils.mad.models import CREDENTIALS_IN_URL
-from ..plugin_utils.runs import datasets
+from ..plugin_utils.runs import datasets, job_secrets
 
 #: A run reads its jobs until its nodes have their plans; no run lasts longer.
 KEPT_SECONDS = 7 * 86_400
+FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
+IN_PODS = "kubernetes"
+REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         _check(options)
-        folder = _fresh(project_path(options["state_dir"]) / "mad")
+        folder = _fresh(project_path(options["state_dir"]))
         found = repository.read(_root(options, folder))
+        secrets_file = _secrets_file(options, found.root)
+        known = job_secrets.read(secrets_file) if secrets_file else {}
         asked = context.parse(options["context"])
+        in_pods = options["placement"] == IN_PODS
+        if in_pods and not (options["registry"] or options["images"] or asked.image):
+            raise MadError(f"models on a cluster need images: {jobs.BY_REGISTRY}, or name images in gpuval_mad_images")
         models = tags.select(found, options["tags"])
         for remark in (*found.remarks, *asked.remarks):
             self._display.warning(remark)
@@ -36,7 +46,17 @@ class ActionModule(ControllerAction):
             vendor=_vendor(options["sku"]),
             runs_on_all=options["disable_skip_gpu_arch"],
             datasets=[one.name for one in datasets.parse(options["datasets"])],
+            credentials=known,
+            secrets_file=secrets_file,
+            secrets=credentials.for_all([*options["secrets"], *job_secrets.flat(known), *_variables()]),
             named={tag.whole for tag in tags.parse(options["tags"])},
+            images={str(name): str(image) for name, image in options["images"].items()},
+            in_pods=in_pods,
+            keep_alive_seconds=options["keep_alive_seconds"],
+            keep_folder=options["keep_folder"],
+            pipeline=options["pipeline"],
+            nodes=len(task_vars.get("ansible_play_hosts_all") or ()),
+            registry=options["registry"].rstrip("/"),
         )
         made = jobs.write(found, models, asked, chosen, folder)
         for problem in made.left_out:
@@ -47,31 +67,32 @@ class ActionModule(ControllerAction):
         return {
             "changed": True,
             "msg": text,
-            "jobs": list(made.jobs),
+            "jobs": [] if options["skip_run"] else list(made.jobs),
             "images": dict(made.images),
+            "secrets_file": str(secrets_file or ""),
             "deadline_seconds": made.deadline_seconds,
         }
 
 
 def _check(options):
     """Raises MadError for settings with which no model can run."""
-    if options["placement"] != "ssh":
-        raise MadError(
-            "gpuval_mad_repository: models run on SSH hosts only: on a cluster push their images to a registry, and "
-            "run their scripts as jobs (gpuval_jobs)"
-        )
-    if options["runtime"] == "host":
+    if options["output"] and not os.access(project_path(options["output"]).parent, os.W_OK):
+        raise MadError(f"gpuval_mad_output: {options['output']}: its folder is missing, or this user may not write it")
+    if options["keep_folder"] and not FOLDER.fullmatch(options["keep_folder"]):
+        raise MadError("gpuval_mad_keep_folder: is no absolute path without colons and commas")
+    if options["registry"] and not REGISTRY.fullmatch(options["registry"]):
+        raise MadError("gpuval_mad_registry: is no registry: write HOST[:PORT]/PATH, such as registry.example:5000/mad")
+    if options["runtime"] == "host" and options["placement"] != IN_PODS:
         raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
     if not options["repository"]:
         raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (make mad REPO=...)")
 
 
-def _fresh(place: Path) -> Path:
+def _fresh(state_dir: Path) -> Path:
     """An empty folder; those of runs that are long over are removed."""
+    place = state_dir / "mad"
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for old in place.iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_SECONDS:
-            shutil.rmtree(old, ignore_errors=True)
+    leftovers.remove(state_dir, time.time() - KEPT_SECONDS)
     return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
 
 
@@ -90,6 +111,18 @@ def _root(options, folder):
         )
     checkout.clone(given, folder / "repository", revision, what="gpuval_mad_repository")
     return folder / "repository"
+
+
+def _variables():
+    """The environment's, with a value."""
+    return [name for name, value in os.environ.items() if value]
+
+
+def _secrets_file(options, root):
+    """The file of credentials: the user's, else the repository's; None for none."""
+    if options["secrets_file"]:
+        return project_path(options["secrets_file"])
+    return located(root, credentials.FILE) if (root / credentials.FILE).exists() else None
 
 
 def _vendor(sku):

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write a run's verdicts on the nodes of its cluster, or take them off."""
+"""Write a run's verdicts on the nodes of its cluster, or take them off; drain and resume nodes of Slurm."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from ..plugin_utils.cluster import marks
 from ..plugin_utils.cluster.api import Access, Cluster, Forbidden, Missing
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.runs import failed_checks, folder
+from ..plugin_utils.runs import failed_checks
+from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.slurm import drains
 
 MAX_SHOWN = 300
 #: The rule alone is of no use to one who has the file of gpuval's Roles.
@@ -23,6 +25,8 @@ INCOMPLETE = "INCOMPLETE"
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
+        if options["scheduler"] == "slurm":
+            return self._drained(options)
         try:
             return self._marked(options)
         except Forbidden as error:
@@ -70,13 +74,53 @@ class ActionModule(RunAction):
             "msg": message,
         }
 
+    def _drained(self, options):
+        """The verdicts as drains of Slurm."""
+        if options["state"] == "absent":
+            raise AnsibleActionFail(
+                "a run that they pass resumes nodes of Slurm; by hand: scontrol update NodeName=NAME State=RESUME"
+            )
+        folder, trial = self.folder(options), self.check_mode
+        done = drains.mark(
+            folder.path.parent, run_folder.read_report(folder), options["nodes"],
+            incomplete=options["taint_incomplete"], trial=trial,
+        )  # fmt: skip
+        message = f"{len(done.changes)} node(s) {'would be ' if trial else ''}changed"
+        for what, names in (
+            ("not in Slurm", done.missing),
+            ("drained or down for others, left as they are", done.foreign),
+        ):
+            message += f"; {what}: {some_of(names)}" if names else ""
+        still = {name: sorted(checks) for name, checks in done.kept.items()}
+        if still:
+            shown = some_of(f"{name} ({_shown(still[name])})" for name in still)
+            self._display.warning(f"still drained: {shown}: a run in which they pass that resumes them")
+        if done.problem:
+            message += f"; {done.problem}"
+        elif done.changes:
+            self._display.display(f"marks: {message}")
+        return {
+            "changed": bool(done.changes),
+            "failed": bool(done.problem),
+            "nodes": sorted(done.changes),
+            "missing": done.missing,
+            "busy": [],
+            "kept": sorted(still),
+            "open": still,
+            "foreign": done.foreign,
+            "diff": [
+                {"before_header": name, "after_header": name, "before": before + "\n", "after": after + "\n"}
+                for name, (before, after) in sorted(done.changes.items())
+            ],
+            "msg": message,
+        }
+
     def _wanted(self, options, before):
         """By node its mark, and what it is to pass yet before FAIL goes."""
-        report = folder.read_report(self.folder(options))
+        report = run_folder.read_report(self.folder(options))
         run = report["run"]
         chosen = set(options["nodes"])
-        whole = not run["narrowed_by"] and run["profile"] != "custom"
-        is_accepting = set(run["narrowed_by"]) <= {"limit"}  # else stages were left out, which a PASS does not cover
+        whole, is_accepting = failed_checks.is_whole(run), failed_checks.accepts(run)
         wanted, left = {}, {}
         for node in report["nodes"]:
             name = node["name"]
@@ -86,6 +130,8 @@ class ActionModule(RunAction):
             failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
             decision = failed_checks.decide(_open(bears), node, failed=failed, whole=whole)
             verdict, cleared = node["verdict"], False
+            if marks.verdict_of(bears) == failed_checks.PASS and not failed_checks.is_about(node):
+                continue
             if verdict == failed_checks.PASS and not is_accepting:
                 if not failed:
                     continue

@@ -104,6 +104,8 @@ class ActionModule(RunAction):
             "setups": setups.of_stages(options["workloads"], [*profile, *options["gang_stages"]]),
             "nodes": nodes,
         }
+        if options["only_idle"]:
+            wanted["only_idle"] = True
         less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)
         wanted |= {"shortened": less} if less else {}
         if not together and options["gang_stages"]:

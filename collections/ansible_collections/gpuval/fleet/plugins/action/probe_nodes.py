@@ -15,12 +15,16 @@ from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.plans import PlanError
+from ..plugin_utils.slurm import nodes as slurm_nodes
+from ..plugin_utils.slurm.commands import Slurm
 from ..plugin_utils.ssh import findings as ssh_findings
 from ..plugin_utils.ssh import prober as ssh_prober
 from ..plugin_utils.ssh import target as probe_target
 from ..plugin_utils.ssh.known_hosts import Pins
 from ..plugin_utils.ssh.trust import kex_file, pin_file
 from ..plugin_utils.watch.launching import PROBE_FILE
+from ..plugin_utils.watch.orders import values_for
 
 
 class ActionModule(RunAction):
@@ -30,6 +34,9 @@ class ActionModule(RunAction):
             folder.advance(run_state.PREPARING)
         if options["placement"] == "kubernetes":
             findings, seconds, lines, result = self._probe_cluster(task_vars)
+            failure = "cannot run work"
+        elif options["placement"] == "slurm":
+            findings, seconds, lines, result = self._probe_slurm(task_vars)
             failure = "cannot run work"
         else:
             findings, seconds, lines, result = self._probe_ssh(options, task_vars)
@@ -80,6 +87,19 @@ class ActionModule(RunAction):
         seconds = time.monotonic() - began
         result = {"changed": False, "short": probing.short(findings)}
         return findings, seconds, probing.summary(findings, seconds), result
+
+    def _probe_slurm(self, task_vars):
+        began = time.monotonic()
+        known = {one["name"]: one for one in Slurm().nodes()}
+        findings = {}
+        for name in task_vars["ansible_play_hosts_all"]:
+            try:
+                (reservation,) = values_for(self, name, task_vars, ("gpuval_slurm_reservation",)).values()
+            except PlanError as error:
+                raise AnsibleActionFail(str(error)) from None
+            findings[name] = slurm_nodes.finding(name, known.get(name), reservation=reservation)
+        seconds = time.monotonic() - began
+        return findings, seconds, probing.summary(findings, seconds), {"changed": False}
 
     def _target(self, name, task_vars):
         values = values_of(self, name, task_vars)

@@ -16,9 +16,13 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.slurm.commands import Slurm, SlurmError
+from ..plugin_utils.slurm.jobs import members_of, of_run
+from ..plugin_utils.slurm.placement import directory_of
 from ..plugin_utils.ssh import target as probe_target
 from ..plugin_utils.ssh.trust import pin_file, ssh_arguments
 from ..plugin_utils.watch import reach
+from ..plugin_utils.watch.orders import values_for
 
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000
@@ -53,9 +57,11 @@ class ActionModule(RunAction):
         try:
             if options["placement"] == "kubernetes":
                 words = self._in_cluster(run["run_id"], node, options)
+            elif options["placement"] == "slurm":
+                words = self._in_job(folder, node, stages, options, task_vars)
             else:
                 words = self._on_host(folder, node, stages, options, task_vars)
-        except (ClusterError, reach.ReachError) as error:
+        except (ClusterError, SlurmError, reach.ReachError) as error:
             raise AnsibleActionFail(f"{node}: {error}") from None
         command = shlex.join(words)
         if words and options["file"] and not self.check_mode:
@@ -69,11 +75,7 @@ class ActionModule(RunAction):
             raise reach.ReachError("it is no host of this inventory")
         values = task_vars["hostvars"][node]
         target = probe_target.of(node, values, self._task.connection)
-        states = {}
-        for stage in stages:
-            path = folder.evidence_file(node, stage)
-            states[stage] = run_folder.read_json(path)["state"] if path.exists() else "pending"
-        stage = options["stage"] or reach.stage_at_work(stages, states)
+        stage = options["stage"] or self._stage_at_work(folder, node, stages)
         directory = folder.read_launch(node).get("directory")
         connection = []
         if target.ssh:
@@ -86,6 +88,31 @@ class ActionModule(RunAction):
         user = str(values.get("ansible_become_user") or "root") if become else ""
         followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
         return reach.on_host(options["what"], directory, followed, connection, user)
+
+    @staticmethod
+    def _stage_at_work(folder, node, stages):
+        states = {}
+        for stage in stages:
+            path = folder.evidence_file(node, stage)
+            states[stage] = run_folder.read_json(path)["state"] if path.exists() else "pending"
+        return reach.stage_at_work(stages, states)
+
+    def _in_job(self, folder, node, stages, options, task_vars):
+        """A step in the node's job, which needs no login on the node."""
+        run = folder.read_run()
+        run_id, attempt = run["run_id"], folder.read_launch(node).get("attempt", 1)
+        job = of_run(Slurm().jobs(), run_id).get((members_of(run, node)[0], attempt))
+        if job is None or job.state != "RUNNING":
+            state = f"job {job.id} is {job.state}" if job else "it has no job of this run"
+            raise reach.ReachError(f"{state}: `srun --nodelist={node} --pty bash` makes a job for a shell")
+        (base,) = values_for(self, node, task_vars, ("gpuval_node_dir",)).values()
+        directory = f"{directory_of(base)}/{run_id}/{node}"
+        stage = options["stage"] or self._stage_at_work(folder, node, stages)
+        followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
+        step = ["srun", f"--jobid={job.id}", "--overlap", f"--nodelist={node}"]
+        if options["what"] == reach.SHELL:
+            return [*step, "--pty", *reach.on_host(reach.SHELL, directory, followed, [])]
+        return reach.on_host(reach.FOLLOW, directory, followed, step, as_words=True)
 
     def _in_cluster(self, run_id, node, options):
         selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"

@@ -27,7 +27,7 @@ class ActionModule(RunAction):
             if name not in missing
         ]
         objects = manifests.everything(
-            run["run_id"], options["namespace"], launching.archives(), placements, options["make_namespace"]
+            run["run_id"], options["namespace"], launching.pod_archives(), placements, options["make_namespace"]
         )
         result = {
             "nodes": [item.plan["node"] for item in placements],
@@ -41,7 +41,7 @@ class ActionModule(RunAction):
         folder.remember(project_path(options["results_dir"]), run["run_id"])  # from here on it may be applied
         files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
         message = (
-            f"{len(objects)} objects for {len(placements)} node(s) in {path}: it holds signed URLs, which are secrets. "
+            f"{len(objects)} objects for {len(placements)} node(s) in {path}: it has signed URLs and secrets of jobs. "
             f"Apply it with kubectl apply --server-side -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
         )
         return {**result, "changed": True, "path": str(path), "msg": message}
@@ -61,5 +61,6 @@ class ActionModule(RunAction):
             known.get("machine_id", ""),
             manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
         )
-        given = store.given(name, [stage["name"] for stage in plan["stages"]], run["deadline_seconds"]) if store else {}
+        names = [stage["name"] for stage in plan["stages"]]
+        given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
         return manifests.Placement(target, order.settings, plan, order.sku, **given)

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from ansible import constants
 
 from ..module_utils.store import StoreError
 from ..module_utils.upload import upload
+from ..plugin_utils.artifacts import images
+from ..plugin_utils.core.errors import GpuvalError
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.report import acceptance, write_forms
+from ..plugin_utils.report import acceptance, health, write_forms
+from ..plugin_utils.report.markdown import job_summary
 from ..plugin_utils.runs import applied_criteria, cleanable, origin, publishing
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -27,7 +33,9 @@ class ActionModule(RunAction):
         report = run_folder.read_report(folder)
         if options["state"] == "announced":
             return self._announce(folder, report)
-        paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
+        kept = project_path(options["perf_file"]) if options["perf_file"] else None
+        built = images.read_catalogue(project_path(options["store"]["state_dir"])) if options["store"] else {}
+        paths = [*write_forms(report, folder.path, kept, built).values(), folder.path / "report.json"]
         was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
         run = folder.read_run() if folder.is_copy else folder.conclude()
         if options["store"] is not None and not folder.is_copy:
@@ -40,7 +48,16 @@ class ActionModule(RunAction):
                 self._upload(options["store"], folder, run, [*paths, publishing.verdict_file(folder)])
                 if not was_judged:
                     self._end_urls(options["store"], folder)
+        if options["health_file"] and not folder.is_copy and run["finished_at"]:
+            self._keep_health(project_path(options["health_file"]), report)
         return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
+
+    def _keep_health(self, path, report):
+        """A file that cannot be written costs a warning: the verdict is announced next."""
+        try:
+            health.update(path, report)
+        except (GpuvalError, OSError) as error:
+            self._display.warning(f"the verdicts are not in gpuval_health_file: {error}")
 
     def _upload(self, store, folder, run, report_files):
         """A store that fails costs a warning: the results have the report, and the verdict is announced next."""
@@ -68,9 +85,21 @@ class ActionModule(RunAction):
         except StoreError as error:
             self._display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
 
+    def _add_to_job(self, report):
+        """In GitHub Actions the verdict is on the page of the job, too."""
+        path = os.environ.get("GITHUB_STEP_SUMMARY")
+        if not path:
+            return
+        try:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(job_summary(report))
+        except OSError as error:
+            self._display.warning(f"the summary of the job has no verdict: {path}: {error.strerror}")
+
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
             self._display.display(*acceptance(folder.path / "report.json").split("\n"))
+        self._add_to_job(report)
         verdict = report["verdict"]
         return {
             "changed": False,

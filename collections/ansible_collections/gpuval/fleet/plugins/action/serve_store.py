@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.urls import in_clear
 from ..plugin_utils.store import preflight
 from ..plugin_utils.store.access import credentials_outlive, open_store
-from ..plugin_utils.store.address import in_clear
 
 
 class ActionModule(ControllerAction):

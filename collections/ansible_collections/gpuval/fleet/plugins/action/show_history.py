@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.history import HistoryError, database, output, table
+from ..plugin_utils.history import HistoryError, database, export, output, table
 from ..plugin_utils.history.cache import Cache
 from ..plugin_utils.history.query import History, Question
 from ..plugin_utils.history.sync import sync
@@ -30,7 +30,11 @@ class ActionModule(ControllerAction):
         cache = Cache(root, place)
         try:
             done = sync(open_store(options["store"]).store(), cache, self._display.display)
-            document = History(cache, question, checks).document()
+            history = History(cache, question, checks)
+            document = history.document()
+            exported = path and path.suffix in export.FORMATS
+            if exported:
+                written = export.write(history, path, cache.draft, dry=self.check_mode)
         except database.errors() as error:
             raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error
         finally:
@@ -39,7 +43,8 @@ class ActionModule(ControllerAction):
         lines.append(f"({done.read:,} of {done.listed:,} objects of {done.runs:,} runs were read)")
         for line in lines:
             self._display.display(line)
-        written = self._write(path, document) if path else []
+        if not exported:
+            written = self._write(path, document) if path else []
         return {
             "changed": bool(written), "history": lines, "files": written, "read": done.read, "listed": done.listed,
             "runs": done.runs, "forgotten": done.forgotten, "flaky": document["flaky_count"],

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Launch the plans of a run and watch it until every node is done, over SSH or on a cluster."""
+"""Launch the plans of a run and watch it until every node is done, over SSH, on Kubernetes or on Slurm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ..plugin_utils.judge import criteria
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.slurm.placement import SlurmWatcher
 from ..plugin_utils.watch.ssh_placement import SshWatcher
 from ..plugin_utils.watch.watch import Limits
 
 #: By the option `placement`.
-WATCHERS = {"ssh": SshWatcher, "kubernetes": ClusterWatcher}
+WATCHERS = {"ssh": SshWatcher, "kubernetes": ClusterWatcher, "slurm": SlurmWatcher}
 
 
 class ActionModule(RunAction):

@@ -9,10 +9,11 @@ class ModuleDocFragment:
 options:
   placement:
     description:
-      - V(ssh) starts a detached runner on each host; V(kubernetes) creates a Job for each node.
+      - V(ssh) starts a detached runner on each host; V(kubernetes) creates a Job for each node;
+        V(slurm) submits a job for each node.
       - Options that name SSH or pods have no effect with the other placement.
     type: str
-    choices: [ssh, kubernetes]
+    choices: [ssh, kubernetes, slurm]
     default: ssh
   launch_seconds:
     description: Time limit of one launch over SSH.

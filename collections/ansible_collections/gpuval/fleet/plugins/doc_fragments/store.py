@@ -48,6 +48,14 @@ options:
         description: Secret of O(store.read_access_key).
         type: str
         default: ''
+      secrets:
+        description: Values of secrets of jobs, by variable.
+        type: dict
+        default: {}
+      secrets_file:
+        description: File with more of them, as C(NAME) or as C(KEY) of a C(NAME), which is C(NAME_KEY).
+        type: str
+        default: ''
       ca_file:
         description: Certificate authority of the service.
         type: str

@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import Gp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets, endpoints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
 
 
@@ -37,6 +37,14 @@ def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
         raise AnsibleFilterError(str(error)) from error
 
 
+def endpoint_entries(declared: list) -> list[dict]:
+    """The endpoints of ``gpuval_endpoints`` as nodes get them, in base units."""
+    try:
+        return endpoints.parse(declared)
+    except GpuvalError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
 def job_workloads(
     files, skip, force, images: dict, environment: dict, together: bool = False, stays: bool = True
 ) -> dict[str, dict]:
@@ -53,6 +61,7 @@ class FilterModule:
     def filters(self):
         return {
             "dataset_workloads": dataset_workloads,
+            "endpoint_entries": endpoint_entries,
             "job_workloads": job_workloads,
             "model_folder": folder_name,
             "network_environment": network_environment,

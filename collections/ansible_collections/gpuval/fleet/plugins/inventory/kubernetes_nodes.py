@@ -95,54 +95,40 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Ac
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import Node, NodeListError, parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
+
+SKU_KEYS = 'labels, product, instance_type or resource (as in {product: "*H200*"})'
 
 
-class InventoryModule(NamedSource):
+class InventoryModule(ClusterSource):
     NAME = "gpuval.fleet.kubernetes_nodes"
 
     def read(self, path):
         self.read_options(path)
         base = Path(path).absolute().parent
         try:
-            expected = self._expected(base)
+            expected = self.expected(base)
             found, others = self._found(base, listed=expected is not None)
         except (ClusterError, NodeListError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise AnsibleParserError(f"{path}: the list of expected nodes cannot be read: {error}") from None
         made = fleet(
-            found, expected, others=others, skus=self._skus(path), label_groups=self.get_option("label_groups")
+            found, expected, others=others, skus=self.skus(path, SKU_KEYS), label_groups=self.get_option("label_groups")
         )
         if not made.hosts:
             raise AnsibleParserError(
                 f"{path}: the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or "
                 "name the nodes in `expected`"
             )
-        if made.beyond:
-            self.display.warning(
-                f"{path}: {len(made.beyond)} node(s) of the cluster are not in `expected` and left out "
-                f"(`others: true` takes those that match `selector`): {some_of(made.beyond)}"
-            )
-        if made.missing:
-            self.display.warning(
-                f"{path}: the cluster lacks {len(made.missing)} expected node(s): {some_of(made.missing)}"
-            )
-        self._add(made, base)
-
-    def _expected(self, base: Path) -> list[Node] | None:
-        """The nodes of the list, or None when every node that is found is meant."""
-        given = self.get_option("expected")
-        if given is None:
-            return None
-        if isinstance(given, str):
-            file = base / Path(given).expanduser()
-            return parse(file.read_text(encoding="utf-8"), str(file))
-        if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
-            raise NodeListError("`expected` is a list of names, or the path of a list")
-        return parse("\n".join(str(name) for name in given), "expected")
+        settings = {
+            "gpuval_kubeconfig": self._kubeconfig(base),
+            "gpuval_kube_context": self.get_option("context"),
+            # for nodes that come up while a run is watched
+            "kubernetes_selector": self.get_option("selector"),
+            "kubernetes_skus": self.get_option("skus"),
+            "kubernetes_label_groups": self.get_option("label_groups"),
+        }
+        self.add(made, path, "`others: true` takes those that match `selector`", settings)
 
     def _found(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
         """Descriptions of nodes, and the names of those that the selector chooses."""
@@ -162,36 +148,3 @@ class InventoryModule(NamedSource):
     def _kubeconfig(self, base: Path) -> str:
         given = self.get_option("kubeconfig")
         return str(base / Path(given).expanduser()) if given else ""
-
-    def _skus(self, path) -> dict[str, dict[str, str]]:
-        skus = self.get_option("skus") or {}
-        for sku, rule in skus.items():
-            if not isinstance(rule, dict) or not rule:
-                raise AnsibleParserError(
-                    f"{path}: skus.{sku} maps labels, product, instance_type or resource to patterns, such as "
-                    '{product: "*H200*"}'
-                )
-        return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
-
-    def _add(self, made, base: Path) -> None:
-        group = self.inventory.add_group(self.get_option("group"))
-        settings = {
-            "gpuval_kubeconfig": self._kubeconfig(base),
-            "gpuval_kube_context": self.get_option("context"),
-            # for nodes that come up while a run is watched
-            "kubernetes_selector": self.get_option("selector"),
-            "kubernetes_skus": self.get_option("skus"),
-            "kubernetes_label_groups": self.get_option("label_groups"),
-        }
-        for key, value in settings.items():
-            if value:
-                self.inventory.set_variable(group, key, value)
-        for host in made.hosts:
-            self.inventory.add_host(host.name, group=group)
-            for name in host.groups:
-                self.inventory.add_child(self.inventory.add_group(name), host.name)
-            for key, value in host.variables.items():
-                self.inventory.set_variable(host.name, key, value)
-        for name, variables in made.group_variables.items():
-            for key, value in variables.items():
-                self.inventory.set_variable(name, key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -84,7 +85,22 @@ class Builder:
                 f"registry ({self.command} login), or bring the image here by hand ({self.command} load)"
             )
 
-    def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest=""):
+    def push(self, reference):
+        """Put an image into the registry of its reference. Returns the digest by which the registry has it."""
+        with tempfile.TemporaryDirectory(prefix="gpuval-push-") as folder:
+            path = Path(folder) / "digest"
+            options = ["--digestfile", str(path)] if self.command == "podman" else []
+            done = self._call([self.command, "push", *options, reference], self._seconds)
+            printed = path.read_text(encoding="utf-8") if path.exists() else done.stdout.rpartition("digest: ")[2]
+        found = re.match(r"sha256:[0-9a-f]{64}", printed)
+        if done.returncode != 0 or not found:
+            raise BuildError(
+                f"{self.command} cannot push {reference}: {_end(done.stdout)}. Log in to its registry "
+                f"({self.command} login), or name one that this user may push to"
+            )
+        return found[0]
+
+    def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest="", no_cache=False):
         """Build from an archive of files, on the base of this digest if one is given. Returns image and base."""
         if self.image(base) is None:
             self.pull(base)
@@ -99,6 +115,7 @@ class Builder:
             with tarfile.open(context) as tar:
                 _unpack(tar, folder)
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
+            command += ["--no-cache"] if no_cache else []
             if self.command == "podman":
                 command += ["--format", "docker"]
             for name, value in sorted({**arguments, "BASE": base}.items()):

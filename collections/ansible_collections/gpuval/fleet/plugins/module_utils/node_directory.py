@@ -30,6 +30,8 @@ LAUNCH_FILES = frozenset(
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 #: Folder with the SSH keys of the run; it can be there before a launch.
 KEYS = "ssh"
+#: Folder with the secrets of jobs, a file for each stage until it ends.
+SECRETS = "secrets"
 
 #: The controller's own secrets do not travel into the runner where node and controller are one machine.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
@@ -219,7 +221,7 @@ def one_launch_at_once(base):
 def holds_only_launch(path):
     """Whether a launch died here before it wrote the plan: nothing was ever started."""
     drafts = {f"{name}.new" for name in LAUNCH_FILES}
-    return {entry.name for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | drafts | {KEYS}
+    return {entry.name for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | drafts | {KEYS, SECRETS}
 
 
 def _begun(path):

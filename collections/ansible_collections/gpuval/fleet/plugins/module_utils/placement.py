@@ -7,6 +7,7 @@ node what a module costs, and as the module `launch_plan` where a connection or 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from .hardware.users import accelerator_users, foreign_runs
 from .node_directory import (
     KEYS,
     PRIVATE_PREFIXES,
+    SECRETS,
     NodeError,
     base_directory,
     make_private,
@@ -36,6 +38,9 @@ ANSWER = "gpuval-launch: "
 #: run_launch_seconds, which counts the connection too: otherwise the node's own word of what hangs would be lost.
 LAUNCH_SECONDS = 140
 OLDEST_PYTHON = (3, 9)
+#: Exit code of a job whose node refused the plan.
+REFUSED = 96
+JOB_FETCH_BYTES = 1 << 20
 MOST_NAMED = 8
 IN_THE_WAY = (
     "others use this node's accelerators or run here: {named}. Measuring beside them would mean nothing: stop them "
@@ -55,7 +60,7 @@ FIND_PACKAGES = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:
 PYTHON_SECONDS = 30
 LACKING = (
     "multi-node stages need Python packages that this node lacks: {names}. Install them for the stages' Python "
-    "({python} -m pip install {names}), use an image that has them, or leave the stage out (--skip-tags {names})"
+    "({python} -m pip install {names}), use an image that has them, or leave the stages out with --skip-tags"
 )
 
 #: For logs and records, beside what is loaded.
@@ -91,20 +96,33 @@ def place(parameters, runner, workloads):
     if keys:
         make_private(directory / KEYS)
         files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
+    given = (parameters.get("secrets") or {}).items()
+    secrets = {stage: values for stage, values in given if not has_ended(directory, stage, plan["attempt"])}
+    if secrets:
+        make_private(directory / SECRETS)
+        files |= {f"{SECRETS}/{stage}.json": json.dumps(values).encode() for stage, values in secrets.items()}
     for name, data in files.items():
         write_private(directory / name, data)
     return directory
 
 
-def launch(parameters, runner, workloads):
-    """Start the plan unless other work is active. Returns the folder, the refusal, and the runner's answer."""
+def launch(parameters, runner, workloads, start=None):
+    """Start the plan unless other work is active. Returns the folder, the refusal, and the answer of `start`."""
     with one_launch_at_once(base_directory(parameters["directory"])):
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
         refusal = refusal or without_space(parameters)
         if refusal:
             return "", refusal, {}
         directory = place(parameters, runner, workloads)
-        return str(directory), {}, start_runner(directory)
+        return str(directory), {}, (start or start_runner)(directory)
+
+
+def runner_in(directory):
+    """Let this process import the runner that lies in `directory`, without secrets in its environment."""
+    for name in [name for name in os.environ if name.startswith(PRIVATE_PREFIXES)]:
+        del os.environ[name]
+    os.umask(0o077)
+    sys.path.insert(0, str(directory / "runner.pyz"))
 
 
 def start_runner(directory):
@@ -112,10 +130,7 @@ def start_runner(directory):
 
     `within` gave this process to the launch alone: the command in a Python of its own would load everything again.
     """
-    for name in [name for name in os.environ if name.startswith(PRIVATE_PREFIXES)]:
-        del os.environ[name]
-    os.umask(0o077)
-    sys.path.insert(0, str(directory / "runner.pyz"))
+    runner_in(directory)
     from gpuval_runner import errors, layout, start  # noqa: PLC0415 - the archive has just been written
 
     try:
@@ -199,6 +214,15 @@ def is_newer(plan, path):
         return True
 
 
+def has_ended(directory, stage, attempt):
+    """Whether a stage has its final record of this attempt: its secrets have gone."""
+    try:
+        record = json.loads((directory / "records" / f"{stage}.json").read_text(encoding="utf-8"))
+        return bool(record["finished_at"]) and record["attempt"] >= attempt
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def check_python():
     """Raise NodeError unless the runner can work with this Python and system."""
     if sys.version_info < OLDEST_PYTHON:
@@ -240,3 +264,49 @@ def main(runner, stream):
         result = {"failed": True, "msg": str(error)}
     # a line of its own, whatever the login has printed before
     print("\n" + ANSWER + json.dumps({**result, "python": sys.executable}), flush=True)
+
+
+def main_in_job(runner, stream, refuse):
+    """Run the plan in this process, which a scheduler's job is; then remove the run's folder. Returns the exit code.
+
+    The stream is that of `main`; that of a gang has `members`, parameters by node. A refusal is given to `refuse`.
+    What the store lacks stays in the folder.
+    """
+    parameters = json.loads(stream.readline())
+    if "members" in parameters:
+        parameters = parameters["members"][os.environ["SLURMD_NODENAME"]]
+    workloads = stream.read()
+    try:
+        check_python()
+        place_records = functools.partial(earlier_records, parameters.get("earlier") or {})
+        directory, refusal, _answer = within(LAUNCH_SECONDS, launch, parameters, runner, workloads, place_records)
+    except NodeError as error:
+        refusal = {"message": str(error)}
+    if refusal:
+        refuse(refusal["message"])
+        return REFUSED
+    directory = Path(directory)
+    runner_in(directory)
+    from gpuval_runner import clean, errors, fetch, layout  # noqa: PLC0415 - the archive has just been written
+    from gpuval_runner import runner as runners  # noqa: PLC0415
+
+    place = layout.NodeDirectory(directory)
+    try:
+        code = runners.run(runners.Options(directory=place))
+        kept = fetch.fetch(place, {}, JOB_FETCH_BYTES, not_uploaded=True)["files"]
+        if not kept:
+            clean.clean(place)
+    except errors.RunnerError as error:
+        refuse(str(error))
+        return REFUSED
+    return code
+
+
+def earlier_records(records, directory):
+    """Put the records of an earlier attempt where the runner continues them."""
+    make_private(directory / "records")
+    for stage, record in records.items():
+        path = directory / "records" / f"{stage}.json"
+        if not path.exists():
+            write_private(path, json.dumps(record).encode())
+    return {}

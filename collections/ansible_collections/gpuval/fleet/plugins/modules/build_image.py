@@ -69,6 +69,14 @@ options:
     description: Where to save the image; empty saves nothing.
     type: str
     default: ''
+  no_cache:
+    description: Whether to build again although nothing changed, without the engine's cache.
+    type: bool
+    default: false
+  push:
+    description: Put the image into the registry of its reference.
+    type: bool
+    default: false
   log:
     description: File for the engine's output of the build; empty keeps nothing.
     type: str
@@ -123,6 +131,10 @@ archive:
     architecture:
       description: Architecture of the image.
       type: str
+pushed:
+  description: Digest by which the registry has the image.
+  returned: when it was pushed
+  type: str
 build_duration_seconds:
   description: How long the build took.
   returned: when it was built
@@ -157,7 +169,9 @@ def work(module):
     else:
         base_here = builder.image(base)
         result.update(_base(base_here))
-        result["needed"] = builder.outdated(here, base_here, parameters["digest"], parameters["built_base"])
+        result["needed"] = parameters["no_cache"] or builder.outdated(
+            here, base_here, parameters["digest"], parameters["built_base"]
+        )
         if result["needed"] and parameters["context"] and not module.check_mode:
             began = time.monotonic()
             image, base_here = builder.build(
@@ -169,6 +183,7 @@ def work(module):
                 parameters["digest"],
                 parameters["log"],
                 parameters["base_digest"],
+                parameters["no_cache"],
             )
             result.update(changed=True, image_id=image.id, **_base(base_here))
             result["build_duration_seconds"] = round(time.monotonic() - began, 1)
@@ -176,6 +191,8 @@ def work(module):
         result["changed"] = result["needed"]
     elif parameters["archive"]:
         result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
+    elif parameters["push"]:
+        result.update(changed=True, pushed=builder.push(reference))
     return result
 
 
@@ -211,6 +228,8 @@ def main():
             "context": {"type": "str", "default": ""},
             "dockerfile": {"type": "str", "default": "Dockerfile"},
             "archive": {"type": "str", "default": ""},
+            "no_cache": {"type": "bool", "default": False},
+            "push": {"type": "bool", "default": False},
             "log": {"type": "str", "default": ""},
             "timeout_seconds": {"type": "float", "default": 7200},
         },

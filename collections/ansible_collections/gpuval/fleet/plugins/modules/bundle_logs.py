@@ -26,7 +26,7 @@ options:
   placement:
     description: How the run's plans get to the nodes.
     type: str
-    choices: [ssh, kubernetes]
+    choices: [ssh, kubernetes, slurm]
     default: ssh
   seconds:
     description: On a cluster, the time limit of the gathering; the output of further stages is left out then.

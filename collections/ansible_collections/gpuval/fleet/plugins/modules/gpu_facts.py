@@ -96,6 +96,9 @@ ansible_facts:
         memory:
           description: Total and available memory, and the errors that its controllers counted.
           type: dict
+        tuning:
+          description: Clock source, huge pages, latency of the deepest idle state in use, and kinds of IOMMU groups.
+          type: dict
         disks:
           description: Disks (C(kind) V(disk)) and local file systems (V(filesystem)).
           type: list

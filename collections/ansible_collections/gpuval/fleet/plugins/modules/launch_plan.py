@@ -48,6 +48,10 @@ options:
     description: What the members of a gang need of each other, by file name, for the folder C(ssh/) of the run.
     type: dict
     default: {}
+  secrets:
+    description: Values of the secrets that jobs name, by stage and variable; each stage's file is removed when it ends.
+    type: dict
+    default: {}
   packages:
     description:
       - Python packages (C(names)) that multi-node stages on the host will need, in their C(environment).
@@ -135,6 +139,7 @@ def main():
             "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "dict", "default": {}},
             "folders": {"type": "dict", "default": {}},
             "runner": {"type": "str", "required": True, "no_log": True},

@@ -48,6 +48,45 @@ options:
     type: list
     elements: dict
     default: []
+  secrets:
+    description:
+      - Names in C(gpuval_secrets).
+      - All models get those that begin with C(MAD_SECRETS), and environment variables of the controller of that name.
+    type: list
+    elements: str
+    default: []
+  secrets_file:
+    description: File with credentials of models; empty is C(credential.json) of the repository.
+    type: path
+    default: ''
+  images:
+    description: Images that exist already, by model. Its files travel in the plan.
+    type: dict
+    default: {}
+  registry:
+    description: Where images of pods are pushed, C(HOST[:PORT]/PATH).
+    type: str
+    default: ''
+  keep_alive_seconds:
+    description: How long the last model stays for a shell after its work.
+    type: int
+    default: 0
+  keep_folder:
+    description: Folder of the nodes that keeps the folders of models.
+    type: str
+    default: ''
+  skip_run:
+    description: Whether no jobs are returned, only images.
+    type: bool
+    default: false
+  output:
+    description: The C(perf.csv) of all runs; its folder must exist.
+    type: str
+    default: ''
+  pipeline:
+    description: The column C(pipeline) of C(perf.csv).
+    type: str
+    default: ''
   placement:
     description: C(gpuval_placement).
     type: str
@@ -81,6 +120,10 @@ images:
   description: Entries for C(gpuval_images) by name.
   returned: success
   type: dict
+secrets_file:
+  description: The file with credentials; empty for none.
+  returned: success
+  type: str
 deadline_seconds:
   description: The time that all models may take one after the other, their images included.
   returned: success

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: mark_nodes
-short_description: Write verdicts on the nodes of a Kubernetes cluster
+short_description: Write verdicts on the nodes of a Kubernetes cluster or of Slurm
 version_added: 0.1.0
 description:
   - Labels each node of a run with its verdict (C(gpuval.io/verdict)) and the run (C(gpuval.io/run)), and notes when
@@ -16,6 +16,9 @@ description:
     taint stay until it has passed all of that, in whichever run, also one of C(--limit) or of rounds of pairs alone; a
     run without these stages leaves them.
   - With O(taint), nodes that failed are tainted C(gpuval.io/failed) with V(NoSchedule); pods of later runs tolerate it.
+  - With O(scheduler=slurm), nodes that failed are drained with the reason C(gpuval:RUN:CLASS), by C(scontrol) on the
+    controller. A run in which such a node passes what it failed or lacked resumes it. Nodes that are drained or down
+    for another reason are left as they are.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run
@@ -23,12 +26,22 @@ extends_documentation_fragment:
 attributes:
   diff_mode:
     support: full
-    description: Shows labels, annotations and taint of gpuval on each node that is changed.
+    description: Shows labels, annotations and taint of each node that is changed, or Slurm's state and reason.
 options:
+  scheduler:
+    description: What the nodes belong to.
+    type: str
+    default: kubernetes
+    choices: [kubernetes, slurm]
+  taint_incomplete:
+    description: For O(scheduler=slurm), drain nodes that are C(INCOMPLETE), too.
+    type: bool
+    default: false
   state:
     description:
       - V(present) writes the verdicts of the report.
       - V(absent) takes labels, annotations and the taint off; with O(run_id) or O(run_ids) only those of these runs.
+        Not for O(scheduler=slurm).
     type: str
     default: present
     choices: [present, absent]
@@ -57,6 +70,10 @@ EXAMPLES = r"""
   gpuval.fleet.mark_nodes:
     taint: true
 
+- name: Drain nodes of Slurm that failed, and resume those that pass now
+  gpuval.fleet.mark_nodes:
+    scheduler: slurm
+
 - name: Take all marks off
   gpuval.fleet.mark_nodes:
     state: absent
@@ -82,6 +99,11 @@ open:
   description: What each of these is to pass yet, as C(stage/check); C(stage/) where evidence of the stage was missing.
   returned: success
   type: dict
+foreign:
+  description: Nodes to drain that are drained or down for others, each with its reason.
+  returned: with O(scheduler=slurm)
+  type: list
+  elements: str
 busy:
   description: Nodes that were changed by others each time; the task fails.
   returned: success

@@ -94,6 +94,10 @@ ansible_facts:
           description: One word for what decided against the node; none for PASS.
           returned: success
           type: str
+        action:
+          description: What to do with the host, such as V(reboot) or V(replace_gpu); none for PASS.
+          returned: success
+          type: str
         flaky:
           description: Whether a stage passed only when it was run again.
           returned: success

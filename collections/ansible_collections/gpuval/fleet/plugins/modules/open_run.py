@@ -53,6 +53,11 @@ options:
     description: Namespace of a cluster, with context and kubeconfig, which the run remembers. Empty over SSH.
     type: str
     default: ''
+  placement:
+    description: How the run's plans get to the nodes.
+    type: str
+    choices: [ssh, kubernetes, slurm]
+    default: ssh
   profile:
     description: Name of the profile.
     type: str
@@ -64,6 +69,10 @@ options:
     default: []
   gangs_alone:
     description: Whether the run is there for its gangs. It fails with fewer than two hosts, and is PARTIAL at best.
+    type: bool
+    default: false
+  only_idle:
+    description: Whether nodes with other work are left out of the verdict, and give way to work that comes.
     type: bool
     default: false
   accepts:

@@ -34,7 +34,7 @@ options:
   placement:
     description: How the run's plans get to the nodes.
     type: str
-    choices: [ssh, kubernetes]
+    choices: [ssh, kubernetes, slurm]
     default: ssh
   state_dir:
     description: Folder of the controller's state; C(known_hosts/) in it has a file of pinned keys for each inventory.

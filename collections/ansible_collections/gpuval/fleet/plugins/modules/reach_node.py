@@ -45,7 +45,7 @@ options:
   placement:
     description: C(gpuval_placement) of the node.
     type: str
-    choices: [ssh, kubernetes]
+    choices: [ssh, kubernetes, slurm]
     default: ssh
   state_dir:
     description: Where the pinned host keys lie.

@@ -10,11 +10,12 @@ module: report_run
 short_description: Write the report of a judged run, or announce its verdict
 version_added: 0.1.0
 description:
-  - O(state=written) writes C(report.html), C(report.md), C(junit.xml), C(perf.csv) and C(failed_nodes.txt) from
-    C(report.json) and the evidence beside it. With O(store) it uploads them, unless the run is another controller's.
+  - O(state=written) writes C(report.html), C(report.md), C(junit.xml), C(ctrf-report.json), C(gpuval.prom), C(perf.csv)
+    and C(failed_nodes.txt) from C(report.json) and the evidence beside it. With O(store) it uploads them, unless the
+    run is another controller's.
   - Of a MAD repository's models, C(perf.csv) has the columns of MAD, and C(perf.html) shows it.
   - O(state=announced) prints the FINAL ACCEPTANCE block and fails unless the verdict is V(PASS), or V(PARTIAL) of a run
-    that was narrowed by C(--limit), C(--tags) or stages.
+    that was narrowed by C(--limit), C(--tags) or stages. In GitHub Actions it adds the verdict to the job's summary.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run
@@ -28,6 +29,16 @@ options:
   store:
     description: The store to upload the report to; without it nothing is uploaded.
     required: false
+  perf_file:
+    description: The C(perf.csv) of the models of all runs; empty is that beside the runs.
+    type: str
+    default: ''
+  health_file:
+    description:
+      - With O(state=written) the verdicts on nodes of a run that has ended go into this file, too.
+      - V(FAIL) stays there until a later run passes what had failed. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: ''
 """
 
 EXAMPLES = r"""

@@ -45,7 +45,9 @@ options:
     type: str
     default: ''
   output:
-    description: File for the same as data, C(.json) or C(.csv). A relative path stands beside C(ansible.cfg).
+    description:
+      - File for the same as data, C(.json) or C(.csv), or for all chosen records, C(.jsonl) for MongoDB or C(.parquet).
+      - A relative path stands beside C(ansible.cfg).
     type: str
     default: ''
   criteria:

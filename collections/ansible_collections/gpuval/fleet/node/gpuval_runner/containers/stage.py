@@ -8,12 +8,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from gpuval_runner import descendants, scratch
+from gpuval_runner import descendants, redact, scratch
 from gpuval_runner.containers.brought import engine_id, is_image
 from gpuval_runner.containers.command import (
     HOME,
@@ -95,6 +95,7 @@ class ContainerRun:
     accelerator: Accelerator
     containers: Containers
     say: Callable[[str], None]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def run(self, argv: Sequence[str], hooks: Hooks) -> ContainerEnded:
         """Run the stage to its end; on return its container is gone, or a note names it."""
@@ -186,6 +187,7 @@ class ContainerRun:
             chown_to_runner(engine, mark, work)
         scratch.make(work)
         scratch.write_gang(work, self.plan.gang, self.places.run)
+        redact.write(work, self.secrets)
         scratch.make_cache(self.places.models)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:
@@ -193,6 +195,8 @@ class ContainerRun:
         if self.stage.container.user:  # another user than the runner's; the node directory above is private
             for path in inside:
                 path.chmod(0o777)
+            if self.secrets:
+                (work / redact.SECRETS_FILE).chmod(0o644)
             for source, _inside, read_only in self._mounts():
                 if read_only and DATASET_FOLDER not in source.name:  # datasets can be read by all users already
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):

@@ -241,6 +241,7 @@ class Helper:
             kernel_lost=lost or bool(self._log and self._log.lost),
             kernel_position=position,
             oom_kills=None if before is None or now is None else max(0, now - before),
+            memory_errors=self._host.memory_errors(),
             host_absent=self._host.absent,
             cpu_seconds=round(cpu_seconds() - self._cpu_before, 3),
         )

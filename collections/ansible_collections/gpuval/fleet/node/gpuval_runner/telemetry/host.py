@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from gpuval_node.hardware.memory import meminfo
-from gpuval_node.hardware.tree import read_number, read_text
+from gpuval_node.hardware.memory import NO_CONTROLLER, errors, meminfo
+from gpuval_node.hardware.tree import Tree, read_number, read_text
 
 from gpuval_runner import oom
 
@@ -22,12 +22,14 @@ class Host:
     """Reads a machine's files below `root`; which sensors there are is looked for once."""
 
     def __init__(self, root: str = "/") -> None:
-        self._root = Path(root)
+        self._root, self._tree = Path(root), Tree(root)
         self._sensors = sensors(self._root)
         self._before = cpu_times(self._text("proc/stat"))
+        self._errors = errors(self._tree)
         self.absent: dict[str, str] = {}
         if not self._sensors:
             self.absent["cpu_temperature_celsius"] = "neither hwmon nor a thermal zone measures the processors here"
+        self.absent.update({name: NO_CONTROLLER for name, count in self._errors.items() if count is None})
 
     def sample(self) -> dict[str, float]:
         """Return `cpu_utilisation_ratio` since the last sample, `memory_used_bytes`, `cpu_temperature_celsius`."""
@@ -43,6 +45,11 @@ class Host:
     def oom_kills(self) -> Optional[int]:
         """Return how many processes the kernel killed for want of memory since boot."""
         return oom.counter(self._root / "proc/vmstat")
+
+    def memory_errors(self) -> dict[str, int]:
+        """Return by kind how many errors the memory controllers counted since this object was made."""
+        pairs = {name: (self._errors[name], now) for name, now in errors(self._tree).items()}
+        return {k: max(0, now - old) for k, (old, now) in pairs.items() if old is not None and now is not None}
 
     def _temperature(self) -> Optional[float]:
         found = [value for value in map(read_number, self._sensors) if value is not None]

@@ -32,6 +32,12 @@ HOST_FIGURES = (
     ("cpu_utilisation_mean_ratio", "cpu_utilisation_ratio", "mean"),
     ("memory_used_max_bytes", "memory_used_bytes", "most"),
 )
+#: Errors of main memory during the stage, and how the helper names them.
+MEMORY_ERRORS = (
+    ("memory_ecc_corrected_new_count", "ecc_corrected_count"),
+    ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
+)
+HOST_MADE_OF = (*((name, reading) for name, reading, _ in HOST_FIGURES), *MEMORY_ERRORS)
 OF_BUSY = frozenset({POWER_RATIO, *(figure.name for figure in FIGURES if figure.busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Where no source says that it cannot be had: no excuse.
@@ -168,6 +174,9 @@ class Summary:
         add("telemetry_samples_count", samples)
         for name, reading, what in HOST_FIGURES:
             add(name, getattr(self._host.get(reading), what, None))
+        rises = (self._end or {}).get("memory_errors")
+        for name, reading in MEMORY_ERRORS:
+            add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
         for name, value in self._kernel_figures().items():
             add(name, value)
         for index in sorted(self._gpus):
@@ -259,8 +268,7 @@ class Summary:
         if self._end and not self._kernel_readable():
             absent["kernel_log"] = str(self._end.get("kernel_problem") or "cannot be read")
         host_absent = (self._end or {}).get("host_absent") or {}
-        if "cpu_temperature_max_celsius" not in there and host_absent:
-            absent["cpu_temperature_max_celsius"] = str(next(iter(host_absent.values())))
+        absent.update({k: str(host_absent[of]) for k, of in HOST_MADE_OF if k not in there and of in host_absent})
         return absent
 
     def _why(self, name: str, reading: str) -> str:

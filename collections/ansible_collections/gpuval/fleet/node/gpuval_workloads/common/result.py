@@ -15,10 +15,13 @@ import tempfile
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Callable, Optional, Union
 
 RESULT_FILE_VARIABLE = "GPUVAL_RESULT_FILE"
+#: Python packages that later stages in the same image need, and where the result says which of them are not there.
+NEEDED_VARIABLE, MISSING = "GPUVAL_NEEDED_PACKAGES", "missing_packages"
 STATES = ("running", "success", "failure")
 X_UNITS = ("step", "seconds", "bytes")
 MAX_SERIES_POINTS = 20000
@@ -166,6 +169,8 @@ def run_workload(main: Callable[[Result], None]) -> int:
         main(result)
         if result.state == "running":
             result.state = "success"
+        missing = [name for name in os.environ.get(NEEDED_VARIABLE, "").split() if find_spec(name) is None]
+        result.environment.update({MISSING: " ".join(missing)} if missing else {})
         result.write()
     except WorkloadFailure as failure:
         result.state, result.message = "failure", str(failure)

@@ -35,23 +35,12 @@ from ..common.launch import (
 from ..common.result import EXIT_CRASH, Result, WorkloadCrash, WorkloadFailure, run_workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
-from . import collectives, mpi, processes, wrong
-from .absent import MemberRecords
+from . import collectives, joining, mpi, processes, wrong
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, Config, parse_arguments
 from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
 from .forwarding import Forwarder
 from .host.checks import HostChecks
-from .joining import (
-    FAREWELL_SECONDS,
-    KEY_FILE,
-    OUTSIDE,
-    OUTSIDE_SECONDS,
-    check_port,
-    keys_folder,
-    serve_ssh,
-    token_of,
-)
 from .launching import (
     OUTPUT_FOLDER,
     DeepSpeedLauncher,
@@ -104,11 +93,7 @@ def main(result: Result) -> None:
         nccl_log.ask(os.environ, folder)
         if isinstance(config, CollectivesConfig):
             os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # a line for each call: too many of a training
-        print(
-            f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, "
-            f"{gang.own.slots} processes on {accelerator.kind}; {gang.leader.node} leads",
-            flush=True,
-        )
+        joining.introduce(gang, f" on {accelerator.kind}")
         expected = set(getattr(config, "expect_network", ()))
         expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
         checks = HostChecks(gang, config.launcher == "deepspeed", expects_rdma=expects_rdma)
@@ -166,7 +151,7 @@ def _take_part(
     described: dict,
 ) -> None:
     """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
-    check_port(gang, gang.port, "gpuval_gang_port")
+    joining.check_port(gang, gang.port, "gpuval_gang_port")
     limits = Limits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
@@ -181,16 +166,12 @@ def _take_part(
         bring.update(work.begin(stack))
         bring["host"] = checks.begin(stack)
         stopper = Stopper(work.stop)
-        token = token_of(os.environ)
         channel = stack.enter_context(
-            ControlChannel(
-                gang, token, limits, lambda: beats_of(folder, gang), stopper, bring, MemberRecords.of().ended
-            )
+            joining.open_channel(gang, limits, lambda: beats_of(folder, gang), stopper, bring)
         )
         signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:
-            brought = channel.join()
-            print(f"all {len(gang.members)} members have joined", flush=True)
+            brought = joining.join(channel, gang)
             stack.enter_context(progress_printer(work.progress))
             _compare(gang, brought, config)
             described["joined"] = True
@@ -198,7 +179,7 @@ def _take_part(
             result.write()  # a member that is killed from here on has joined
             checks.ask([theirs.get("host") for theirs in brought])
             work.run(brought, arguments, stopper)
-            channel.end(None, FAREWELL_SECONDS)
+            channel.end(None, joining.FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
             own = first_failure(folder)  # a rank's own message explains more than its exit
             stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
@@ -206,8 +187,7 @@ def _take_part(
                 wrong.add_to(result)
                 with suppress(OSError):
                     result.write()  # before the last message: KILL may follow soon
-                with suppress(StoppedError):
-                    channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+                joining.end_from_outside(channel)
                 raise
             try:
                 _report_end(channel, gang, error, own)
@@ -233,13 +213,15 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: 
     """
     if own:
         about = {gang.members[gang.owner(rank)[0]].node for rank in own["about"]}
-        channel.end(own["message"], FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None)
+        channel.end(
+            own["message"], joining.FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None
+        )
     elif isinstance(error, SharedError):
-        channel.end(str(error), FAREWELL_SECONDS, weight=SHARED)
+        channel.end(str(error), joining.FAREWELL_SECONDS, weight=SHARED)
     elif isinstance(error, (KilledError, WorkloadFailure)):
-        channel.end(str(error), FAREWELL_SECONDS, weight=CAUSE)
+        channel.end(str(error), joining.FAREWELL_SECONDS, weight=CAUSE)
     else:
-        channel.end(str(error), FAREWELL_SECONDS)
+        channel.end(str(error), joining.FAREWELL_SECONDS)
 
 
 def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
@@ -306,7 +288,7 @@ class _OverSsh:
 
     def __init__(self, gang: Gang, folder: Path, module: str) -> None:
         self._gang, self._folder, self._module = gang, folder, module
-        self._keys = keys_folder(os.environ)
+        self._keys = joining.keys_folder(os.environ)
         self._launcher: DeepSpeedLauncher | None = None
         self.server: SshServer | None = None
 
@@ -314,7 +296,7 @@ class _OverSsh:
         if self._module:
             check_deepspeed(self._gang)
             stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
-        self.server = serve_ssh(self._gang, self._folder, self._keys, stack)
+        self.server = joining.serve_ssh(self._gang, self._folder, self._keys, stack)
         return {"host_key": self.server.host_key}
 
     def stop(self) -> None:
@@ -337,7 +319,7 @@ class _OverSsh:
     def ssh_options(self, brought: list[dict]) -> list[str]:
         """Return how the leader reaches the members' servers."""
         host_keys = [theirs["host_key"] for theirs in brought]
-        return client(self._gang, self._folder, self._keys / KEY_FILE, host_keys)
+        return client(self._gang, self._folder, self._keys / joining.KEY_FILE, host_keys)
 
     def _is_over(self) -> bool:
         """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""

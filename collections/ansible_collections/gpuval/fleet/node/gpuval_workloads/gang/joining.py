@@ -1,16 +1,19 @@
-"""What a member needs to join its gang: the token, the keys, a free port, an SSH server for ranks started elsewhere."""
+"""How a member joins its gang and leaves it: control channel, keys, a free port, SSH server for ranks of others."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from ..common.result import WorkloadFailure
 from . import processes
+from .absent import MemberRecords
+from .control_channel import CAUSE, Beats, ControlChannel, Limits, Stop, StoppedError
 from .launching import PATH_VARIABLE, check_blanks
 from .members import Gang
 from .ssh_server import SshServer, passed
@@ -22,6 +25,40 @@ OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
 FAREWELL_SECONDS = 60.0
 #: For the last message of a member that a signal ends: KILL follows after 10 s.
 OUTSIDE_SECONDS = 7.0
+
+
+def introduce(gang: Gang, kind: str = "") -> None:
+    """Print which member this is."""
+    print(
+        f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, {gang.own.slots} "
+        f"processes{kind}; {gang.leader.node} leads",
+        flush=True,
+    )
+
+
+def open_channel(
+    gang: Gang, limits: Limits, beats: Beats, on_stop: Callable[[Stop], None], bring: Mapping[str, Any]
+) -> ControlChannel:
+    """This member's end of the control channel, to be entered. Raises ``WorkloadFailure`` without the gang's token."""
+    token, path = os.environ.get(TOKEN_VARIABLE), keys_folder(os.environ) / "token"
+    try:
+        token = token or path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
+    return ControlChannel(gang, token, limits, beats, on_stop, bring, MemberRecords.of().ended)
+
+
+def join(channel: ControlChannel, gang: Gang) -> list[Any]:
+    """What all members bring, in order, once they have joined. Raises ``StoppedError``."""
+    brought = channel.join()
+    print(f"all {len(gang.members)} members have joined", flush=True)
+    return brought
+
+
+def end_from_outside(channel: ControlChannel) -> None:
+    """Report that a signal ends this member, for no fault of a node."""
+    with suppress(StoppedError):
+        channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
 
 
 def check_port(gang: Gang, port: int, setting: str) -> None:
@@ -37,17 +74,6 @@ def check_port(gang: Gang, port: int, setting: str) -> None:
             f"port {port} of {gang.own.node}, the rendezvous of the ranks, cannot be used: {error.strerror}; "
             f"find the process (ss -ltnp), or set {setting}"
         ) from None
-
-
-def token_of(environ: Mapping[str, str]) -> str:
-    """The secret of the gang's control channel. Raises ``WorkloadFailure`` if there is none."""
-    if environ.get(TOKEN_VARIABLE):
-        return environ[TOKEN_VARIABLE]
-    path = keys_folder(environ) / "token"
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
 
 
 def keys_folder(environ: Mapping[str, str]) -> Path:

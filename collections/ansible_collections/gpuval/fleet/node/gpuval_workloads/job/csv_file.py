@@ -16,11 +16,11 @@ class CsvError(ValueError):
     """A file without figures; the message says what it lacks."""
 
 
-def read(path: Path) -> list[tuple[str, str, str]]:
-    """Name, value and unit of each row. Raises ``CsvError``.
+def read(path: Path) -> tuple[list[tuple[str, str, str]], str]:
+    """Name, value and unit of each row, and what of the file does not count. Raises ``CsvError``.
 
-    A model that has several rows gets the metric into the name. Rows without a performance, as of a failure, are
-    left out.
+    A model that has several rows gets the metric into the name. Rows without a performance, as of a failure, do not
+    count.
     """
     try:
         with path.open("rb") as stream:
@@ -43,7 +43,11 @@ def read(path: Path) -> list[tuple[str, str, str]]:
     if not figures:
         raise CsvError(f"{path.name}: no row has a performance")
     several = Counter(name for name, _value, _unit in figures)
-    return [(f"{name}_{unit}" if several[name] > 1 else name, value, unit) for name, value, unit in figures]
+    cut = [f"{path.name} has {len(rows)} rows, of which the first {MAX_ROWS} count"] if len(rows) > MAX_ROWS else []
+    empty = len(found) - len(figures)
+    cut += [f"{path.name}: {empty} of {len(found)} rows lack model, performance or metric"] if empty else []
+    named = [(f"{name}_{unit}" if several[name] > 1 else name, value, unit) for name, value, unit in figures]
+    return named, "; ".join(cut)
 
 
 def _figure(row: dict[str, object]) -> tuple[str, str, str]:

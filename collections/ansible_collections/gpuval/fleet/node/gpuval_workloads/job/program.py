@@ -24,6 +24,8 @@ EXIT_TIMEOUT = 124
 #: By these the runner knows that the work is done.
 STAY_FILE = "stays"
 STAY_LINE = "== the work is done"
+#: Where the runner leaves the secrets that the job names.
+SECRETS_FILE = "secrets.json"
 MAX_STATE = 40
 #: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
 LISTS = ("metrics", "series", "artifacts")
@@ -39,6 +41,7 @@ def main() -> int:
         return EXIT_CRASH
     folder = Path(os.environ.get("GPUVAL_WORK_DIR", ".")) / "job"
     folder.mkdir(parents=True, exist_ok=True)
+    _take_secrets(folder.parent / SECRETS_FILE)
     for name, text in job.files.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
@@ -54,6 +57,13 @@ def main() -> int:
         write_atomically(folder.parent / STAY_FILE, str(code))
         time.sleep(job.stay_alive_seconds)  # a signal ends it
     return code
+
+
+def _take_secrets(file: Path) -> None:
+    """The values become variables of the steps, and no file has them any more."""
+    with suppress(FileNotFoundError):
+        os.environ.update(json.loads(file.read_text(encoding="utf-8")))
+        file.unlink()
 
 
 class JobRun:
@@ -84,14 +94,14 @@ class JobRun:
                 code = self._step(step, f"step {step.name} ({index} of {len(self._job.steps)})")
                 if code:
                     return code
-                if self._inapplicable:
-                    self._write("success", f"skipped: {self._inapplicable}")
-                    return EXIT_SUCCESS
             if not step.skip:
-                self._after(step)
+                self._after(step, ran=not reason)
+            if self._inapplicable:
+                self._write("success", f"skipped: {self._inapplicable}")
+                return EXIT_SUCCESS
         return self._finish(skipped)
 
-    def _after(self, step: Step) -> None:
+    def _after(self, step: Step, *, ran: bool) -> None:
         """A step is done here."""
 
     def _why_not(self, step: Step) -> str:
@@ -120,7 +130,7 @@ class JobRun:
         if code:
             self._write("running", message)
             return code
-        if state == "skipped" and not self._job.gang:
+        if state == "skipped":
             self._inapplicable = message
             return 0
         if theirs and state != "success":
@@ -193,11 +203,12 @@ class JobRun:
         message += f"; skipped: {', '.join(skipped)}" if skipped else ""
         if job.csv:
             try:
-                figures = csv_file.read(self._folder / job.csv)
+                figures, cut = csv_file.read(self._folder / job.csv)
             except csv_file.CsvError as error:
                 return self._fail(f"{error}: write model,performance,metric")
             for name, value, unit in figures:
                 print(f"gpuval figure {name}: {value} {unit}", flush=True)
+            message += f"; {cut}" if cut else ""
         # Figures in the output are the runner's: without them the stage is no success.
         needs_output = job.figures and not self._handed_over and not job.csv
         self._write("running" if needs_output else "success", message)

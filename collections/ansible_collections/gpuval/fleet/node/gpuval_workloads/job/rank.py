@@ -1,6 +1,6 @@
-"""One process of a step that a launcher starts over SSH: the step's command, in the environment of the job.
+"""One process of a step that a launcher starts over SSH: the step's command or that of its script, as the job has it.
 
-A command that fails leaves a note for its node's member of the gang, which the launcher elsewhere may never hear of.
+A command leaves a note of its end for its node's member of the gang: the launcher elsewhere may never hear of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import write_atomically
+from .launcher import CHANGED
 
 #: In the folder that RANK_DIRECTORY_VARIABLE names: the command, its folder and its environment.
 FILE = "launch.json"
 NOTE = "failed-{rank}.json"
+DONE = "done-{step}-{rank}"
 #: What launchers set for each process.
 PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_")
 NAMES = (
@@ -34,12 +36,14 @@ def of_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 def main() -> int:
     folder = Path(os.environ[RANK_DIRECTORY_VARIABLE])
     launch = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    command, own = launch["command"], of_launcher(os.environ)
+    command, own = sys.argv[1:] or launch["command"], of_launcher(os.environ)
+    changed = {"folder": "", "environment": {}, **json.loads(os.environ.get(CHANGED, "{}"))}
+    place = Path(launch["folder"], changed["folder"])
     rank = own.get("RANK") or own.get("OMPI_COMM_WORLD_RANK") or str(os.getpid())
     try:
-        process = subprocess.Popen(command, cwd=launch["folder"], env={**launch["environment"], **own})
+        process = subprocess.Popen(command, cwd=place, env={**launch["environment"], **changed["environment"], **own})
     except OSError as error:
-        return _failed(folder, rank, 127, f"{command[0]}: {error.strerror}: does the image have it?")
+        return _failed(folder, rank, 127, f"{error.filename}: {error.strerror}: does the image have it?")
     ended: list[int] = []
 
     def hand_on(number: int, _frame: object) -> None:
@@ -50,6 +54,8 @@ def main() -> int:
         signal.signal(number, hand_on)
     code = process.wait()
     code = 128 - code if code < 0 else code
+    if not code:
+        write_atomically(folder / DONE.format(step=launch["environment"]["GPUVAL_STEP"], rank=rank), "")
     return _failed(folder, rank, code, f"exit code {code}") if code and not ended else code
 
 

@@ -23,26 +23,15 @@ from typing import Any, Optional
 
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
-from ..gang import mpi
-from ..gang.absent import MemberRecords
+from ..gang import joining, mpi
 from ..gang.control_channel import CAUSE, EFFECT, SHARED, ControlChannel, Limits, Stop, StoppedError
 from ..gang.forwarding import Forwarder
-from ..gang.joining import (
-    FAREWELL_SECONDS,
-    KEY_FILE,
-    OUTSIDE,
-    OUTSIDE_SECONDS,
-    check_port,
-    keys_folder,
-    serve_ssh,
-    token_of,
-)
 from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, hostfile, torchrun_place
 from ..gang.members import Gang, from_environment
 from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
 from ..vendor_tools.places import Places
-from . import rank
+from . import launcher, rank
 from .program import EXIT_TIMEOUT, JobRun, command_of, send_signal
 from .steps import MASTER_PORT, VARIABLE, Job, Step, environment, identifier_of
 
@@ -116,11 +105,7 @@ class GangRun(JobRun):
         self._described["leader"] = gang.leader.node
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._leave)
-        print(
-            f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, {gang.own.slots} "
-            f"processes; {gang.leader.node} leads",
-            flush=True,
-        )
+        joining.introduce(gang)
         try:
             with ExitStack() as stack:
                 stack.callback(self._end_step)
@@ -142,26 +127,22 @@ class GangRun(JobRun):
             bring |= self._prepare(stack)
         except WorkloadFailure as error:
             bring["lacks"] = str(error)
-        limits = Limits(join_seconds=seconds)
-        token = token_of(os.environ)
-        find_ended = MemberRecords.of(os.environ).ended
-        channel = ControlChannel(gang, token, limits, dict, self._hear, bring, find_ended)
+        channel = joining.open_channel(gang, Limits(join_seconds=seconds), dict, self._hear, bring)
         self._channel = stack.enter_context(channel)
         try:
-            brought = self._channel.join()
+            brought = joining.join(channel, gang)
             lacking = self._lacking(brought)
             if lacking:
                 with suppress(StoppedError):  # all come to the same
-                    self._channel.end(lacking, FAREWELL_SECONDS, weight=SHARED)
+                    self._channel.end(lacking, joining.FAREWELL_SECONDS, weight=SHARED)
                 return self._fail(lacking)
             self._described["joined"] = True
-            print(f"all {len(gang.members)} members have joined", flush=True)
             self._variables = environment(
                 self._job, os.environ, str(self._folder), self._together(str(brought[0]["time"]))
             )
             if self._launchers & set(OVER_SSH):
                 keys = [theirs["host_key"] for theirs in brought]
-                self._options = client(gang, self._folder, keys_folder(os.environ) / KEY_FILE, keys)
+                self._options = client(gang, self._folder, joining.keys_folder(os.environ) / joining.KEY_FILE, keys)
             code = self._work()
         except (WorkloadFailure, WorkloadCrash) as error:  # of a launcher, or of a rank on this node
             self._write("running", str(error))
@@ -170,11 +151,10 @@ class GangRun(JobRun):
             return EXIT_CRASH
         except SystemExit:
             self._write("running", self._message)
-            with suppress(StoppedError):
-                self._channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+            joining.end_from_outside(self._channel)
             raise
         if not code:
-            self._channel.end(None, FAREWELL_SECONDS)
+            self._channel.end(None, joining.FAREWELL_SECONDS)
             return EXIT_SUCCESS
         is_named = self._state == "failure" or code == EXIT_TIMEOUT
         how = self._message if is_named else f"{self._message}: exit code {code}"
@@ -184,7 +164,7 @@ class GangRun(JobRun):
     def _report(self, how: str, weight: int) -> None:
         """Report the end of the job here to the others; it may be an effect of what happened to one of them."""
         try:
-            self._channel.end(how, FAREWELL_SECONDS, weight=weight)
+            self._channel.end(how, joining.FAREWELL_SECONDS, weight=weight)
         except StoppedError as error:
             self._described["stopped_by"] = error.stop.node
             self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
@@ -206,7 +186,7 @@ class GangRun(JobRun):
         if TORCHRUN in self._launchers:
             if find_spec("torch") is None:
                 raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
-            check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
+            joining.check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
         if DEEPSPEED in self._launchers:
             if find_spec("deepspeed") is None:
                 raise WorkloadFailure(_missing(DEEPSPEED, f"DeepSpeed in {sys.executable}"))
@@ -219,7 +199,7 @@ class GangRun(JobRun):
             if self._mpirun is None or not mpi.is_open_mpi(self._mpirun):
                 raise WorkloadFailure(_missing(MPIRUN, "mpirun of Open MPI on PATH"))
         if self._launchers & set(OVER_SSH):
-            server = serve_ssh(self._gang, self._folder, keys_folder(os.environ), stack)
+            server = joining.serve_ssh(self._gang, self._folder, joining.keys_folder(os.environ), stack)
             return {"host_key": server.host_key}
         return {}
 
@@ -254,14 +234,14 @@ class GangRun(JobRun):
             "JOB_UUID": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{identifier}/{gang.name}")),
             "JOB_TIMESTAMP": timestamp,
             "GPUVAL_HOSTFILE": str(self._folder / HOSTFILE),
+            **({launcher.VARIABLE: f"{sys.executable} {launcher.__file__}"} if self._mpirun else {}),
         }
 
     # Steps.
 
     def _why_not(self, step: Step) -> str:
-        if step.once and not self._gang.is_leader:
-            return ""
-        reason = super()._why_not(step)
+        is_elsewhere = step.once and not self._gang.is_leader
+        reason = "" if is_elsewhere else super()._why_not(step)
         if step.launcher == NONE:
             return reason
         if step.launcher in OVER_SSH:
@@ -270,6 +250,8 @@ class GangRun(JobRun):
                 "folder": str(self._folder),
                 "environment": {**self._variables, "GPUVAL_STEP": step.name, **step.environment},
             }
+            if step.launcher == MPIRUN:
+                launch |= {"launcher": self._mpi_command(), "settings": mpi.environment(self._gang, self._options)}
             write_atomically(self._folder / rank.FILE, json.dumps(launch))
         return self._meet(f"begin of step {step.name}", reason)
 
@@ -282,12 +264,26 @@ class GangRun(JobRun):
         self._write("running", f"{what}: waiting for {self._gang.leader.node}")
         return EXIT_SUCCESS
 
-    def _after(self, step: Step) -> None:
-        self._meet(f"end of step {step.name}")
+    def _after(self, step: Step, *, ran: bool) -> None:
+        """Raises ``WorkloadCrash`` for a process on this node of whose end the launcher has not heard, and where this
+        node and the first differ about whether the job is for them."""
+        theirs, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
+        if step.once:
+            self._inapplicable = theirs
+        if bool(theirs) != bool(self._inapplicable):
+            where = f"on {leader} and not here" if theirs else f"here and not on {leader}"
+            raise WorkloadCrash(f"{self._what}: skipped {where}: choose nodes of one kind")
+        if ran and step.launcher in OVER_SSH and not step.once:
+            done = len(list(self._folder.glob(rank.DONE.format(step=step.name, rank="*"))))
+            if done < self._gang.own.slots:
+                raise WorkloadCrash(
+                    f"{self._what}: {self._gang.own.slots - done} of {self._gang.own.slots} processes here never ended "
+                    "by themselves: look in the log and in the kernel log (out of memory?)"
+                )
 
     def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         gang, self._deepspeed = self._gang, None
-        if step.launcher == NONE:
+        if step.launcher == NONE or step.once:
             return super()._start(step, variables)
         if step.launcher == TORCHRUN:
             place = torchrun_place(replace(gang, port=self._port()))
@@ -296,9 +292,11 @@ class GangRun(JobRun):
         if step.launcher == DEEPSPEED:
             self._deepspeed = DeepSpeedLauncher(gang, self._folder, self._options)
             return self._deepspeed.start(RANK_MODULE, [])
-        whole = mpi.command(str(self._mpirun), gang, self._folder / HOSTFILE, self._options)
-        whole += [sys.executable, "-m", RANK_MODULE]
+        whole = [*self._mpi_command(), sys.executable, "-m", RANK_MODULE]
         return self._popen(whole, {**variables, **mpi.environment(gang, self._options)})
+
+    def _mpi_command(self) -> list[str]:
+        return mpi.command(str(self._mpirun), self._gang, self._folder / HOSTFILE, self._options)
 
     def _await(self, process: subprocess.Popen[bytes], seconds: Optional[float]) -> None:
         begun = time.monotonic()
@@ -314,9 +312,9 @@ class GangRun(JobRun):
         begun = reported = time.monotonic()
         while True:
             answer = self._channel.met(name)
+            self._look()  # a launcher may succeed although a rank failed, which has left its note before
             if answer is not None:
                 return answer
-            self._look()
             now = time.monotonic()
             if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
                 reported = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional
 
-from . import clock, cpu, disks, engines, memory, nics, osinfo, pci
+from . import clock, cpu, disks, engines, memory, nics, osinfo, pci, tuning
 from .amd import smi as amd
 from .gaudi import smi as gaudi
 from .gpu import Detection, Gpu
@@ -45,6 +45,7 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
         "gpus": [gpu.facts() for gpu in gpus],
         "cpu": cpu.facts(tree),
         "memory": memory.facts(tree),
+        "tuning": tuning.facts(tree),
         "disks": disks.facts(tree),
         "nics": nics.facts(tree),
         "os": osinfo.os_facts(tree),
@@ -209,7 +210,9 @@ def _summary(environment: dict[str, Any]) -> str:
 
 def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     accelerator = environment["accelerator"]
+    cpu, memory_ = environment["cpu"], environment["memory"]
     synchronised = environment["clock"]["synchronised"]
+    fast_clock = tuning.clock_is_fast(environment["tuning"])
     gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
     figures = (
         ("gpu_count", accelerator["count"], "count"),
@@ -220,8 +223,13 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("gpu_ecc_off_count", sum(gpu.ecc_off for gpu in gpus), "count"),
         ("gpu_partitioned_count", sum(gpu.partitioned for gpu in gpus), "count"),
         ("gpu_fabric_not_ready_count", sum(gpu.fabric_not_ready for gpu in gpus), "count"),
-        ("cpu_logical_count", environment["cpu"]["logical_count"], "count"),
-        ("memory_bytes", environment["memory"]["total_bytes"], "bytes"),
+        ("cpu_logical_count", cpu["logical_count"], "count"),
+        ("cpu_slow_governor_count", cpu["slow_governor_count"], "count"),
+        ("cpu_idle_latency_max_seconds", environment["tuning"]["idle_latency_max_seconds"], "seconds"),
+        ("memory_bytes", memory_["total_bytes"], "bytes"),
+        ("memory_ecc_corrected_count", memory_["ecc_corrected_count"], "count"),
+        ("memory_ecc_uncorrected_count", memory_["ecc_uncorrected_count"], "count"),
+        ("clock_source_fast", None if fast_clock is None else int(fast_clock), "ratio"),
         ("clock_synchronised", None if synchronised is None else int(synchronised), "ratio"),
     )
     metrics = [

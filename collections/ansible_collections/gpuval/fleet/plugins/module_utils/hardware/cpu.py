@@ -31,8 +31,18 @@ def facts(tree: Tree) -> dict[str, Any]:
         "numa_node_count": len(numa_nodes) or None,
         "governor": _common(governors),
         "governors": dict(governors),
+        "slow_governor_count": _slow_governors(tree, names) if governors else None,
         "frequency_max_hertz": None if kilohertz is None else kilohertz * 1000,
     }
+
+
+def _slow_governors(tree: Tree, names: list[str]) -> int:
+    """Processors that wait before they raise their clock; where hardware chooses it, by its preference."""
+    pairs = (
+        (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor"), f"{CPUS}/{name}/cpufreq/energy_performance_preference")
+        for name in names
+    )
+    return sum(governor not in (None, "performance") and tree.read(path) != "performance" for governor, path in pairs)
 
 
 def processors(cpuinfo: str) -> list[dict[str, str]]:

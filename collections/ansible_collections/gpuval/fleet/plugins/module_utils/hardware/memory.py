@@ -8,6 +8,7 @@ from typing import Any, Optional
 from .tree import Tree
 
 CONTROLLERS = "/sys/devices/system/edac/mc"
+NO_CONTROLLER = "no EDAC driver shows the memory controllers here, as in a virtual machine"
 
 
 def facts(tree: Tree) -> dict[str, Any]:
@@ -19,9 +20,14 @@ def facts(tree: Tree) -> dict[str, Any]:
         "swap_bytes": sizes.get("SwapTotal"),
         "huge_page_bytes": sizes.get("Hugetlb"),
         "limit_bytes": int(limit) if limit and limit.isdigit() else None,
-        "ecc_corrected_count": _errors(tree, "ce_count"),
-        "ecc_uncorrected_count": _errors(tree, "ue_count"),
+        **errors(tree),
+        "ecc_problem": None if tree.exists(f"{CONTROLLERS}/mc0") else NO_CONTROLLER,
     }
+
+
+def errors(tree: Tree) -> dict[str, Optional[int]]:
+    """Errors that the memory controllers corrected, and could not correct, since their driver was loaded."""
+    return {"ecc_corrected_count": _errors(tree, "ce_count"), "ecc_uncorrected_count": _errors(tree, "ue_count")}
 
 
 def meminfo(text: str) -> dict[str, int]:

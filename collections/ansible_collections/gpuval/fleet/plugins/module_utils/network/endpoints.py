@@ -1,6 +1,6 @@
-"""How far named services are: name, TCP, TLS, and bytes of one HTTP answer.
+"""How far named services are: name, TCP, TLS with its certificate, and bytes of one HTTP GET or PUT.
 
-Any answer of HTTP counts as there; what is read has bounds in bytes and seconds.
+Any answer of HTTP counts as there; where a size was declared, all of it has to pass. Bounded in bytes and seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,24 @@ from .tcp import connect, resolve
 TRIES = 3
 #: A smaller answer says how long the service thinks, not how much the way carries.
 LEAST_BYTES = 65536
+BLOCK = bytes(65536)
+#: A handshake that takes longer lost a packet: TCP repeats its first one after a second.
+REPEATED_SECONDS = 0.9
+#: Between handshakes, so that they do not fill the queue of the service.
+APART_SECONDS = 0.01
+#: Options of IPv4 and IPv6 sockets that the module `socket` does not name on Linux: the path MTU that the kernel knows.
+PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
+#: OpenSSL's numbers of what is wrong with a certificate, in words, and what helps.
+CERTIFICATES = {
+    9: ("is not yet valid", "correct the clock of the node or of the service"),
+    10: ("expired", "renew it on the service, or correct the clock of the node"),
+    **dict.fromkeys(
+        (62, 63, 64), ("is for another name", "use the name in the certificate, or renew it with this name")
+    ),
+    **dict.fromkeys(
+        (2, 18, 19, 20, 21), ("has an unknown CA", "give the CA's file on the node as ca_file, or install it there")
+    ),
+}
 PORTS = {"http": 80, "https": 443}
 
 
@@ -32,6 +50,9 @@ class Endpoint:
     path: str
     proxy: Optional[tuple[str, int]]
     ca_file: Optional[str]
+    method: str = "GET"
+    #: What has to pass whole; without it any answer counts.
+    size_bytes: Optional[int] = None
 
 
 def parse(entry: dict[str, Any]) -> Endpoint:
@@ -47,10 +68,11 @@ def parse(entry: dict[str, Any]) -> Endpoint:
     if not parts.hostname or not port or parts.scheme not in ("tcp", "http", "https"):
         raise NetworkError(f"endpoint {name}: give a url (http or https) or an address (host:port)")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Endpoint(name, parts.hostname, port, parts.scheme, path, via, entry.get("ca_file") or None)
+    ca_file, size = entry.get("ca_file") or None, entry.get("size_bytes")
+    return Endpoint(name, parts.hostname, port, parts.scheme, path, via, ca_file, entry.get("method") or "GET", size)
 
 
-def probe(endpoint: Endpoint, size: int, seconds: float) -> dict[str, Any]:
+def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> dict[str, Any]:
     """What was measured; `state` is `ok`, or where it ended: name, tcp, tls, http."""
     result: dict[str, Any] = {
         "host": endpoint.host,
@@ -63,20 +85,30 @@ def probe(endpoint: Endpoint, size: int, seconds: float) -> dict[str, Any]:
         "status": None,
         "received_bytes": None,
         "bytes_per_second": None,
+        "loss_ratio": None,
+        "mtu_bytes": None,
+        "certificate_seconds": None,
     }
     host, port = endpoint.proxy or (endpoint.host, endpoint.port)
     address, result["name_seconds"] = resolve(host)
     if address is None:
         result["message"] = f"the name {host} is not known to the node: see /etc/resolv.conf"
         return result
-    times = []
-    for _try in range(TRIES):
-        state, spent, link = connect(address, port, seconds)
-        if link is not None:
-            link.close()
+    times: list[float] = []
+    made = lost = 0
+    end = time.monotonic() + seconds
+    while made < tries and time.monotonic() < end:
+        state, spent, link = connect(address, port, min(seconds, REPEATED_SECONDS))
+        made += 1
+        if link is not None and spent is not None:
+            with link:
+                result["mtu_bytes"] = _path_mtu(link)
             times.append(spent)
-        if state in ("timeout", "unreachable"):
+        lost += link is None
+        if state == "unreachable":
             break
+        time.sleep(APART_SECONDS)
+    result["loss_ratio"] = lost / made
     if not times:
         result.update(state="tcp", message=f"{host} port {port}: {state}")
         return result
@@ -84,7 +116,14 @@ def probe(endpoint: Endpoint, size: int, seconds: float) -> dict[str, Any]:
     if endpoint.scheme == "tcp":
         result["state"] = "ok"
         return result
-    return _http(endpoint, address, port, size, seconds, result)
+    return _http(endpoint, address, port, endpoint.size_bytes or size, seconds, result)
+
+
+def _path_mtu(link: socket.socket) -> Optional[int]:
+    try:
+        return link.getsockopt(*PATH_MTU[link.family])
+    except OSError:
+        return None
 
 
 def _http(
@@ -106,32 +145,49 @@ def _http(
             context = ssl.create_default_context(cafile=endpoint.ca_file)
             link = context.wrap_socket(link, server_hostname=endpoint.host)
             result["tls_seconds"] = time.perf_counter() - begin
+            ends = (link.getpeercert() or {}).get("notAfter")
+            result["certificate_seconds"] = (
+                max(0.0, ssl.cert_time_to_seconds(str(ends)) - time.time()) if ends else None
+            )
         result["state"] = "http"
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=seconds)
         connection.sock = link
-        headers = {
-            "Range": f"bytes=0-{max(0, size - 1)}",
-            "User-Agent": "gpuval",
-            "Accept-Encoding": "identity",
-            "Connection": "close",
-        }
+        is_put = endpoint.method == "PUT"
+        connection.putrequest(endpoint.method, endpoint.path, skip_accept_encoding=True)
+        for name, value in (
+            ("Content-Length", str(size)) if is_put else ("Range", f"bytes=0-{max(0, size - 1)}"),
+            ("User-Agent", "gpuval"),
+            ("Accept-Encoding", "identity"),
+            ("Connection", "close"),
+        ):
+            connection.putheader(name, value)
         begin = time.perf_counter()
-        connection.request("GET", endpoint.path, headers=headers)
+        connection.endheaders()
+        got = _send(link, size, end) if is_put else 0
+        link.settimeout(max(0.05, end - time.monotonic()))
         answer = connection.getresponse()
         result["status"] = answer.status
-        got = 0
-        while got < size and time.monotonic() < end:
+        while not is_put and got < size and time.monotonic() < end:
             link.settimeout(max(0.05, end - time.monotonic()))
             data = answer.read1(min(65536, size - got))
             if not data:
                 break
             got += len(data)
         spent = time.perf_counter() - begin
-        result.update(
-            state="ok", received_bytes=got, bytes_per_second=got / spent if got >= LEAST_BYTES and spent else None
-        )
+        accepted = not endpoint.size_bytes or 200 <= answer.status < 300
+        whole = accepted and (not endpoint.size_bytes or got >= size)
+        speed = got / spent if whole and got >= LEAST_BYTES and spent else None
+        result.update(received_bytes=got, bytes_per_second=speed)
+        if not accepted:
+            result["message"] = f"{endpoint.host}: {endpoint.method} answered with HTTP {answer.status}"
+        elif not whole:
+            why = f"within {seconds:g} s" if time.monotonic() >= end else "before it ended: is the file as large?"
+            result["message"] = f"{endpoint.host}: {got} of {size} bytes passed {why}"
+        else:
+            result["state"] = "ok"
     except ssl.SSLCertVerificationError as error:
-        result["message"] = f"{endpoint.host}: certificate refused: {error.verify_message}; give ca_file"
+        what, remedy = CERTIFICATES.get(error.verify_code, (f"is refused: {error.verify_message}", "renew it"))
+        result["message"] = f"{endpoint.host}: the certificate {what}: {remedy}"
     except socket.timeout:
         if result["status"] is None:
             result["message"] = f"{endpoint.host} port {port}: no answer within {seconds:g} s"
@@ -143,6 +199,18 @@ def _http(
     finally:
         link.close()
     return result
+
+
+def _send(link: socket.socket, size: int, end: float) -> int:
+    """How many of `size` bytes were sent. A service may answer, and close, before it took all."""
+    sent = 0
+    try:
+        while sent < size and time.monotonic() < end:
+            link.settimeout(max(0.05, end - time.monotonic()))
+            sent += link.send(BLOCK[: size - sent])
+    except ConnectionError:
+        pass
+    return sent
 
 
 def _through_proxy(link: socket.socket, endpoint: Endpoint) -> None:

@@ -33,7 +33,7 @@ def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[floa
     except socket.timeout:
         state = "timeout"
     except OSError as error:
-        state = STATES.get(error.errno, "error")
+        state = STATES.get(error.errno or 0, "error")
     spent = time.perf_counter() - begin
     link.close()
     return state, spent if state == "closed" else None, None
@@ -46,7 +46,7 @@ def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None, None
-    return found[0][4][0], time.perf_counter() - begin
+    return str(found[0][4][0]), time.perf_counter() - begin
 
 
 def port_state(address: str, port: int, seconds: float, node: str) -> str:

@@ -195,6 +195,12 @@ def _with_base(item: Wanted, wanted: Sequence[Wanted], bases: Mapping[str, Any],
     return Wanted(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
 
 
+def by_digest(reference: str, digest: str) -> str:
+    """The reference with the digest in place of its tag; without a digest as it is."""
+    folder, slash, name = reference.partition("@")[0].rpartition("/")
+    return f"{folder}{slash}{name.partition(':')[0]}@{digest}" if digest else reference
+
+
 def image_plan(
     images: Mapping[str, Any],
     runtime: str,

@@ -14,7 +14,10 @@ RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
-SHARED = ("hardware", "node_directory.py", "placement.py")
+SHARED = (
+    *("hardware", "node_directory.py", "placement.py"),
+    *(f"network/{name}.py" for name in ("__init__", "endpoints", "errors", "parallel", "tcp")),
+)
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_POINT = b"import sys\n\nfrom gpuval_runner.cli import main\n\nsys.exit(main())\n"
@@ -28,13 +31,13 @@ REPRODUCIBLE_MARSHAL = 2
 Entry = tuple[str, bytes]
 
 
-def runner_pyz() -> bytes:
-    """Return the runner with its shared code as a zip application, with bytecode for this version of Python.
+def runner_pyz(bytecode: bool = True) -> bytes:
+    """Return the runner with its shared code as a zip application, by default with bytecode for this version of Python.
 
     Raises ``FileNotFoundError`` when either is missing.
     """
     entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
-    return SHEBANG + _zip([*entries, *_bytecode(entries)])
+    return SHEBANG + _zip([*entries, *(_bytecode(entries) if bytecode else ())])
 
 
 def workloads_zip() -> bytes:

@@ -69,15 +69,21 @@ def clean(
     ends = clock() + deadline_seconds
     selectors = _selectors(run_ids)
     result = Cleaned()
-    open_kinds = []
+    there: dict[str, Found] = {}
+    # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
     for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
         try:
-            found = _there(cluster, kind, selectors)
+            there[kind] = _there(cluster, kind, selectors)
+        except Forbidden as error:
+            result.left.append(_forbidden(kind, error))
+    open_kinds = []
+    for kind, found in there.items():
+        try:
             if found and not trial:
                 _delete(cluster, kind, selectors)
                 open_kinds.append(kind)
         except Forbidden as error:
-            result.left.append(Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error)))
+            result.left.append(_forbidden(kind, error))
             continue
         if found:
             result.removed[kind] = sorted(item["metadata"]["name"] for item in found)
@@ -127,6 +133,10 @@ def _add_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> No
         result.removed[kind] = sorted(gone)
         result.left += [_left(kind, item, namespace) for item in found]
     result.removed = {kind: found for kind, found in result.removed.items() if found}
+
+
+def _forbidden(kind: str, error: Forbidden) -> Left:
+    return Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error))
 
 
 def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:

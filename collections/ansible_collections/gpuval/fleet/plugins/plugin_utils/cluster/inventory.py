@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.text import natural_order
+from ..inventory.fleet import Fleet, Host, choose, listed_variables
 from ..inventory.node_list import Node, group_name
 from ..runs import labels
 from . import nodes
@@ -27,24 +26,6 @@ LABEL_GROUPS = {
 }
 
 
-@dataclass(frozen=True)
-class Host:
-    name: str
-    groups: tuple[str, ...] = ()
-    variables: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
-
-    hosts: tuple[Host, ...]
-    group_variables: dict[str, dict[str, Any]]
-    missing: tuple[str, ...] = ()
-    #: Nodes that were found, but are not expected, and so no hosts.
-    beyond: tuple[str, ...] = ()
-
-
 def fleet(
     found: Iterable[Mapping[str, Any]],
     expected: Sequence[Node] | None = None,
@@ -59,10 +40,9 @@ def fleet(
     not, and of the rest only those whose names are in `others`.
     """
     known = {str(description["name"]): description for description in found}
-    listed = {node.name: node for node in expected or ()}
-    rest = [name for name in sorted(known, key=natural_order) if name not in listed]
-    joining = rest if expected is None else [name for name in rest if name in (others or ())]
-    chosen = {name: known[name] for name in (*listed, *joining) if name in known}
+    choice = choose(known, expected, others)
+    listed = choice.listed
+    chosen = {name: known[name] for name in choice.names if name in known}
     ordered = {
         name: str(node.variables["gpuval_sku"]) for name, node in listed.items() if "gpuval_sku" in node.variables
     }
@@ -70,10 +50,10 @@ def fleet(
     counted = _counted(chosen, sku)
     hosts: list[Any] = []
     group_variables: dict[str, dict[str, Any]] = {}
-    for name in (*listed, *joining):
+    for name in choice.names:
         description, node = chosen.get(name), listed.get(name)
         groups = list(node.groups) if node else []
-        variables = _listed_variables(node)
+        variables = listed_variables(node)
         if description is None:
             variables[VARIABLE] = {"exists": False, "reason": f"the cluster has no node {name}"}
         else:
@@ -92,16 +72,7 @@ def fleet(
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_gpu_count"] = count
         hosts.append(Host(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
-    missing = tuple(name for name in listed if name not in known)
-    beyond = () if expected is None else tuple(name for name in rest if name not in chosen)
-    return Fleet(tuple(hosts), group_variables, missing, beyond)
-
-
-def _listed_variables(node: Node | None) -> dict[str, Any]:
-    """What the list says of a node, but for how SSH would reach it."""
-    if node is None:
-        return {}
-    return {key: value for key, value in node.variables.items() if not key.startswith("ansible_")}
+    return Fleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 
 def _label_groups(description: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:

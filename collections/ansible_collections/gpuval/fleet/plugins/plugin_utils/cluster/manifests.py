@@ -30,8 +30,8 @@ SHM = "/dev/shm"  # noqa: S108 - the pod's own
 MACHINE_ID = "machine-id"
 #: Beside the plan, as the runner has it: the members of its gang.
 GANG_FILE = "gang.json"
-#: A ConfigMap or Secret may hold 1 MiB.
-MOST_BYTES = 900_000
+#: A ConfigMap or Secret may hold 1 MiB; escaped, text of JSON is longer than bytes of programs.
+MOST_BYTES, MOST_PROGRAM_BYTES = 900_000, 1_000_000
 #: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
 END_SECONDS = 75
 SYS_ADMIN = "SYS_ADMIN"
@@ -81,7 +81,8 @@ class PlanPlace:
 class Placement:
     """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
 
-    `earlier`: the records of earlier attempts, which the new pod does not have.
+    `earlier`: the records of earlier attempts, which the new pod does not have. `secrets`: those of jobs, by stage and
+    variable.
     """
 
     target: Target
@@ -92,6 +93,7 @@ class Placement:
     rclone_config: str = field(default="", repr=False)
     ca: str = ""
     earlier: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 def target_of(node: Mapping[str, Any]) -> Target:
@@ -164,7 +166,7 @@ _BASELINE = {
 def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
     """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
     size = sum(map(len, archives.values()))
-    if size > MOST_BYTES:
+    if size > MOST_PROGRAM_BYTES:
         raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
     content = {"runner.pyz": _encoded(archives["runner"]), "workloads.zip": _encoded(archives["workloads"])}
     name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
@@ -229,8 +231,28 @@ def _in_config_maps(
 
 
 def secret_of(run: Run, item: Placement) -> Manifest:
-    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id."""
-    node, machine_id = item.plan["node"], item.target.machine_id
+    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id, and the
+    secrets of its jobs."""
+    node, content = item.plan["node"], _content(item)
+    content |= {
+        _secret_key(stage, name): value for stage, values in item.secrets.items() for name, value in values.items()
+    }
+    size = sum(len(text.encode()) for text in content.values())
+    if size > MOST_BYTES:
+        raise ManifestError(
+            f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
+        )
+    data = {key: _encoded(text.encode()) for key, text in content.items()}
+    return names.core_object("Secret", _node_metadata(run, item.plan), type="Opaque", immutable=True, data=data)
+
+
+def _secret_key(stage: str, name: str) -> str:
+    return f"secret.{stage}.{name}"
+
+
+def _content(item: Placement) -> dict[str, str]:
+    """What all stages of a pod find as files."""
+    machine_id = item.target.machine_id
     content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
     if item.store:
         content["store.json"] = json.dumps(item.store, separators=(",", ":"))
@@ -240,13 +262,7 @@ def secret_of(run: Run, item: Placement) -> Manifest:
         content["ca.pem"] = item.ca
     for record in item.earlier:
         content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
-    size = sum(len(text.encode()) for text in content.values())
-    if size > MOST_BYTES:
-        raise ManifestError(
-            f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
-        )
-    data = {key: _encoded(text.encode()) for key, text in content.items()}
-    return names.core_object("Secret", _node_metadata(run, item.plan), type="Opaque", immutable=True, data=data)
+    return content
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
@@ -396,6 +412,7 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
             gpus,
             inside[stage["name"]],
             plan["models_dir"],
+            names.object_name(run.run_id, plan["node"], plan["attempt"]),
             # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
             last=stage is plan["stages"][-1] and not plan.get("gang"),
         )
@@ -416,7 +433,7 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
         "tolerations": tolerations(settings, resource),
         "containers": containers[-1:],
         "volumes": [
-            {"name": "given", "projected": _given(run, plan, place)},
+            {"name": "given", "projected": _given(run, item, place)},
             {"name": "state", "emptyDir": {}},
             {"name": "models", **_model_volume(run.run_id, settings)},
             {"name": "shm", "emptyDir": _shm(settings, plan["stages"])},
@@ -446,18 +463,25 @@ def _container(
     gpus: int,
     inside: Sequence[Mapping[str, Any]],
     models_dir: str,
+    secret: str,
     *,
     last: bool,
 ) -> dict[str, Any]:
     asked = stage["container"]
     command = [asked["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
     command += ["--stage", stage["name"], *(["--last"] if last else [])]
+    given = {"HOME": STATE, **settings.environment}
+    environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in given.items()]
+    environment += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": _secret_key(stage["name"], name)}}}
+        for name in stage.get("secrets", ())
+    ]
     made = {
         "name": names.container_name(stage["name"]),
         "image": stage["image"],
         "command": command,
         "workingDir": STATE,
-        "env": [{"name": name, "value": value} for name, value in {"HOME": STATE, **settings.environment}.items()],
+        "env": environment,
         "resources": _resources(settings, asked, resource, gpus),
         "securityContext": _security(settings, asked),
         # The output of a runner that failed before it began.
@@ -539,7 +563,9 @@ def _only(target: Target) -> dict[str, Any]:
     return {"nodeSelectorTerms": [term]}
 
 
-def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any]:
+def _given(run: Run, item: Placement, place: PlanPlace) -> dict[str, Any]:
+    plan = item.plan
+    shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
     gang = plan.get("gang")
     of_gang = []
@@ -554,7 +580,7 @@ def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any
         "sources": [
             {"configMap": {"name": run.code}},
             {"configMap": {"name": place.config_map, "items": [{"key": place.key, "path": "plan.json"}]}},
-            {"secret": {"name": secret}},
+            {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # not what is one stage's alone
             *of_gang,
         ],
     }

@@ -97,9 +97,13 @@ def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
     """Whether the mark is of too little a run to take FAIL off the node."""
     if mark is None or not mark.partial or mark.verdict == FAIL:
         return False
-    label = (node["metadata"].get("labels") or {}).get(VERDICT_LABEL)
     taints = (node.get("spec") or {}).get("taints") or ()
-    return label == FAIL or any(taint.get("key") == FAILED_TAINT for taint in taints)
+    return verdict_of(node) == FAIL or any(taint.get("key") == FAILED_TAINT for taint in taints)
+
+
+def verdict_of(node: Mapping[str, Any] | None) -> str | None:
+    """The verdict that a Node bears."""
+    return ((node or {"metadata": {}})["metadata"].get("labels") or {}).get(VERDICT_LABEL)
 
 
 def _taints(taints: list[dict[str, Any]], mark: Mark | None, asked: bool) -> list[dict[str, Any]]:

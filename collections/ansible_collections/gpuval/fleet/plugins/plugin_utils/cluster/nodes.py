@@ -11,6 +11,7 @@ from typing import Any
 from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ..core.escape import one_line
 from ..core.text import some_of
+from ..inventory.fleet import sku_name
 from ..records.launch_errors import AGAIN
 from ..ssh.findings import REACHABLE, Finding
 from . import classes, names, pod_settings
@@ -174,10 +175,7 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
     for sku, wanted in rules.items():
         if wanted and all(_matches(description, model, key, pattern) for key, pattern in wanted.items()):
             return sku
-    name = re.sub(r"-(?:SHARED|MIG-.*)$", "", model.replace("_", "-"), flags=re.IGNORECASE).lower()
-    for prefix in ("nvidia-", "amd-instinct-", "amd-"):
-        name = name.removeprefix(prefix)
-    return name or "auto"
+    return sku_name(model)
 
 
 def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str) -> bool:

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible.errors import AnsibleError
-from ansible.module_utils.parsing.convert_bool import boolean
-
-from ..core.host_values import templar_of, values_of
-from ..runs import folder as run_folder
-from ..runs import plans
+from ..watch import launching
+from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, plan_of, values_for
 from . import nodes, pod_settings
 from .pod_settings import PodSettings
 
-#: The variables of a node with the declarations of its stages: its own ones, and those of gangs.
-WORKLOADS, GANG_WORKLOADS = "run_workloads", "run_gang_workloads"
+__all__ = ["GANG_WORKLOADS", "WORKLOADS", "NodeOrders", "Order"]
+
 POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
-PLAN_VARIABLES = (
-    *("gpuval_heartbeat_seconds", "gpuval_telemetry", "gpuval_telemetry_seconds"),
-    *("gpuval_workload_python", "gpuval_models_dir", "gpuval_container"),
-)
 
 
 @dataclass(frozen=True)
@@ -43,28 +35,11 @@ class NodeOrders:
 
     def order(self, name: str, node: Mapping[str, Any] | None = None, like: str = "") -> Order:
         """The order of a node. `like`: the host whose variables a node has that joined the run; `node`: its object."""
-        chosen = self._values(name, node, like, (self._workloads, *POD_VARIABLES, *PLAN_VARIABLES))
-        run, expected = self._run, self._run["nodes"][name]
-        sampled = boolean(chosen["gpuval_telemetry"])
-        plan = plans.build(
-            plans.Settings(
-                run_id=run["run_id"],
-                node=name,
-                created_at=run_folder.now(),
-                deadline_seconds=run["deadline_seconds"],
-                heartbeat_seconds=float(chosen["gpuval_heartbeat_seconds"]),
-                runtime="host",
-                sku=expected["sku"],
-                gpu_count=expected["gpu_count"],
-                python=chosen["gpuval_workload_python"],
-                models_dir=chosen["gpuval_models_dir"] or None,
-                container=chosen["gpuval_container"],
-                telemetry_seconds=float(chosen["gpuval_telemetry_seconds"]) if sampled else 0.0,
-                gang=plans.gang_of(run, name),
-            ),
-            expected["stages"],
-            chosen[self._workloads],
-        )
+        expected = self._run["nodes"][name]
+        later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
+        chosen = self._values(name, node, like, (self._workloads, *later, *POD_VARIABLES, *PLAN_VARIABLES))
+        declared = {**(chosen[GANG_WORKLOADS] if later else {}), **chosen[self._workloads]}
+        plan = plan_of(self._run, name, chosen, launching.with_needed_packages(expected, declared, in_pods=True))
         settings = pod_settings.parse(*(chosen[variable] for variable in POD_VARIABLES))
         return Order(plan, settings, expected["sku"])
 
@@ -74,16 +49,11 @@ class NodeOrders:
     def _values(
         self, name: str, node: Mapping[str, Any] | None, like: str, variables: tuple[str, ...]
     ) -> dict[str, Any]:
-        values = values_of(self._action, like or name, self._task_vars)
+        others = {}
         if like and node is not None:
-            values = {
-                **values,
+            others = {
                 "inventory_hostname": name,
                 "inventory_hostname_short": name.split(".", maxsplit=1)[0],
                 "kubernetes_node": {"exists": True, **nodes.describe(node)},
             }
-        templar = templar_of(self._action, values)
-        try:
-            return {variable: templar.template(values[variable]) for variable in variables}
-        except AnsibleError as error:
-            raise plans.PlanError(f"{name}: {error.message}") from None
+        return values_for(self._action, name, self._task_vars, variables, others, like)

@@ -114,7 +114,7 @@ class ClusterPlacement(Placement):
         self._wait_for_lists()
         self._readmit_joined()
         self._warn_of_twins()
-        code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.archives())
+        code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")
@@ -327,7 +327,7 @@ class ClusterPlacement(Placement):
             self._put_plans([plan])
         stages = [stage["name"] for stage in plan["stages"]]
         try:
-            given = self._store.given(name, stages, seconds)
+            given = {**self._store.given(name, stages, seconds), "secrets": self._store.secrets(plan)}
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}, None
         if not self._store.reachable:

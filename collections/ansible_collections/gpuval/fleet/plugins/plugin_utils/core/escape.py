@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r"[\w.,:;=/+%@(){}-]*(?:@|://)[\w.,:;=/+%@(){}?#-]*")
 #: What starts a heading, a quotation or a list.
 _BLOCK_START = re.compile(r"^(\d{0,9})([#>+=-]|(?<=\d)[.)])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))")
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))")
 
 
 def clean_text(text: str) -> str:

@@ -46,6 +46,7 @@ def _node(node: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
         "id": identity,
         **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator") if key in node},
         **{key: _converted(node[key], redactor) for key in ("sku", "catalogue_sku") if key in node},
+        **({"action": _action(node["action"], redactor)} if "action" in node else {}),
         "labels": {text(key, redactor): text(value, redactor) for key, value in node.get("labels", {}).items()},
         "identity": _converted(without_internal(node["identity"]), redactor),
         "stages": [{**stage, "message": text(stage["message"], redactor)} for stage in node["stages"]],
@@ -53,6 +54,12 @@ def _node(node: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
         "metrics": _converted(node["metrics"], redactor),
         "problems": _converted(node["problems"], redactor),
     }
+
+
+def _action(action: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+    """Earlier runs and identities stay here: they are no part of the delivered run."""
+    parts = [text(part, redactor) for part in action["parts"]]
+    return {"name": action["name"], "class": action["class"], "parts": parts, "earlier_runs": [], "faults": []}
 
 
 def _check(check: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:

@@ -28,7 +28,8 @@ SECRETS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansi
            "gpuval_s3_read_secret_key")  # fmt: skip
 URLS = ("gpuval_s3_endpoint",)
 HOSTS = ("gpuval_store_address",)
-VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *SECRETS, *URLS, *HOSTS, "gpuval_environment", "gpuval_node_ids")
+MAPPINGS = ("gpuval_environment", "gpuval_secrets")
+VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *SECRETS, *URLS, *HOSTS, *MAPPINGS, "gpuval_node_ids")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
@@ -74,6 +75,8 @@ class Sensitive:
             self._machine(urlsplit(_text(values.get(name))).hostname or "", None)
         for name in HOSTS:
             self._machine(_text(values.get(name)), None)
+        given = values.get("gpuval_secrets")
+        self.secrets |= {_text(value) for value in given.values()} - {""} if isinstance(given, Mapping) else set()
         variables = values.get("gpuval_environment")
         if isinstance(variables, Mapping):
             self.secrets |= {_text(value) for name, value in variables.items() if is_secret(str(name))} - {""}

@@ -17,7 +17,7 @@ def lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
         found.append("Gangs: none was formed")
     # a node that failed its own stages has its own line
     left_out = {one["node"]: one["reason"] for one in section["left_out"] if verdicts.get(one["node"]) != "FAIL"}
-    for reason, nodes in _grouped(left_out)[:MAX_LINES]:
+    for reason, nodes in grouped(left_out)[:MAX_LINES]:
         found.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
     if section["formed"] and section["ended_at"] is None:
         found.append("Gangs: interrupted before their end")
@@ -37,7 +37,7 @@ def _of_a_node(line: str, verdicts: Mapping[str, str]) -> bool:
     return verdicts.get(line.partition(" is ")[0]) == "FAIL"
 
 
-def _grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
+def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
     """Nodes by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node, reason in reasons.items():

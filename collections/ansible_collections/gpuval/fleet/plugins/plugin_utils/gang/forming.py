@@ -28,6 +28,8 @@ class Candidate:
     reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
+    #: Python packages that gangs need and the node's image lacks.
+    missing: str = ""
     #: Whether the SKU is certain: declared, or found by facts that saw working accelerators.
     proven: bool = True
 
@@ -86,6 +88,8 @@ def _unfit(candidate: Candidate) -> str:
     if candidate.verdict != "PASS":
         reason = f": {candidate.reason}" if candidate.reason else ""
         return f"its own stages ended {candidate.verdict}{reason}"
+    if candidate.missing:
+        return f"multi-node stages need Python packages that its image lacks: {candidate.missing}"
     if not candidate.address:
         return "it has no address for the others: set gpuval_gang_address"
     if candidate.slots < 1:

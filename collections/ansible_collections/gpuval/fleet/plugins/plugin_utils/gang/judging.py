@@ -42,8 +42,7 @@ def report_on(
     if judged is not None:
         _keep_judged(evidence, folder, run, judged, frozen=frozen)
     report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history)
-    for node in report["nodes"]:
-        name = node["name"]
+    for name, node in [(one["name"], one) for one in report["nodes"]] + [*report["run"].get("busy", {}).items()]:
         changed, _ = evidence.changed.get(name, ((), ""))
         node["evidence"] = {
             **{stage: judged["evidence"][name][stage] for stage in changed if judged is not None},

@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.parent_process import AbandonedError
+from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..runs.settings import SHIPPED_STAGES
+from . import console, evidence, forming, keys, rounds
 from . import document as gang_document
-from . import evidence, forming, keys, rounds
 from .forming import Candidate
 from .search.findings import counts_of
 from .search.localise import Limits, Search, Topology
 
 #: Versions that must be the same on all members of a gang.
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
+#: What a stage says of the packages that multi-node stages need and its image lacks.
+MISSING = "missing_packages"
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
 #: In the reason of a gang whose image or environment lacks DeepSpeed: pairs of nodes would not find the cause.
@@ -96,8 +99,8 @@ class Gangs:
             return False
         if self.document is None:
             self._form(placed, properties)
-        for node, reason in self.document["left_out"].items():
-            self.context.display(f"{node} is in no gang: {reason}")
+        for reason, nodes in console.grouped(self.document["left_out"]):
+            self.context.display(f"in no gang: {some_of(nodes)}: {reason}")
         every = {name: list(members) for name, members in self.document["gangs"].items()}
         work = [stage for stage in self.stages if stage != gang_document.FABRIC]
         if work:
@@ -409,6 +412,7 @@ def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, 
         reason=str(node["class"] or ""),
         labels={**node["labels"], "sku": sku},  # a user's label "sku" does not count
         software={what: properties[what] for what in SAME_VERSIONS if properties.get(what)},
+        missing=properties.get(MISSING, ""),
         proven=node["sku"] != AUTO or has_accelerator(node),
     )
 

@@ -14,6 +14,7 @@ from ..judge.analysis import properties as analysed
 from ..judge.check import Check
 from ..judge.peer_groups import PeerHistory
 from ..judge.subject import FACTS
+from ..records import environment
 from ..runs import applied_criteria
 from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
@@ -21,7 +22,7 @@ from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence
 from .judging import report_on
-from .orchestrate import GangContext, Placed, Settings
+from .orchestrate import MISSING, GangContext, Placed, Settings
 from .rounds import Ports
 
 #: All members work at the same time, so no node is held back and no attempt is repeated for one node.
@@ -104,7 +105,8 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
             continue
         values = hostvars[name]
         in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name may not resolve
-        own = in_cluster.get("InternalIP") or values.get("ansible_host") or name
+        in_slurm = (values.get("slurm_node") or {}).get("address")
+        own = in_cluster.get("InternalIP") or in_slurm or values.get("ansible_host") or name
         addresses = values.get("ssh_keys_addresses") or [own]
         first = addresses if isinstance(addresses, str) else addresses[0]
         slots = values.get("gpuval_gang_slots") or 1
@@ -116,9 +118,15 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
 
 def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The versions of each node from its facts."""
-    records = judging.read_evidence(folder, run).records
-    return {name: analysed.of_node({}, records.get(name, {}).get(FACTS)) for name in run["nodes"]}
+    """The versions of each node from its facts, and the packages for gangs that its own stages did not find."""
+    found = {}
+    by_node = judging.read_evidence(folder, run).records
+    for name in run["nodes"]:
+        records = by_node.get(name, {})
+        missing = {text for one in records.values() for text in environment.texts(one["environment"], MISSING)}
+        known = {MISSING: one_line(" ".join(sorted(missing)), MAX_MESSAGE)} if missing else {}
+        found[name] = {**analysed.of_node({}, records.get(FACTS)), **known}
+    return found
 
 
 def judge_of(

@@ -30,7 +30,7 @@ from . import database
 from .database import json_lines, parquet
 
 #: Version of the files' format; a cache of another version is rebuilt.
-FORMAT = 2
+FORMAT = 3
 TABLES = ("nodes", "records", "metrics", "gpus", "judged")
 #: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
@@ -84,6 +84,11 @@ class Cache:
     def close(self) -> None:
         self.connection.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
+
+    @property
+    def draft(self) -> Path:
+        """A file that ends with the cache."""
+        return self._temporary / "export"
 
     @property
     def lock(self) -> Path:

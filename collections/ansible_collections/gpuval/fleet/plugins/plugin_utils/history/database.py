@@ -31,7 +31,7 @@ COLUMNS = {
         "machine_id": "VARCHAR", "serial": "VARCHAR", "kind": "VARCHAR", "gpu_count": "INTEGER", "gpus": GPUS,
         "metrics": METRICS,
     },
-    "nodes": {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR"},
+    "nodes": {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": "MAP(VARCHAR, VARCHAR)"},
     "judged": {
         "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
         "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
@@ -66,17 +66,18 @@ def errors() -> tuple[type[Exception], ...]:
 
 def json_lines(path: Path, columns: dict[str, str]) -> str:
     """The table of a file of JSON lines, for FROM."""
-    fields = ", ".join(f"{_quoted(name)}: {_text(kind)}" for name, kind in columns.items())
+    fields = ", ".join(f"{_quoted(name)}: {text(kind)}" for name, kind in columns.items())
     form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
-    return f"read_json({_text(str(path))}, columns={{{fields}}}, {form})"
+    return f"read_json({text(str(path))}, columns={{{fields}}}, {form})"
 
 
 def parquet(*paths: Path) -> str:
     """The table of Parquet files, for FROM."""
-    return f"read_parquet([{', '.join(_text(str(path)) for path in paths)}])"
+    return f"read_parquet([{', '.join(text(str(path)) for path in paths)}])"
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
+    """A text of SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 

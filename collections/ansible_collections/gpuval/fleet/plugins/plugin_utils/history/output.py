@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.escape import csv_cell
-from . import HistoryError
+from . import HistoryError, export
 from .table import change_text
 
 #: The lists of the document that get a CSV file each; the rows take the name that was asked for.
@@ -20,8 +20,8 @@ TABLES = ("rows", "figures", "flaky", "drifts", "refused")
 
 def check_name(path: Path) -> None:
     """Raises HistoryError, before the bucket is read."""
-    if path.suffix not in (".json", ".csv"):
-        raise HistoryError(f"OUTPUT={path}: the file's name must end in .json or .csv")
+    if path.suffix not in (".json", ".csv", *export.FORMATS):
+        raise HistoryError(f"OUTPUT={path}: the file's name must end in .json, .csv, .jsonl or .parquet")
 
 
 def files(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:

@@ -35,6 +35,7 @@ def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
             "node": name,
             "stages": [*expected["stages"], *expected.get("gang_stages", ())],
             "sku": one_line(expected["sku"], MAX_WORD),
+            "labels": {name: one_line(text, MAX_WORD) for name, text in (expected.get("labels") or {}).items()},
         }
         for name, expected in run["nodes"].items()
     ]

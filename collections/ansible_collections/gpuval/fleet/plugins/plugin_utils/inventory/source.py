@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,10 +16,12 @@ from ansible.utils.vars import load_extra_vars
 
 from ..core.argument_specs import load_yaml
 from ..core.errors import GpuvalError
-from ..core.text import meant
+from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
+from .fleet import Fleet
+from .node_list import Node, NodeListError, parse
 
-PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes")
+PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
 #: Folders of variables beside an inventory.
 VARIABLES = ("group_vars", "host_vars")
 GROUP_KEYS = ("hosts", "children", "vars")
@@ -62,6 +65,62 @@ class NamedSource(BaseInventoryPlugin):
             self.display.error(text, wrap_text=False)
             raise SystemExit(PARSER_ERROR)
         raise AnsibleParserError(text) from None
+
+
+class ClusterSource(NamedSource):
+    """The nodes that a cluster knows, held against a list of those that are expected."""
+
+    #: What the messages call the cluster.
+    WHAT = "the cluster"
+
+    def expected(self, base: Path) -> list[Node] | None:
+        """The nodes of the option `expected`, or None when every node that is found is meant. Raises NodeListError."""
+        given = self.get_option("expected")
+        if given is None:
+            return None
+        if isinstance(given, str):
+            file = base / Path(given).expanduser()
+            try:
+                return parse(file.read_text(encoding="utf-8"), str(file))
+            except (OSError, UnicodeDecodeError) as error:
+                raise NodeListError(f"the list of expected nodes cannot be read: {error}") from None
+        if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
+            raise NodeListError("`expected` is a list of names, or the path of a list")
+        return parse("\n".join(str(name) for name in given), "expected")
+
+    def skus(self, path: str, keys: str) -> dict[str, dict[str, str]]:
+        """The rules of the option `skus`, which map `keys` to patterns. Raises AnsibleParserError."""
+        skus = self.get_option("skus") or {}
+        for sku, rule in skus.items():
+            if not isinstance(rule, dict) or not rule:
+                raise AnsibleParserError(f"{path}: skus.{sku} maps {keys} to patterns")
+        return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
+
+    def add(self, made: Fleet, path: str, others: str, settings: Mapping[str, Any] | None = None) -> None:
+        """Add hosts, groups and the settings of all; warn of what only one side has. `others` names what brings nodes
+        beyond the list."""
+        if made.beyond:
+            self.display.warning(
+                f"{path}: {len(made.beyond)} node(s) of {self.WHAT} are not in `expected` and left out "
+                f"({others}): {some_of(made.beyond)}"
+            )
+        if made.missing:
+            self.display.warning(
+                f"{path}: {self.WHAT} lacks {len(made.missing)} expected node(s): {some_of(made.missing)}"
+            )
+        group = self.inventory.add_group(self.get_option("group"))
+        for key, value in (settings or {}).items():
+            if value:
+                self.inventory.set_variable(group, key, value)
+        for host in made.hosts:
+            self.inventory.add_host(host.name, group=group)
+            for name in host.groups:
+                self.inventory.add_child(self.inventory.add_group(name), host.name)
+            for key, value in host.variables.items():
+                self.inventory.set_variable(host.name, key, value)
+        for name, variables in made.group_variables.items():
+            for key, value in variables.items():
+                self.inventory.set_variable(name, key, value)
 
 
 def problem_of(path: str) -> str:

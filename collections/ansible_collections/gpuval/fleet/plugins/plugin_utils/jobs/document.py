@@ -26,7 +26,7 @@ MAX_STAY_SECONDS = 86_400.0
 OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
 GANG = "gang"
 LEAST_INACTIVITY = 60
-NONE = "none"
+NONE, MPIRUN = "none", "mpirun"
 #: How a gang runs a job: what a file says, what the program on the node reads, and the default.
 GANG_KEYS = {
     "least_nodes": ("least", 2),
@@ -156,6 +156,11 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         for name in part.get("environment", {}):
             if name.startswith(OWN_VARIABLES):
                 yield (*place, "environment", name), "gpuval sets it itself: choose another name"
+            if name in document.get("secrets", ()):
+                yield (*place, "environment", name), "is a secret of the job, too: remove one of the two"
+    for index, name in enumerate(document.get("secrets", ())):
+        if name.startswith(OWN_VARIABLES):
+            yield ("secrets", index), f"gpuval sets {name} itself: choose another name"
     try:
         plans.checked_container(document["name"], document.get("container", {}))
     except plans.PlanError as error:
@@ -195,8 +200,8 @@ def _gang_doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
     if 0 < document.get("inactivity_seconds", 0) < LEAST_INACTIVITY:
         yield ("inactivity_seconds",), f"a node that waits prints every 30 s: set {LEAST_INACTIVITY} or more, or 0"
     for index, step in enumerate(document["steps"]):
-        if step.get("once") and step.get("launcher", NONE) != NONE:
-            yield ("steps", index, "once"), "a step with a launcher runs on all nodes: remove one of the two"
+        if step.get("once") and step.get("launcher", NONE) not in (NONE, MPIRUN):
+            yield ("steps", index, "once"), "a step with this launcher runs on all nodes: remove one of the two"
 
 
 def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple[tuple[int, ...], str]]]:
@@ -221,7 +226,10 @@ def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple
 
 def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> Job:
     results = document.get("results", {})
-    own = ("container", "datasets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds")
+    own = (
+        *("container", "datasets", "secrets", "needs", "on_failure", "retry"),
+        *("log_max_bytes", "tags", "expected_seconds"),
+    )
     times = ("timeout_seconds", "inactivity_seconds", "grace_seconds")
     return Job(
         path=path,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.text import meant
+from ..runs import job_secrets, plans
 from . import document
 from .document import Job, JobError
 
@@ -70,6 +71,18 @@ def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
     return [(job.path, name) for job in jobs if job for name in job.stage.get("needs", ())]
 
 
+def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of the jobs' secrets; `store` has them."""
+    found = []
+    for path in paths:
+        job = document.examine(Path(path))[0]
+        try:
+            job_secrets.values(job.stage.get("secrets", ()) if job else (), store)
+        except job_secrets.SecretError as error:
+            found.append(f"gpuval_jobs: {path}: {error}")
+    return found
+
+
 def problems(
     paths: Sequence[str | Path],
     skip: Iterable[str] = (),
@@ -117,12 +130,19 @@ def declaration(
         **({"retry": []} if job.gang else {}),
         **job.stage,
         "workload": job.name,
-        "command": ["{python}", "-m", "gpuval_workloads.job"],
+        "command": ["{python}", "-m", plans.JOB],
         "image": (images.get(job.image) or {}).get("reference") if job.image else None,
         "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
         "patterns": [*(job.patterns if owed else ()), {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
         "output": list(job.output) if owed else [],
     }
+
+
+def launchers(environment: Mapping[str, Any]) -> set[str]:
+    """The launchers of the steps that a job's stage runs, by the environment of its declaration."""
+    packed = str(environment.get(VARIABLE) or "")
+    steps = json.loads(zlib.decompress(base64.b64decode(packed)))["steps"] if packed else []
+    return {step["launcher"] for step in steps if not step["skip"]}
 
 
 def listed(value: Any) -> list[str]:

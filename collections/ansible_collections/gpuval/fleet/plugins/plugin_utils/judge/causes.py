@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ..records import launch_errors
+from ..records.documents import Record
 from .check import Check
 from .entries import Entry
 from .subject import Subject
@@ -22,6 +24,20 @@ def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[En
     if len(far) < len(entries):  # something is missing too
         return entries
     return [{**far[0], "part": "node", "reason": f"all {len(far)} GPUs, {far[0]['part']}: {far[0]['reason']}"}]
+
+
+def beside_other_work(check: Check, record: Record | None, entries: list[Entry]) -> list[Entry]:
+    """The entries of a check; a speed below its limit proves nothing where the stage gave way to other work."""
+    if not check.retry or record is None or record["state"] != "cancelled":
+        return entries
+    if launch_errors.classify("", record["message"]).name != "foreign_work":
+        return entries
+    return [
+        {**one, "verdict": "missing", "reason": f"measured beside other work; {one['reason']}"}
+        if one["verdict"] == "fail"
+        else one
+        for one in entries
+    ]
 
 
 def follow_the_fleet(checks: Sequence[Entry], criteria: Iterable[Check]) -> None:

@@ -20,7 +20,7 @@ from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE = "image"
-WRONG_DIGEST = "wrong_digest"
+WRONG_DIGEST, NO_PACKAGE = "wrong_digest", "no_package"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 
@@ -32,10 +32,8 @@ _BLAMELESS = {
     (IMAGE, "delivery"): f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}",
     ("loading", "store_away"): f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {_AGAIN}",
 }
-_OF_GANG = (
-    "fix what the message and the search for the bad node or link name, then validate again with others of its kind: "
-    "with --limit alone a node is in no gang"
-)
+_WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
+_OF_GANG = f"fix what the message and the search for the bad node or link name, then {_WITH_OTHERS}"
 _OF_GANG_JOB = (
     "read nodes/NODE/{stage}.log of the node that the message names, fix the cause, then run the job again on all of "
     "its nodes"
@@ -127,6 +125,8 @@ def state_check(
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
+        if launch_errors.classify("", reason).name == NO_PACKAGE:
+            remedy = f"{launch_errors.remedy_of(NO_PACKAGE)}, then {_WITH_OTHERS}"
     fault = str(record["environment"].get("fault")) if record and state == "crash" else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
     if (kind, fault) in _BLAMELESS:

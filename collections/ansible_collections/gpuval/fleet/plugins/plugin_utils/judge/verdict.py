@@ -31,6 +31,7 @@ from .entries import Entry
 from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
 from .own_checks import (
+    NO_PACKAGE,
     WRONG_DIGEST,
     accelerator_check,
     changed_check,
@@ -47,8 +48,16 @@ from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
 _STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only", WRONG_DIGEST})
-#: Faults of the store that a stage met.
-_STORE_CLASSES = frozenset({"store_away"})
+#: Of a stage without an end: faults of the store that it met, what its gang found missing, work that it gave way to.
+_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, "foreign_work"})
+#: Other work has the node, or took it: in a run of idle nodes that is no verdict.
+BUSY = frozenset(
+    {"foreign_work", "other_run", "gpus_in_use", "preempted", "suspended", "slurm_pending", "slurm_preempted"}
+)
+#: A job that waits for work of others; another reason (limits, licenses, a node that is down) is none of these.
+WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
+#: In the name of a process or container of a gpuval run that is not at work on the node any more.
+LEFTOVER = " of gpuval run "
 #: Checks of what a search found of one node.
 FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
@@ -84,6 +93,9 @@ def judge(
         judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
         for name in names
     ]
+    busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+    nodes = [node for node in nodes if node["name"] not in busy]
+    narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
         "schema": "gpuval.report/1",
@@ -95,10 +107,11 @@ def judge(
             "created_at": run["created_at"],
             "finished_at": run["finished_at"],
             "judged_at": judged_at,
-            "narrowed_by": sorted(set(run["narrowed_by"])),
+            "narrowed_by": narrowed,
+            **({"busy": busy} if busy else {}),
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
         },
-        "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(run["narrowed_by"])),
+        "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(narrowed), busy=bool(busy)),
         "counts": {
             "expected": len(nodes),
             "PASS": counted["PASS"],
@@ -122,9 +135,25 @@ def judge(
     return report
 
 
-def run_verdict(nodes: Iterable[str], *, narrowed: bool) -> str:
-    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE; a narrowed PASS is PARTIAL."""
+def _is_busy(node: Mapping[str, Any]) -> bool:
+    """What an earlier run left is no work of others: it may hang in the driver."""
+    if node["verdict"] != "INCOMPLETE" or node["class"] not in BUSY:
+        return False
+    reason = (headline(node) or {}).get("reason", "")
+    if node["class"] == "slurm_pending":
+        return any(word in reason for word in WAITS_FOR_OTHERS)
+    return LEFTOVER not in reason
+
+
+def _busy_with(node: Mapping[str, Any]) -> dict[str, str]:
+    return {"class": node["class"], "reason": (headline(node) or {}).get("reason", "")}
+
+
+def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
+    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE, ``busy`` ones PARTIAL; a narrowed PASS is PARTIAL."""
     verdicts = set(nodes)
+    if busy and not verdicts:
+        return "PARTIAL"
     if "FAIL" in verdicts:
         return "FAIL"
     if verdicts != {"PASS"}:
@@ -155,7 +184,7 @@ def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any]
         return str(check["value"])
     if check["kind"] == "state" and check["stage"]:
         fault = launch_errors.classify("", check["reason"]).name
-        if fault in (_STAGE_CLASSES if check["verdict"] == "fail" else _STORE_CLASSES):
+        if fault in (_STAGE_CLASSES if check["verdict"] == "fail" else _MISSING_CLASSES):
             return fault
         contact = contacts.get(check["stage"])
         if contact and check["verdict"] == "missing" and explains(contact, check["value"]):
@@ -216,7 +245,8 @@ def judge_node(
             ]
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in of_stage(criteria, stage):
-            checks.extend(causes.of_the_node(check, subject, _entries(check, subject, context)))
+            entries = causes.of_the_node(check, subject, _entries(check, subject, context))
+            checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))

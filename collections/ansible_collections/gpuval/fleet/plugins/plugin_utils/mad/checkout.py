@@ -4,20 +4,57 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ..core.escape import one_line
 from .errors import MadError
 
 SECONDS = 900
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
+#: How git and SSH say that a login is missing or wrong.
+_REFUSED = re.compile(r"Authentication failed|could not read (?:Username|Password)|Permission denied|error: 403")
 #: Hooks, other transports and programs that a repository's own settings could name. Large files stay pointers.
 SAFE = (
     *("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "core.fsmonitor=false"),
     *("-c", "submodule.recurse=false", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"),
 )
+#: What git asks for a password: only for the host of the address, and the values are in no command line.
+_HELPER = (
+    '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" '
+    '"$GPUVAL_GIT_USERNAME" "$GPUVAL_GIT_PASSWORD"; }; f'
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """An account at the host of a repository, with a password for HTTP or a file with a key for SSH."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    key_file: str = ""
+
+    def options(self, url: str) -> list[str]:
+        """Of git, for this address."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not self.password:
+            return []
+        helper = f"credential.{parts.scheme}://{parts.netloc}.helper"
+        return ["-c", f"{helper}=", "-c", f"{helper}={_HELPER}"]
+
+    def environment(self) -> dict[str, str]:
+        """Of git."""
+        given = {"GPUVAL_GIT_USERNAME": self.username, "GPUVAL_GIT_PASSWORD": self.password}
+        if self.key_file:
+            user = f"-l {shlex.quote(self.username)} " if self.username else ""
+            given["GIT_SSH_COMMAND"] = f"{SSH} {user}-i {shlex.quote(self.key_file)} -o IdentitiesOnly=yes"
+        return given
 
 
 def is_address(text: str) -> bool:
@@ -25,7 +62,9 @@ def is_address(text: str) -> bool:
     return bool(_ADDRESS.fullmatch(text))
 
 
-def clone(url: str, target: Path, revision: str = "", *, what: str, submodules: bool = False) -> str:
+def clone(
+    url: str, target: Path, revision: str = "", *, what: str, submodules: bool = False, login: Login | None = None
+) -> str:
     """Clone one revision without history, and leave `.git` out. Returns the commit. Raises MadError."""
     if shutil.which("git") is None:
         raise MadError(f"{what}: the controller has no git, which clones {one_line(url)}: install it")
@@ -33,23 +72,26 @@ def clone(url: str, target: Path, revision: str = "", *, what: str, submodules: 
         raise MadError(f"{what}: {revision!r} is no revision")
     target.mkdir(parents=True)
     _git(target, what, "init", "--quiet")
-    _git(target, what, "fetch", "--quiet", "--depth", "1", "--", url, revision or "HEAD")
+    _git(target, what, "fetch", "--quiet", "--depth", "1", "--", url, revision or "HEAD", url=url, login=login)
     _git(target, what, "checkout", "--quiet", "--detach", "FETCH_HEAD")
     if submodules and (target / ".gitmodules").is_file():
         _git(target, what, "remote", "add", "origin", url)  # addresses of submodules may be relative to it
-        _git(target, what, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+        update = ("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+        _git(target, what, *update, url=url, login=login)
     commit = _git(target, what, "rev-parse", "HEAD").strip()
     for path in [*target.rglob(".git")]:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return commit
 
 
-def _git(folder: Path, what: str, *arguments: str) -> str:
+def _git(folder: Path, what: str, *arguments: str, url: str = "", login: Login | None = None) -> str:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
-    environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=30")
+    environment.setdefault("GIT_SSH_COMMAND", SSH)
+    options: Sequence[str] = login.options(url) if login else ()
+    environment |= login.environment() if login else {}
     try:
         done = subprocess.run(
-            ["git", *SAFE, "-C", str(folder), *arguments],
+            ["git", *SAFE, *options, "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,
@@ -63,5 +105,14 @@ def _git(folder: Path, what: str, *arguments: str) -> str:
             f"{what}: git {arguments[0]} took more than {SECONDS} s: check the network and the host"
         ) from None
     if done.returncode:
-        raise MadError(f"{what}: git {arguments[0]} failed: {one_line(done.stderr[-400:])}: check address and revision")
+        printed = done.stderr.replace(login.password, "***") if login and login.password else done.stderr
+        raise MadError(f"{what}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_remedy(printed, login)}")
     return done.stdout
+
+
+def _remedy(printed: str, login: Login | None) -> str:
+    if not _REFUSED.search(printed):
+        return "check address and revision"
+    if login:
+        return "check username and password in credential.json"
+    return "it needs a login: name a credential (cred of a model), or set up git's credential helper or SSH"

@@ -16,12 +16,26 @@ from .models import checked_args
 
 SETTING = "gpuval_mad_context"
 MAX_TEXT = 1 << 20
+MPIRUN = "mpirun"
 #: What MAD_MULTI_NODE_RUNNER holds on one node. Scripts of other launchers start their processes themselves.
 RUNNERS = {
-    **dict.fromkeys(("torchrun", "torchtitan", "megatron", "megatron-lm"), "torchrun --standalone --nproc_per_node="),
-    "deepspeed": "deepspeed --num_gpus=",
+    **dict.fromkeys(
+        ("torchrun", "torchtitan", "megatron", "megatron-lm"), "torchrun --standalone --nproc_per_node=$NPROC_PER_NODE"
+    ),
+    "deepspeed": "deepspeed --num_gpus=$NPROC_PER_NODE",
+    MPIRUN: "mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE",
     **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", "none"), ""),
 }
+#: The same where several nodes run the model together; the script runs on each of them, with mpirun on the first.
+GANG_RUNNERS = {
+    launcher: "$GPUVAL_LAUNCHER"
+    if launcher == MPIRUN
+    else text.replace("--standalone", "--nnodes=$NNODES --node_rank=$NODE_RANK $where").replace(
+        "deepspeed", "deepspeed --hostfile=$GPUVAL_HOSTFILE --no_ssh --node_rank=$NODE_RANK $where"
+    )
+    for launcher, text in RUNNERS.items()
+}
+MASTER_PORT = 29500
 _SIZE = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECRET = re.compile(
     r"SECRET|TOKEN$|PASSWO?R?D|CREDENTIAL|(?:^|_)(?:ACCESS|API|AUTH|PRIVATE)_?KEY(?:_|$)", re.IGNORECASE
@@ -30,22 +44,32 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True)
 class Distributed:
-    """Processes of one node; `processes` 0 is one for each GPU."""
+    """Processes of each of `nodes`; `processes` 0 is one for each GPU."""
 
     launcher: str
     processes: int = 0
+    nodes: int = 1
+    port: int = MASTER_PORT
+
+    @property
+    def is_gang(self) -> bool:
+        return self.nodes > 1
 
     @property
     def runner(self) -> str:
         """The command before the number of processes; empty for a script that starts them itself."""
-        return RUNNERS[self.launcher]
+        return (GANG_RUNNERS if self.is_gang else RUNNERS)[self.launcher]
 
 
 @dataclass(frozen=True)
 class Context:
-    """`facts` take part in the choice of Dockerfiles; scripts are shell text, run before and after the model's."""
+    """`facts` take part in the choice of Dockerfiles; scripts are shell text, run before and after the model's.
+
+    `secrets` are variables whose values are elsewhere.
+    """
 
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     build_arguments: Mapping[str, str] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
@@ -70,16 +94,18 @@ def parse(given: str | Mapping[str, Any] | None) -> Context:
         for script in document.get(key, ()):
             within(script["path"], what=f"{SETTING}: {key}")
     tools = document.get("tools", ())
-    environment = _variables(document, "docker_env_vars")
+    environment = variables(document, "docker_env_vars")
     for tool in tools:
         if not tool.get("cmd") and not tool.get("env_vars"):
             raise MadError(f"{SETTING}: tools: {tool['name']} has neither cmd nor env_vars: give its command as cmd")
-        environment = {**_variables(tool, "env_vars", f"tools: {tool['name']}: "), **environment}
+        environment = {**variables(tool, "env_vars", f"{SETTING}: tools: {tool['name']}"), **environment}
+    secrets = tuple(name for name, value in environment.items() if not value and _SECRET.search(name))
     model_args = document.get("model_args")
     unknown = unknown_keys("mad_context", document)
     return Context(
-        environment=environment,
-        build_arguments=_variables(document, "docker_build_arg"),
+        environment={name: value for name, value in environment.items() if name not in secrets},
+        secrets=secrets,
+        build_arguments=variables(document, "docker_build_arg"),
         volumes=tuple(f"{host}:{inside}" for inside, host in document.get("docker_mounts", {}).items()),
         gpus=_gpus(document.get("docker_gpus", "all")),
         cpus=document.get("docker_cpus", "").replace(" ", ""),
@@ -124,7 +150,7 @@ def _document(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def distributed(given: Mapping[str, Any] | None, where: str) -> Distributed | None:
-    """The launcher's settings of a model or a context. Raises MadError for one that is not known, or many nodes."""
+    """The launcher's settings of a model or a context. Raises MadError for one that is not known."""
     if not given or given.get("enabled") is False:
         return None
     check("mad_context", {"distributed": given}, what=where)
@@ -134,11 +160,8 @@ def distributed(given: Mapping[str, Any] | None, where: str) -> Distributed | No
             f"{where}: distributed.launcher: {shown(launcher)} is not known{meant(launcher, RUNNERS)}; "
             f"known are {', '.join(RUNNERS)}"
         )
-    if given.get("nnodes", 1) > 1:
-        raise MadError(
-            f"{where}: distributed.nnodes: {given['nnodes']} nodes, and models run on each node by itself: set 1"
-        )
-    return Distributed(launcher, given.get("nproc_per_node", 0))
+    nodes, port = given.get("nnodes", 1), given.get("master_port", MASTER_PORT)
+    return Distributed(launcher, given.get("nproc_per_node", 0), nodes, port)
 
 
 def _gpus(text: str) -> tuple[int, ...]:
@@ -152,14 +175,18 @@ def _gpus(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _variables(document: Mapping[str, Any], key: str, place: str = "") -> dict[str, str]:
-    """Variables of the container or the build, which plans and images show. Raises MadError for a secret."""
+def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> dict[str, str]:
+    """Variables of the container or the build, which plans and images show; of a container, a secret is empty.
+
+    Raises MadError for a secret with its value.
+    """
     found = {name: str(value) for name, value in document.get(key, {}).items()}
-    for name in found:
-        if _SECRET.search(name):
+    for name, value in found.items():
+        if _SECRET.search(name) and (value or key == "docker_build_arg"):
+            instead = "leave it out of builds" if key == "docker_build_arg" else "leave its value empty here"
             raise MadError(
-                f"{SETTING}: {place}{key}: {name} reads like a secret, and plans are in the store: put it into a file "
-                "of the nodes and mount that (docker_mounts)"
+                f"{where}: {key}: {name} reads like a secret, and plans and images are in the store: "
+                f"{instead}, and set it in gpuval_secrets or the controller's environment"
             )
     return found
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from .documents import check, shown, unknown_keys, within
 from .errors import MadError
@@ -40,6 +41,7 @@ class Model:
     multiple_results: str = ""
     skip_gpu_arch: tuple[str, ...] = ()
     distributed: Mapping[str, Any] | None = None
+    env_vars: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,7 +71,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
         for key in ("dockerfile", "scripts")
     )
     url = entry.get("url", "")
-    if url and not _URL.fullmatch(url):
+    if url and not _is_address(url):
         raise MadError(
             f"{where}: url: {shown(url)} is no address that git clones: use https://, ssh:// or git@HOST:PATH"
         )
@@ -95,6 +97,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
         multiple_results=entry.get("multiple_results", ""),
         skip_gpu_arch=_words(entry.get("skip_gpu_arch", "")),
         distributed=entry.get("distributed"),
+        env_vars=entry.get("env_vars", {}),
         extra={key: entry[key] for key in unknown_keys("mad_model", entry)},
     )
 
@@ -112,6 +115,13 @@ def timeout_seconds(model: Model, asked: int = UNSET, multiplier: float = 1.0) -
     """The time limit of a run: asked for, else the model's, else 7200 s; 0 is none, -1 not specified."""
     chosen = next((limit for limit in (asked, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
     return chosen * multiplier
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return bool(_URL.fullmatch(url)) and urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _relative(path: str, what: str) -> str:

@@ -26,6 +26,10 @@ COLUMNS = (
     *("dataname", "data_provider_type", "data_size", "data_download_duration", "build_number"),
     "additional_docker_run_options",
 )
+#: Beside the columns of a model.
+DATASETS = "datasets"
+#: What run_model.sh prints of data that a script of the model's fetched.
+_FETCHED = re.compile(r"^gpuval data: (?P<seconds>\d+) s, (?P<bytes>\d+) bytes$", re.MULTILINE | re.ASCII)
 SUCCESS, FAILURE, SKIPPED = "SUCCESS", "FAILURE", "SKIPPED"
 MAX_BYTES, MAX_ROWS, MAX_CELL = 64 << 20, 200_000, 1000
 #: Build numbers of older tools that do not tell runs apart.
@@ -41,15 +45,25 @@ _PERFORMANCE = re.compile(
 Row = dict[str, str]
 
 
-def models(plans: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """By stage, the columns that are known of its model before it ran."""
+def models(
+    plans: Iterable[Mapping[str, Any]], built: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, dict[str, str]]:
+    """By stage, the columns that are known of its model before it ran, and its datasets with commas between. `built` is
+    the catalogue of images."""
     found = {}
     for plan in plans:
         for stage in plan["stages"]:
             if VARIABLE in stage["environment"]:
                 image = plan.get("images", {}).get(stage["image"]) or {}
                 columns = json.loads(stage["environment"][VARIABLE])
-                found[stage["name"]] = {**columns, "docker_sha": image.get("id") or ""}
+                identity = image.get("id") or (stage["image"] or "").partition("@")[2]
+                seconds = (built or {}).get(stage["image"] or "", {}).get("build_seconds")
+                found[stage["name"]] = {
+                    **columns,
+                    "docker_sha": identity,
+                    "build_duration": _text(seconds),
+                    DATASETS: ",".join(stage.get("datasets", ())),
+                }
     return found
 
 
@@ -66,16 +80,17 @@ def rows(
     record of facts."""
     accelerator = facts.get("accelerator")
     count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
-    wanted = int(columns["n_gpus"])
-    gpus = str(min(wanted, count) if count and wanted > 0 else count) if isinstance(count, int) else ""
+    wanted, nodes = int(columns["n_gpus"]), int(columns.get("nnodes", 1))
+    gpus = (min(wanted, count) if count and wanted > 0 else count) if isinstance(count, int) else None
     architecture = next(iter([*texts(facts, "gpus[].architecture"), *texts(facts, "gpus[].name")]), "")
+    fetched = _FETCHED.search(log)
     common = {
         **columns,
-        "n_gpus": gpus or columns["n_gpus"],
-        "nnodes": "1",
+        **({"data_size": fetched["bytes"], "data_download_duration": fetched["seconds"]} if fetched else {}),
+        "n_gpus": columns["n_gpus"] if gpus is None else gpus * nodes,
+        "nnodes": nodes,
         "gpus_per_node": gpus,
         "machine_name": node,
-        "deployment_type": "ssh",
         "gpu_architecture": architecture,
         "test_duration": stage["duration_seconds"],
         "build_number": run_id,

@@ -24,14 +24,33 @@ if [ "$MAD_RUNTIME_NGPUS" -gt 0 ]; then
     gaudi) export HABANA_VISIBLE_MODULES=$chosen ;;
     esac
 fi
+processes=${MODEL_PROCESSES#0}
+export NPROC_PER_NODE=${processes:-$((MAD_RUNTIME_NGPUS > 0 ? MAD_RUNTIME_NGPUS : 1))}
 if [ -n "$MODEL_RUNNER" ]; then
-    processes=${MODEL_PROCESSES#0}
-    export MAD_MULTI_NODE_RUNNER=$MODEL_RUNNER${processes:-$((MAD_RUNTIME_NGPUS > 0 ? MAD_RUNTIME_NGPUS : 1))}
+    where="--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT"
+    eval "export MAD_MULTI_NODE_RUNNER=\"$MODEL_RUNNER\""
 fi
-files=${GPUVAL_MAD_FILES:-$MODEL_FILES}
-cp -R "$files/model/." . || fail "the files of the model cannot be copied: is the disk full?"
-eval "$MODEL_DATA" || fail "the data of the model is not there: see the lines above"
-eval "$MODEL_BEFORE" || fail "a script of pre_scripts failed: see the lines above"
+if [ -n "$MODEL_KEPT" ]; then
+    keep() { mkdir -p "$MODEL_KEPT/$GPUVAL_RUN_ID" && cp -R . "$MODEL_KEPT/$GPUVAL_RUN_ID/"; }
+    trap 'keep || echo "gpuval: the folder of the model was not kept: is there room?" >&2' EXIT
+fi
+files=${GPUVAL_MAD_FILES:-${MODEL_FILES:-$GPUVAL_WORK_DIR/gpuval_mad}}
+if [ -f gpuval_mad ]; then # they came with the job, into an image that does not have them
+    mkdir -p "$files" && "$GPUVAL_PYTHON" -m base64 -d gpuval_mad > "$files.tar.gz" \
+        && "$GPUVAL_PYTHON" -m tarfile -e "$files.tar.gz" "$files" || fail "the files of the model cannot be unpacked"
+    rm -f gpuval_mad "$files.tar.gz"
+fi
+if [ "$GPUVAL_STEP" != model ] || [ -z "$MODEL_PREPARED" ]; then
+    cp -R "$files/model/." . || fail "the files of the model cannot be copied: is the disk full?"
+    SECONDS=0
+    eval "$MODEL_DATA" || fail "the data of the model is not there: see the lines above"
+    if [ -n "$MODEL_FETCHED" ]; then
+        seconds=$SECONDS
+        eval "echo \"gpuval data: $seconds s, \$(du -sbc $MODEL_FETCHED | tail -n 1 | cut -f 1) bytes\""
+    fi
+    eval "$MODEL_BEFORE" || fail "a script of pre_scripts failed: see the lines above"
+fi
+[ "$GPUVAL_STEP" = model ] || exit 0 # a step before that of the model, on each node
 eval "$MODEL_COMMAND" || exit # its own last line is what the record shows
 if [ -n "${MAD_OUTPUT_CSV:-}" ] && [ ! -f "$MAD_OUTPUT_CSV" ] && [ -f "../$MAD_OUTPUT_CSV" ]; then
     cp "../$MAD_OUTPUT_CSV" "$MAD_OUTPUT_CSV" # most scripts move their results one folder up

@@ -56,6 +56,9 @@ class Service:
     tls_seconds: float | None = None
     received_bytes: float | None = None
     bytes_per_second: float | None = None
+    loss_ratio: float | None = None
+    mtu_bytes: int | None = None
+    certificate_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -201,8 +201,9 @@ CLASSES = (
     ),
     known_class(
         "no_package",
-        "install the packages for gpuval_workload_python, set gpuval_images, or leave the stage out with --skip-tags",
-        r"need Python packages that this node lacks",
+        "install the packages for gpuval_workload_python or in the image (docker/training has them), or leave the "
+        "stage out with --skip-tags",
+        r"need Python packages that (?:this node|its image) lacks|DeepSpeed cannot be imported",
     ),
     known_class(
         "out_of_memory",

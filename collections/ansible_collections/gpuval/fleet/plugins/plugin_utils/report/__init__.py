@@ -14,17 +14,25 @@ from ..records import report_file
 from ..runs import folder as run_folder
 from ..runs import origin
 from . import models
+from .ctrf import ctrf_json
 from .html import html_report
 from .junit import junit_xml
 from .markdown import markdown_report
 from .perf import perf_csv
+from .prometheus import run_text
 from .summary import final_block
 
 __all__ = ["acceptance", "final_block", "json_text", "write_file", "write_forms"]
 
 
-def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
-    """Write all other forms of report.json into ``directory``; returns the paths by file name.
+def write_forms(
+    report: Mapping[str, Any],
+    directory: Path,
+    kept: Path | None = None,
+    images: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Path]:
+    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``kept`` and ``images``
+    are those of ``models.forms``.
 
     Each file is replaced at once, so that a reader never sees half of it.
     """
@@ -32,9 +40,11 @@ def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     forms: dict[str, Callable[[], str | Iterable[str]]] = {
         "report.md": lambda: markdown_report(report),
         "junit.xml": lambda: junit_xml(report),
+        "ctrf-report.json": lambda: ctrf_json(report),
+        "gpuval.prom": lambda: run_text(report),
         "perf.csv": lambda: perf_csv(report),
         "failed_nodes.txt": lambda: failed_nodes_text(report),
-        **models.forms(report, directory),
+        **models.forms(report, directory, kept, images),
         "report.html": lambda: html_report(report, directory),
     }
     for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together

@@ -27,6 +27,7 @@ from . import template
 from .page import checks, curves, environment, figures, nodes
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
+from .problems import action_text
 from .summary import MAX_LINE, bad_nodes, node_lines, places, reasons
 
 ASSETS = Path(__file__).parent / "page" / "assets"
@@ -84,6 +85,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         node_table=nodes.table(report),
         MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
         reasons=reasons,
+        action_text=action_text,
         headline=headline,
         places=places,
         evidence_links=lambda node: checks.evidence_links(node, linked, evidence),

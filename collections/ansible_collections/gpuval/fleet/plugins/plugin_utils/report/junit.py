@@ -1,4 +1,5 @@
-"""junit.xml: a suite for each node, a case for each check; nodes that were never reached are in it too."""
+"""junit.xml: a suite for each node, with its action as property, and a case for each check; nodes that were never
+reached are in it too."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from ..core.escape import one_line, xml_text
-from .problems import part_text
+from .problems import action_text, part_text
 
 _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 
@@ -29,6 +30,10 @@ def junit_xml(report: Mapping[str, Any]) -> str:
 
 def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter[str]:
     suite = ET.SubElement(root, "testsuite", name=_text(node["name"]), timestamp=_text(timestamp))
+    if node.get("action"):
+        properties = ET.SubElement(suite, "properties")
+        for name, value in (("action", node["action"]["name"]), ("action_text", action_text(node))):
+            ET.SubElement(properties, "property", name=name, value=_text(value))
     seconds = {stage["name"]: stage["duration_seconds"] or 0 for stage in node["stages"]}
     counted: Counter[str] = Counter()
     for check in node["checks"]:

@@ -15,12 +15,15 @@ from . import template
 from .page.figures import judged_figures
 from .page.nodes import failures
 from .place import RESULTS, Place
+from .problems import action_text
 from .summary import metric_value, places, reasons
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Rows of the table of GPUs: a hundred nodes of eight fit.
 MAX_GPUS = 1024
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
+#: Of the summary of a job, in bytes: GitHub refuses one of more than 1 MiB.
+MAX_JOB_SUMMARY = 200_000
 
 
 def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
@@ -48,12 +51,20 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
         ],
         evidence_files=lambda node: _evidence_files(node, evidence),
         reasons=reasons,
+        action_text=action_text,
         headline=headline,
         places=places,
         hardware=_hardware,
         counted=_counted,
         stage_cell=_stage_cell,
     )  # fmt: skip
+
+
+def job_summary(report: Mapping[str, Any]) -> str:
+    """For the page of a job of GitHub Actions: the verdict, and the nodes that are not accepted."""
+    text = markdown_report(report).partition("\n## Nodes\n")[0].rstrip()
+    shown = text.encode()[:MAX_JOB_SUMMARY].decode(errors="ignore")
+    return f"{text}\n\n" if shown == text else f"{shown.rpartition(chr(10))[0]}\n\nand more: see report.html\n\n"
 
 
 def _evidence_files(node: Mapping[str, Any], evidence: Place) -> str:

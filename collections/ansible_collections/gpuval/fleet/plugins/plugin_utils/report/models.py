@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,17 @@ from markupsafe import Markup, escape
 
 from ..core import files
 from ..core.escape import one_line
+from ..gang import document as gang_document
+from ..gang.evidence import last_rounds
 from ..mad import perf
 from ..mad.errors import MadError
+from ..runs import datasets
 from ..runs import folder as run_folder
 from . import template
 
 CSV, PAGE, LOCK = "perf.csv", "perf.html", ".perf.lock"
 #: Where a perf.csv goes whose rows cannot be read.
-UNREADABLE = "perf.csv.unreadable"
+UNREADABLE = ".unreadable"
 LOCK_SECONDS = 60.0
 #: The last rows; perf.csv has all.
 MAX_ROWS = 5000
@@ -26,21 +29,27 @@ MAX_CELL = 300
 MARKED_CHANGE = 0.05
 
 
-def forms(report: Mapping[str, Any], directory: Path) -> dict[str, Callable[[], str]]:
-    """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs beside it."""
+def forms(
+    report: Mapping[str, Any],
+    directory: Path,
+    kept: Path | None = None,
+    images: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Callable[[], str]]:
+    """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``kept`` or
+    beside the run. ``images``: the catalogue."""
     folder = run_folder.RunFolder(directory)
-    models = perf.models(folder.read_plans().values())
+    document = gang_document.read(folder)
+    rounds = [folder, *gang_document.round_folders(folder, document)]
+    models = perf.models((plan for one in rounds for plan in one.read_plans().values()), images)
     if not models:
         return {}
     new = [
         row
-        for node in report["nodes"]
-        for stage in node["stages"]
-        if stage["name"] in models
+        for node, stage, place in _counted(report, folder, document, models)
         for row in perf.rows(
-            models[stage["name"]],
+            {**models[stage["name"]], **_loaded(node, models[stage["name"]])},
             stage,
-            _text(folder.evidence_file(node["name"], stage["name"], "logs")),
+            _text(place.evidence_file(node["name"], stage["name"], "logs")),
             _facts(folder, node["name"]),
             node["name"],
             report["run"]["run_id"],
@@ -48,27 +57,64 @@ def forms(report: Mapping[str, Any], directory: Path) -> dict[str, Callable[[], 
         )
     ]
     if not folder.is_copy:
-        new = _added(new, directory.parent, report["run"]["run_id"])
+        new = _added(new, kept or directory.parent / CSV, report["run"]["run_id"])
     return {CSV: lambda: perf.written(new), PAGE: lambda: perf_html(new)}
 
 
-def _added(new: list[perf.Row], results: Path, run_id: str) -> list[perf.Row]:
+def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
     """The run's rows with their change since earlier runs, after they took their place among those of all runs."""
-    late = run_folder.RunError(f"another process holds {results / LOCK}: end it, and report again")
-    with files.locked(results / LOCK, LOCK_SECONDS, late):
-        path = results / CSV
+    lock = path.with_name(LOCK)
+    late = run_folder.RunError(f"another process holds {lock}: end it, and report again")
+    with files.locked(lock, LOCK_SECONDS, late):
         try:
             known = perf.read(_text(path), what=str(path)) if path.exists() else []
         except MadError:  # the run has its rows, whatever became of those before it
-            path.replace(path.with_name(UNREADABLE))
+            path.replace(path.with_name(path.name + UNREADABLE))
             known = []
         place = next((index for index, row in enumerate(known) if row["build_number"] == run_id), len(known))
         earlier, later = known[:place], [row for row in known[place:] if row["build_number"] != run_id]
         new = perf.compared(earlier, new)
         every = [*earlier, *new, *later]
-        for name, text in ((CSV, perf.written(every)), (PAGE, perf_html(every))):
-            files.replace(results / name, text.encode(), 0o644)
+        for file, text in ((path, perf.written(every)), (path.with_suffix(".html"), perf_html(every))):
+            files.replace(file, text.encode(), 0o644)
     return new
+
+
+def _counted(
+    report: Mapping[str, Any],
+    folder: run_folder.RunFolder,
+    document: Mapping[str, Any] | None,
+    models: Mapping[str, Mapping[str, str]],
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]]:
+    """Each node and stage that have rows, and where their evidence is. Of a model of several nodes that is the first of
+    each gang; where no gang began, one node alone."""
+    places = last_rounds(document) if document else {}
+    of_gangs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any], run_folder.RunFolder]]] = {}
+    for node in report["nodes"]:
+        for stage in node["stages"]:
+            columns = models.get(stage["name"])
+            if columns is not None and int(columns.get("nnodes", 1)) == 1:
+                yield node, stage, folder
+            elif columns is not None:
+                last = places.get(node["name"])
+                place = gang_document.round_folder(folder, last) if last else folder
+                of_gangs.setdefault(stage["name"], []).append((node, stage, place))
+    for found in of_gangs.values():
+        yield from [one for one in found if _leads(one[2], one[0]["name"], one[1]["name"])] or found[:1]
+
+
+def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
+    """Size and time of the datasets that were loaded before the model ran."""
+    stages = {f"{datasets.STAGE}{name}" for name in columns[perf.DATASETS].split(",") if name}
+    times = [stage["duration_seconds"] or 0.0 for stage in node["stages"] if stage["name"] in stages]
+    metrics = [metric for name in stages for metric in node["metrics"].get(name, ())]
+    sizes = [metric["value"] for metric in metrics if metric["name"] == "loading_bytes" and metric["value"] is not None]
+    return {"data_size": str(sum(sizes)), "data_download_duration": f"{sum(times):.6g}"} if sizes else {}
+
+
+def _leads(place: run_folder.RunFolder, node: str, stage: str) -> bool:
+    gang = (run_folder.read_object(place.evidence_file(node, stage)).get("environment") or {}).get("gang")
+    return isinstance(gang, Mapping) and gang.get("leader") == node
 
 
 def _facts(folder: run_folder.RunFolder, node: str) -> Mapping[str, Any]:

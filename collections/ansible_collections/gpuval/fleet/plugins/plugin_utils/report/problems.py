@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
+from ..judge.actions import ACTIONS
 from ..judge.verdict import headline
 
 #: A remedy may hold a command, which is of no use when it is cut.
@@ -69,6 +70,28 @@ def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
             line += f": {one_line(problem.named(problem.remedy, run_id), MAX_REMEDY)}"
         found.append(line)
     return found
+
+
+def action_text(node: Mapping[str, Any]) -> str:
+    """What to do with a node: the action, its parts with what is printed on them, and why. Empty for PASS."""
+    action = node.get("action")
+    if not action:
+        return ""
+    parts = "; ".join(part_text(node, part) for part in action["parts"])
+    runs = action["earlier_runs"]
+    again = f", also found in {some_of(runs, 2)}" if runs else ""
+    return f"{action['name']}{f' {parts}' if parts else ''} ({action['class']}{again})"
+
+
+def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """``Actions: replace_gpu node-042 (gpu:3, serial ..., 0000:9d:00.0); retest node-007``. Empty without any."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.get("action"):
+            parts = "; ".join(part_text(node, part) for part in node["action"]["parts"])
+            found.setdefault(node["action"]["name"], []).append(f"{node['name']} ({parts})" if parts else node["name"])
+    graver = sorted(found, key=ACTIONS.index, reverse=True)
+    return f"Actions: {'; '.join(f'{name} {some_of(found[name], MAX_NAMES)}' for name in graver)}" if graver else ""
 
 
 def without(name: str, text: str) -> str:

@@ -53,9 +53,13 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [f"Nodes: {counts['expected']} expected, {verdicts}"]
     lines += node_lines(report)
-    if not nodes:
+    lines += filter(None, [problems.actions_line(bad_nodes(report))])
+    busy = report["run"].get("busy", {})
+    if busy:
+        lines.append("Busy, not checked: " + some_of(f"{name} ({one['class']})" for name, one in busy.items()))
+    elif not nodes:
         lines.append("No node was expected: check the inventory and --limit")
-    if report["verdict"] in ("PASS", "PARTIAL"):
+    if nodes and report["verdict"] in ("PASS", "PARTIAL"):
         lines += _measured(nodes)
     lines += _not_started(nodes)
     gangs = report["fleet"].get("gangs")
@@ -199,7 +203,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
         lines.append(f"Shortened against the profile{profile}: {', '.join(report['run']['shortened'])}")
     if report["run"]["narrowed_by"]:
-        named = {"stages": "stages that are no whole profile"}
+        named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines

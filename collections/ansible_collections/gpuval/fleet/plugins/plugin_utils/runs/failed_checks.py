@@ -16,6 +16,13 @@ UNKNOWN = "?"
 #: Beyond these the list names stages.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS = "FAIL", "PASS"
+#: Classes of INCOMPLETE that are about the node itself: it hangs, does not answer, or cannot be used.
+#: All others are not (not started, other work, settings, quota, preemption).
+IMPLICATED = frozenset(
+    {"hung", "no_answer", "lost_contact", "no_route", "timeout", "refused", "read_only"}
+    | {"node_not_ready", "node_lost", "container_lost", "accelerator_runtime", "gpu_allocation"}
+    | {"slurm_node_down", "slurm_node_failed"}
+)
 #: Two names for one machine: only the run that has both shows it.
 BETWEEN_NODES = ("identity",)
 
@@ -43,6 +50,11 @@ def decide(known: frozenset[str] | None, node: Mapping[str, Any], *, failed: boo
     return Decision(bool(left), left)
 
 
+def is_about(node: Mapping[str, Any]) -> bool:
+    """Whether the verdict on a node of a report is about the node itself."""
+    return node["verdict"] in (FAIL, PASS) or node.get("class") in IMPLICATED
+
+
 def of_node(node: Mapping[str, Any]) -> frozenset[str]:
     """What a node of a report failed, or lacks."""
     return frozenset(
@@ -50,6 +62,16 @@ def of_node(node: Mapping[str, Any]) -> frozenset[str]:
         for check in node["checks"]
         if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
     )
+
+
+def is_whole(run: Mapping[str, Any]) -> bool:
+    """Whether the run of a report left out no node and no stage of its profile."""
+    return not run["narrowed_by"] and run["profile"] != "custom"
+
+
+def accepts(run: Mapping[str, Any]) -> bool:
+    """Whether its PASS accepts a node: no stages were left out."""
+    return set(run["narrowed_by"]) <= {"limit", "busy"}
 
 
 def parse(text: str | None) -> frozenset[str] | None:

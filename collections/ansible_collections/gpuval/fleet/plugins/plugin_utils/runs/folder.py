@@ -68,7 +68,7 @@ class RunFolder:
     """`results/<run_id>/`: what the controller keeps of a run.
 
     nodes/<node>/<stage>.json, .log, .series.json   evidence
-    report.*, junit.xml, perf.csv, ...               what is made of it
+    report.*, junit.xml, gpuval.prom, ...            what is made of it
     .state/                                          plans, launches, the watch's memory
     """
 

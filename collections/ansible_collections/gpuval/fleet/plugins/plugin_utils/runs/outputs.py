@@ -34,7 +34,7 @@ def readers(asked: Any) -> list[dict[str, Any]]:
     names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
     if len(names) > MAX_PROGRAMS:
         raise OutputError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
-    known = shipped()
+    known = shipped() if names else {}
     for name in names:
         if not isinstance(name, str) or name not in known:
             raise OutputError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")

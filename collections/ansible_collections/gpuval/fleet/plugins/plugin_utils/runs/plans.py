@@ -24,6 +24,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "on_failure": "continue",
     "needs": [],
     "datasets": [],
+    "secrets": [],
     "retry": ["crash", "timeout", "slow"],
     "patterns": [],
     "output": [],
@@ -32,6 +33,8 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
+#: The program of jobs, which takes their secrets.
+JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
 CONTAINER_KEYS = {
@@ -66,6 +69,7 @@ class Settings:
     container: Mapping[str, Any] = field(default_factory=dict)
     telemetry_seconds: float = 1.0
     gang: Mapping[str, Any] | None = None
+    gives_way: bool = False
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
@@ -259,6 +263,9 @@ def stage(
     merged["command"] = [str(word) for word in merged["command"]]
     merged["environment"] = {str(key): str(value) for key, value in merged["environment"].items()}
     merged["datasets"] = _datasets(name, merged)
+    merged["secrets"] = list(merged["secrets"])
+    if merged["secrets"] and JOB not in merged["command"]:
+        raise PlanError(f"{name}_workload.secrets: only jobs have secrets: declare a job (gpuval_jobs)")
     merged["needs"] = [needed for needed in dict.fromkeys(_needs(merged)) if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
@@ -337,6 +344,7 @@ def build(
         "telemetry_seconds": settings.telemetry_seconds,
         "images": dict(images or {}),
         **({"gang": dict(settings.gang)} if settings.gang else {}),
+        **({"gives_way": True} if settings.gives_way else {}),
         "stages": [stage(name, declarations[name], stages, container) for name in stages],
     }
 

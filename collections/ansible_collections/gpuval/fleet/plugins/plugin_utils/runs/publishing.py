@@ -224,12 +224,15 @@ def keep_verdict(folder: run_folder.RunFolder, report: Mapping[str, Any]) -> Pat
     """Write the least of a report, a fraction of it in size. Returns the file."""
     document = {
         "schema": "gpuval.verdict/1",
-        "run_id": report["run"]["run_id"],
-        "judged_at": report["run"]["judged_at"],
+        **{key: report["run"][key] for key in ("run_id", "created_at", "finished_at", "judged_at")},
         "verdict": report["verdict"],
         "counts": report["counts"],
         "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
-        "evidence": {node["name"]: node.get("evidence", {}) for node in report["nodes"]},
+        "faults": {node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node},
+        "evidence": {
+            **{node["name"]: node.get("evidence", {}) for node in report["nodes"]},
+            **{name: node.get("evidence", {}) for name, node in report["run"].get("busy", {}).items()},
+        },
     }
     schemas.validate("verdict", document, what=VERDICT_FILE)
     run_folder.write_json(verdict_file(folder), document)

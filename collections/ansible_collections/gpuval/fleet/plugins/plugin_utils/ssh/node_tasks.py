@@ -10,12 +10,14 @@ with its arguments, and `VariableManager.get_vars`. tests/unit/ssh checks them i
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -26,9 +28,11 @@ from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
 from ansible.plugins.loader import action_loader, filter_loader, test_loader
+from ansible.template import Templar
 from ansible.utils.display import Display
 
 from ..core.parent_process import Parent
+from .templates import compile_once
 
 #: A worker that still runs this long after its deadline is killed.
 SLACK_SECONDS = 10
@@ -78,6 +82,8 @@ class NodeTasks:
         self._running: dict[str, _Running] = {}
         self._not_begun: list[Outcome] = []
         self._files: dict[Path, list[dict[str, Any]]] = {}
+        self._templated: set[str] = set()
+        compile_once()
 
     @property
     def busy(self) -> set[str]:
@@ -146,6 +152,7 @@ class NodeTasks:
         variables = self._variables.get_vars(
             play=self._task.get_play(), host=host, task=task, _hosts=self._hosts, _hosts_all=self._all_hosts
         )
+        self._prepare_fork(task, variables)
         reader, writer = multiprocessing.Pipe(duplex=False)
         process = ansible_worker.WorkerProcess(
             final_q=_Answers(writer),
@@ -162,6 +169,14 @@ class NodeTasks:
         process.start()
         writer.close()
         return _Running(process, reader, kind, time.monotonic() + seconds + SLACK_SECONDS, seconds)
+
+    def _prepare_fork(self, task: Task, variables: Mapping[str, Any]) -> None:
+        """Do once what each worker of an action would do: compile the templates of its arguments, look for garbage."""
+        if task.action not in self._templated:
+            self._templated.add(task.action)
+            with suppress(AnsibleError):  # the worker meets it again, and reports it
+                Templar(loader=self._worker._loader, variables=variables).template(task.args)
+            gc.freeze()  # otherwise each worker looks through all of it for garbage, and copies its pages
 
     def _collect(self, seconds: float) -> list[Outcome]:
         by_pipe: dict[Any, str] = {running.pipe: node for node, running in self._running.items()}

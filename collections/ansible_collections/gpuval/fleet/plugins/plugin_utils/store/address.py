@@ -6,7 +6,6 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterable
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -20,14 +19,6 @@ _INSTEAD = (
     "Behind NAT no address of the controller will do: leave gpuval_store_address empty (records then come over SSH), "
     "or set gpuval_s3_endpoint to an S3 service that controller and nodes reach"
 )
-
-
-def in_clear(endpoint: str) -> bool:
-    """Whether the URL of an S3 service leads over a network without TLS."""
-    parts = urlsplit(endpoint)
-    literal = _ip(parts.hostname or "")
-    here = parts.hostname == "localhost" or (literal is not None and literal.is_loopback)
-    return parts.scheme.lower() == "http" and not here
 
 
 def own_addresses() -> set[str]:

@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,8 @@ from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
 from ..core.argument_specs import argument_spec
-from ..runs import datasets, plans
+from ..jobs import stages as job_stages
+from ..runs import datasets, job_secrets, plans
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..ssh import target
@@ -38,6 +39,11 @@ LOADING = "gpuval_workloads.loading"
 
 #: The program of multi-node stages; its `training` uses DeepSpeed.
 GANG = "gpuval_workloads.gang"
+JOB = "gpuval_workloads.job"
+#: By launcher of a job the package that it needs.
+LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
+#: By this a stage looks for the packages that multi-node stages in its image need.
+NEEDED_VARIABLE = "GPUVAL_NEEDED_PACKAGES"
 
 #: Message for a node that cannot load a model for want of a reachable store.
 NO_MODEL = (
@@ -62,8 +68,14 @@ def archives() -> dict[str, bytes]:
     return {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
 
 
+@cache
+def pod_archives() -> dict[str, bytes]:
+    """The same for pods, without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB."""
+    return {"runner": payload.runner_pyz(bytecode=False), "workloads": payload.workloads_zip()}
+
+
 def encoded_archives() -> dict[str, str]:
-    """The same as base64, for a module's arguments."""
+    """Those of :func:`archives` as base64, for a module's arguments."""
     return {name: base64.b64encode(data).decode() for name, data in archives().items()}
 
 
@@ -81,12 +93,13 @@ class NodeStore:
     client: Store
     run: Mapping[str, Any]
     reachable: bool
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> NodeStore:
         """By the option `store` of an action. Raises StoreError."""
         access = open_store(options)
-        return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport))
+        return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport), options)
 
     def given(self, node: str, stages: Sequence[str], seconds: float) -> dict[str, Any]:
         """What a node gets: its signed URLs, the models' read key where it loads one, the certificate authority.
@@ -113,6 +126,11 @@ class NodeStore:
             "rclone_config": rclone_config(self.access.reader()) if loads else "",
             "ca": self.access.ca(),
         }
+
+    def secrets(self, plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+        """By stage the secrets that a plan names. Raises PlanError for one without a value."""
+        found = {stage["name"]: job_secrets.values(stage.get("secrets", ()), self.options) for stage in plan["stages"]}
+        return {name: values for name, values in found.items() if values}
 
     def sizes(self, folders: Sequence[str]) -> dict[str, int]:
         """Bytes of these models and datasets. Raises StoreError."""
@@ -179,13 +197,55 @@ def still_away(
 def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
     """Python packages that a node's multi-node stages need on the host, beyond those of its own stages, and in which
     environment; empty if there are none."""
-    declared = [workloads[stage] for stage in expected.get("gang_stages", ()) if stage in workloads]
-    for one in declared:
-        on_host = runtime == "host" or not one.get("image")
-        if on_host and {GANG, "training"} <= {*map(str, one["command"])}:
-            environment = {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
-            return {"names": ["deepspeed"], "environment": environment}
-    return {}
+    names: set[str] = set()
+    environment: dict[str, str] = {}
+    for stage in expected.get("gang_stages", ()):
+        one = workloads.get(stage, {})
+        needed = _needed_packages(one) if runtime == "host" or not one.get("image") else set()
+        if needed:
+            names |= needed
+            environment |= {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
+    environment.pop(job_stages.VARIABLE, None)
+    return {"names": sorted(names), "environment": environment} if names else {}
+
+
+def with_needed_packages(
+    expected: Mapping[str, Any], workloads: Mapping[str, Any], *, in_pods: bool = False
+) -> dict[str, Any]:
+    """The declarations for a node's plan: its first stage in the image of a multi-node stage looks for the packages
+    that the latter needs. Pods have an image without one in their declaration."""
+    asked: dict[str, set[str]] = {}
+    for stage in expected.get("gang_stages", ()):
+        one = workloads.get(stage, {})
+        needed = _needed_packages(one) if one.get("image") or in_pods else set()
+        first = next((own for own in expected["stages"] if _sees_packages(workloads.get(own, {}), one)), None)
+        if needed and first:
+            asked.setdefault(first, set()).update(needed)
+    found = dict(workloads)
+    for own, names in asked.items():
+        environment = {**(workloads[own].get("environment") or {}), NEEDED_VARIABLE: " ".join(sorted(names))}
+        found[own] = {**workloads[own], "environment": environment}
+    return found
+
+
+def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:
+    words = {str(word) for word in declaration.get("command", ())}
+    if {GANG, "training"} <= words:
+        return {"deepspeed"}
+    if JOB not in words:
+        return set()
+    used = job_stages.launchers(declaration.get("environment") or {})
+    return {package for launcher, package in LAUNCHER_PACKAGES.items() if launcher in used}
+
+
+def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a stage finds the packages that another has: a program of gpuval's own, in the same image."""
+    words = [str(word) for word in own.get("command", ())]
+    if JOB in words or not any(word.startswith("gpuval_workloads.") for word in words):
+        return False
+    paths = [(one.get("environment") or {}).get("PYTHONPATH") for one in (own, other)]
+    alike = all((own.get(key) or None) == (other.get(key) or None) for key in ("image", "container"))
+    return alike and paths[0] == paths[1]
 
 
 def folders(plan: Mapping[str, Any]) -> list[str]:

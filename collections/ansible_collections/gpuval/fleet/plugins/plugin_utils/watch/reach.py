@@ -29,9 +29,16 @@ def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
 
 
 def on_host(
-    what: str, directory: str | None, stages: Sequence[str], connection: Sequence[str], become_user: str = ""
+    what: str,
+    directory: str | None,
+    stages: Sequence[str],
+    connection: Sequence[str],
+    become_user: str = "",
+    *,
+    as_words: bool = False,
 ) -> list[str]:
     """Words of the command on a node over SSH; `connection` is ssh with its options and host, empty for this host.
+    `as_words`: it is a command that takes words, as srun, and no line of a shell.
 
     `directory` is the run's folder on the node, None where the run was never started there. The logs of `stages` are
     followed as they begin. With a `become_user` the folder and the logs are that user's.
@@ -49,7 +56,7 @@ def on_host(
         remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"
     if what == SHELL:
         return [connection[0], "-t", *connection[1:], remote] if connection else ["sh", "-c", remote]
-    return cleaned([*connection, remote] if connection else ["sh", "-c", remote])
+    return cleaned([*connection, remote] if connection and not as_words else [*connection, "sh", "-c", remote])
 
 
 def from_stage(stages: Sequence[str], stage: str) -> list[str]:

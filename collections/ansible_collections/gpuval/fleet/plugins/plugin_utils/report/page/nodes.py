@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core import units
-from ..problems import part_text, without
+from ..problems import action_text, part_text, without
 from ..summary import decisive
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
@@ -74,12 +74,12 @@ def _hardware(node: Mapping[str, Any]) -> str:
 
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Nodes whose decisive checks are the same, their own names aside, in the order of the first of them."""
+    """Nodes with the same decisive checks and action, their own names aside, in the order of the first of them."""
     found: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]
         shown = [
             (check["name"], part_text(node, check["part"]), without(name, check["reason"])) for check in decisive(node)
         ]
-        found.setdefault((node["verdict"], *shown), Failure(node, [])).names.append(name)
+        found.setdefault((node["verdict"], action_text(node), *shown), Failure(node, [])).names.append(name)
     return list(found.values())

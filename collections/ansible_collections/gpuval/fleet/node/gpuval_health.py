@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether a node may work, by its last verdict in gpuval.health/1, a file or URL. Reads that alone, changes nothing.
+
+Ends with 0 if the node may work, 1 if not. Without evidence (no file, no entry, an old one, a mistyped option) it ends
+with 0, since a Prolog that ends otherwise drains its node; --strict makes that 1. Stands alone: Python 3.9 or newer.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+import threading
+from datetime import datetime, timezone
+from pathlib import Path
+
+#: A file on a server that hangs is no evidence after this time.
+READ_SECONDS = 0.7
+MAX_BYTES = 64 << 20
+MAX_LINE = 400
+
+
+class UsageError(Exception):
+    pass
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UsageError(message)
+
+
+class NoEvidence(Exception):  # noqa: N818 - what there is
+    pass
+
+
+def main(arguments):
+    strict = "--strict" in arguments
+    try:
+        options = parser().parse_args(arguments)
+        entry = entry_of(read(options.file), names(options.node), options.max_age_days)
+    except UsageError as error:
+        print(line(f"wrong option: {error}; see gpuval-health --help"), file=sys.stderr)
+        return int(strict)
+    except NoEvidence as error:
+        print(line(f"no evidence: {error}"))
+        return int(strict)
+    verdict, run_id, word = entry["verdict"], entry["run_id"], entry["class"]
+    refused = verdict == "FAIL" or (strict and verdict != "PASS")
+    if options.reason and refused:
+        print(line(f"{run_id}:{word or verdict}", "gpuval:"))
+        return 1
+    text = f"{verdict} in run {run_id}" + (f" ({word})" if word else "")
+    if verdict != "PASS":
+        text += f": {entry['action'] or 'inspect'}: {entry['reason']}"
+    print(line(text))
+    return int(refused)
+
+
+def parser():
+    found = Parser(
+        prog="gpuval-health",
+        allow_abbrev=False,
+        description="Whether this node may work, by its last verdict of gpuval.",
+    )
+    found.add_argument("--file", required=True, help="the file that gpuval_health_file names, or a URL of it")
+    found.add_argument("--node", default="", help="name of the node in the inventory (default: the host's name)")
+    found.add_argument(
+        "--max-age-days", type=float, default=0, help="older verdicts are no evidence (default: any age)"
+    )
+    found.add_argument("--strict", action="store_true", help="end with 1 without evidence, and for INCOMPLETE")
+    found.add_argument("--reason", action="store_true", help="print gpuval:RUN:CLASS for a node that may not work")
+    return found
+
+
+def names(given):
+    host = socket.gethostname()
+    return [given] if given else [host, host.partition(".")[0]]
+
+
+def read(path):
+    """The document. A thread reads it: nothing else ends a read from a server that hangs."""
+    found, name = [], without_secrets(path)
+
+    def work():
+        try:
+            with opened(path) as stream:
+                data = stream.read(MAX_BYTES + 1)
+            found.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
+        except OSError as error:
+            found.append(NoEvidence(f"{name}: {error.strerror or error}"))
+        except (ValueError, RecursionError) as error:
+            found.append(NoEvidence(f"{name} is damaged: {error}"))
+        except Exception as error:  # such as a broken answer of a server
+            found.append(NoEvidence(f"{name}: {type(error).__name__}"))
+
+    reader = threading.Thread(target=work, daemon=True)
+    reader.start()
+    reader.join(READ_SECONDS)
+    if not found:
+        raise NoEvidence(f"{name} was not read within {READ_SECONDS} s")
+    if isinstance(found[0], NoEvidence):
+        raise found[0]
+    return found[0]
+
+
+def without_secrets(path):
+    """The path, or of a URL scheme, host and path: a user, a password or a signature stays out of logs."""
+    scheme, mark, rest = path.partition("://")
+    return scheme + mark + rest.partition("?")[0].rpartition("@")[2] if mark else path
+
+
+def opened(path):
+    """A file, or what a server has by https:// (http:// for tests and closed networks)."""
+    if path.startswith(("https://", "http://")):
+        from urllib.request import urlopen
+
+        return urlopen(path, timeout=READ_SECONDS)  # noqa: S310 - the operator's own URL
+    return Path(path).open("rb")
+
+
+def entry_of(document, wanted, max_age_days):
+    nodes = document.get("nodes") if isinstance(document, dict) else None
+    if not isinstance(nodes, dict) or document.get("schema") != "gpuval.health/1":
+        raise NoEvidence("the file is none of gpuval.health/1")
+    entry = next((nodes[name] for name in wanted if name in nodes), None)
+    if entry is None:
+        raise NoEvidence("no verdict on {}".format(" or ".join(dict.fromkeys(wanted))))
+    texts = ("verdict", "run_id", "finished_at", "reason")
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in texts):
+        raise NoEvidence("the entry of the node is damaged")
+    for key in ("class", "action"):
+        entry[key] = entry.get(key) if isinstance(entry.get(key), str) else ""
+    days = age_days(entry["finished_at"])
+    if max_age_days > 0 and days > max_age_days:
+        raise NoEvidence("the last verdict is {:.1f} days old (run {})".format(days, entry["run_id"]))
+    return entry
+
+
+def age_days(time):
+    try:
+        then = datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        raise NoEvidence("the time of the verdict is damaged") from None
+    return (datetime.now(timezone.utc) - then).total_seconds() / 86400
+
+
+def line(text, start="gpuval: "):
+    """One line that is safe in a log and as a reason of Slurm's."""
+    return start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # a thread that hangs does not hold the program

@@ -1,0 +1,84 @@
+"""``endpoints``: the stage that measures the way from the node to the services that the operator named."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional
+
+from gpuval_runner.files import write_result
+
+#: Handshakes with each endpoint.
+TRIES = 20
+#: What is read where no size was declared.
+READ_BYTES = 16 << 20
+#: Figure of the probe, name of the metric, unit.
+FIGURES = (
+    ("name_seconds", "endpoints_name_seconds", "seconds"),
+    ("tcp_seconds", "endpoints_connect_seconds", "seconds"),
+    ("tls_seconds", "endpoints_tls_seconds", "seconds"),
+    ("loss_ratio", "endpoints_loss_ratio", "ratio"),
+    ("mtu_bytes", "endpoints_mtu_bytes", "bytes"),
+    ("certificate_seconds", "endpoints_certificate_left_seconds", "seconds"),
+    ("bytes_per_second", "endpoints_bytes_per_second", "bytes/s"),
+)
+#: Key of an endpoint, figure that it limits, and whether it is the least.
+FLOORS = (
+    ("least_bytes_per_second", "bytes_per_second", True),
+    ("most_seconds", "tcp_seconds", False),
+    ("most_loss_ratio", "loss_ratio", False),
+)
+
+
+def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
+    """Measure one endpoint after the other, ``seconds`` each for connecting and transferring; write the result."""
+    from gpuval_node.network import endpoints as services
+    from gpuval_node.network.parallel import in_parallel
+
+    metrics: list[dict[str, Any]] = [_metric("endpoints_count", len(entries), "count")]
+    troubles, fine = [], []
+    for entry in entries:
+        name = entry["name"]
+        task = functools.partial(services.probe, services.parse(entry), READ_BYTES, seconds, TRIES)
+        limit = 3 * seconds + 5  # a name server may hang
+        found = in_parallel({name: task}, limit).get(name, {"state": "name", "message": f"no end within {limit:g} s"})
+        scope = f"link:{name}"
+        missed = [text for floor in FLOORS if (text := _missed(entry, found, *floor))]
+        is_there = found["state"] == "ok"
+        metrics += [
+            _metric("endpoints_reached_count", int(is_there), "count", scope),
+            _metric("endpoints_floor_misses_count", len(missed), "count", scope),
+            *(_metric(metric, found[key], unit, scope) for key, metric, unit in FIGURES if found.get(key) is not None),
+        ]
+        if not is_there:
+            troubles.append(f"{name}: {found['state']}: {found['message']}")
+        elif missed:
+            troubles.append(f"{name}: {', '.join(missed)}")
+        else:
+            fine.append(name)
+        print(f"{name}: {found}", flush=True)
+    for name, metric in (("rates", "endpoints_bytes_per_second"), ("connected", "endpoints_connect_seconds")):
+        count = sum(one["name"] == metric for one in metrics)
+        metrics.append(_metric(f"endpoints_{name}_count", count, "count"))
+    rates = "measured" if any(one["name"] == "endpoints_bytes_per_second" for one in metrics) else "none"
+    message = "; ".join([*troubles, *([f"as declared: {', '.join(fine)}"] if fine else [])])
+    write_result(
+        {"state": "success", "message": message[:2000], "metrics": metrics, "fingerprints": {"endpoints_rates": rates}}
+    )
+    return 0
+
+
+def _missed(entry: dict[str, Any], found: dict[str, Any], key: str, figure: str, is_least: bool) -> str:
+    """The floor that a figure does not keep, in words; empty where it does, or where none is declared."""
+    limit: Optional[float] = entry.get(key)
+    if limit is None:
+        return ""
+    value = found.get(figure)
+    if value is None:
+        return f"no {figure} (floor {limit:g})"
+    if (value < limit) if is_least else (value > limit):
+        return f"{figure} {value:.4g}, {'under' if is_least else 'over'} the declared {limit:g}"
+    return ""
+
+
+def _metric(name: str, value: float, unit: str, scope: str = "node") -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "scope": scope}

@@ -1,0 +1,128 @@
+"""Secrets of a stage: where they come from, how its process gets them, and how they are hidden in all that it says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from gpuval_runner.errors import StoreError
+from gpuval_runner.files import read_object, write_atomically
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Plan, Stage
+
+HIDDEN = b"***"
+#: In the working folder: what the steps' program reads and removes.
+SECRETS_FILE = "secrets.json"
+MAX_BYTES = 4 << 20
+#: The controller refuses shorter secrets.
+SHORTEST = 4
+#: The end of variables whose values are shown: names of users are words of any text, and parts of nodes' names.
+USERNAME = "_USERNAME"
+#: Of a line of a value, and of a part of its base64.
+SHORTEST_PART = 8
+BASE64_LINE = 76
+
+
+def load(directory: NodeDirectory, plan: Plan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
+    """The stage's secrets by their variables: from the launch, in a pod from its container. Raises ``StoreError``."""
+    known = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_BYTES)
+    found = {name: known.get(name) for name in stage.secrets}
+    missing = [name for name, value in found.items() if not isinstance(value, str) or not value]
+    if missing:
+        raise StoreError(f"secret {', '.join(missing)} is not on this node: validate again")
+    return {name: str(value) for name, value in found.items()}
+
+
+def write(work: Path, secrets: Mapping[str, str]) -> None:
+    """Write what the steps' program reads, for this user alone. Raises ``OSError``."""
+    if secrets:
+        write_atomically(work / SECRETS_FILE, json.dumps(secrets).encode())
+
+
+def forms(value: str) -> set[bytes]:
+    """How a value may stand in text: as it is, by line, escaped, quoted for URLs and shells, as base64."""
+    text = value.strip()
+    raw = text.encode("utf-8", "surrogateescape")
+    found = {raw, quote(raw).encode(), quote(raw, safe="").encode(), quote_plus(raw).encode()}
+    found |= {json.dumps(text, ensure_ascii=ascii)[1:-1].encode("utf-8", "surrogateescape") for ascii in (True, False)}
+    found.add(raw.replace(b"'", b"'\\''"))
+    parts = {line.strip() for line in raw.splitlines()}
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        whole = encode(raw)
+        found |= {whole, whole.rstrip(b"=")}
+        parts |= {whole[place : place + BASE64_LINE] for place in range(0, len(whole), BASE64_LINE)}
+        for before in range(3):  # behind a user's name, say: only characters that are the value's alone
+            first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
+            parts.add(encode(b"\0" * before + raw)[first:last])
+    return {form for form in found if len(form) >= SHORTEST} | {part for part in parts if len(part) >= SHORTEST_PART}
+
+
+def hidden(secrets: Mapping[str, str]) -> list[str]:
+    """The values that no output may show."""
+    return [value for name, value in secrets.items() if not name.endswith(USERNAME)]
+
+
+class Redactor:
+    """Replaces secrets by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {form for secret in secrets if len(secret.strip()) >= SHORTEST for form in forms(secret)}
+        self._forms = sorted(known, key=len, reverse=True)  # of two that begin at one place the longer
+        self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if known else None
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the stream so far can be shown now."""
+        if self._pattern is None:
+            return data
+        text, self._held = self._held + data, b""
+        shown, place, hold = [], 0, self._hold(text, 0)
+        while True:
+            found = self._pattern.search(text, place)
+            if found is None or found.start() >= hold:
+                break
+            shown += [text[place : found.start()], HIDDEN]
+            place = found.end()
+            hold = hold if place <= hold else self._hold(text, place)
+        shown.append(text[place:hold])
+        self._held = text[hold:]
+        return b"".join(shown)
+
+    def end(self) -> bytes:
+        """What is left at the end of the stream."""
+        left, self._held = self._held, b""
+        return self._pattern.sub(HIDDEN, left) if self._pattern else left
+
+    def text(self, text: str) -> str:
+        """A whole text."""
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(HIDDEN, text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def document(self, value: Any) -> Any:
+        """What was read as JSON, with its names and texts hidden."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.document(key): self.document(item) for key, item in value.items()}
+        return [self.document(item) for item in value] if isinstance(value, list) else value
+
+    def _hold(self, text: bytes, place: int) -> int:
+        """From where on the text may be the beginning of a secret that the next piece continues."""
+        hold = len(text)
+        for form in self._forms:
+            start = max(place, len(text) - len(form) + 1)
+            while True:
+                start = text.find(form[:1], start, hold)
+                if start < 0:
+                    break
+                if form.startswith(text[start:]):
+                    hold = start
+                    break
+                start += 1
+        return hold

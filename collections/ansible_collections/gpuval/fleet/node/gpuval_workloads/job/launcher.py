@@ -1,0 +1,33 @@
+"""What a step starts by $GPUVAL_LAUNCHER: mpirun, and a command once for each process of all nodes.
+
+A script runs it as a file, with whatever PYTHONPATH it has set: so it needs the standard library only. The folder and
+the variables that the script has set are those of all processes.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+VARIABLE = "GPUVAL_LAUNCHER"
+#: What a script changed, as JSON.
+CHANGED = "GPUVAL_CHANGED"
+#: The shell's own, and those of mpirun's caller.
+OWN = ("_", "PWD", "OLDPWD", "SHLVL")
+
+
+def main() -> None:
+    folder = Path(os.environ["GPUVAL_JOB_DIR"])
+    launch = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
+    before = launch["environment"]
+    variables = {name: value for name, value in os.environ.items() if name not in OWN and before.get(name) != value}
+    here = Path.cwd().resolve()
+    inside = folder.resolve() in (here, *here.parents)
+    changed = {"folder": os.path.relpath(here, folder.resolve()) if inside else str(here), "environment": variables}
+    rank = [sys.executable, "-m", "gpuval_workloads.job.rank", *sys.argv[1:]]
+    environment = {**before, **launch["settings"], CHANGED: json.dumps(changed)}
+    os.execve(launch["launcher"][0], [*launch["launcher"], "-x", CHANGED, *rank], environment)  # noqa: S606 - no shell
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Cancel the jobs that runs have left on a Slurm cluster, and see that they have ended."""
+
+from __future__ import annotations
+
+import time
+
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.slurm.commands import Slurm
+
+POLL_SECONDS = 1.0
+
+
+class ActionModule(ControllerAction):
+    def work(self, options, task_vars):
+        slurm, run_ids = Slurm(), options["run_ids"]
+        found = self._open(slurm, run_ids)
+        left = {}
+        if not self.check_mode:
+            slurm.cancel(sorted(found))
+            until = time.monotonic() + options["deadline_seconds"]
+            left = found
+            while left and time.monotonic() < until:
+                left = self._open(slurm, run_ids)
+                if left:
+                    time.sleep(POLL_SECONDS)
+        if options["results_dir"] and not self.check_mode and not left:
+            results = project_path(options["results_dir"])
+            for run_id in set(run_ids) & set(run_folder.known_run_ids(results)):
+                run_folder.RunFolder(results / run_id).mark_cleaned()
+        shown = some_of(f"{job.id} ({job.node})" for job in (left or found).values())
+        verb = "would cancel" if self.check_mode else "cancelled"
+        message = f"Slurm: {verb} {len(found)} job(s)" + (f": {shown}" if found else "")
+        if left:
+            message = f"Slurm: {len(left)} job(s) have not ended: {shown}: scancel them, and see slurmd on their nodes"
+        self._display.display(message)
+        return {
+            "changed": bool(found),
+            "failed": bool(left),
+            "cancelled": sorted(found),
+            "left": sorted(left),
+            "diff": {"before": "".join(f"{job.id} {job.node}\n" for job in found.values()), "after": ""},
+            "msg": message,
+        }
+
+    @staticmethod
+    def _open(slurm, run_ids):
+        """By id, the jobs of the runs that have not ended."""
+        return {
+            job.id: job for job in slurm.jobs().values() if not job.ended and (not run_ids or job.run_id in run_ids)
+        }

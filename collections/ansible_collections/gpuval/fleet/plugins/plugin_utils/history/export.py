@@ -1,0 +1,59 @@
+"""The chosen records of all runs as one file for databases and notebooks: JSON lines for MongoDB, or Parquet."""
+
+from __future__ import annotations
+
+import filecmp
+from pathlib import Path
+
+from ..core import files
+from . import HistoryError
+from .database import text
+from .query import History
+
+PIECE = 1 << 20
+#: By suffix: the options of COPY, and the time of the run as the format has it.
+FORMATS = {
+    ".jsonl": ("FORMAT json", "{'$date': r.time}"),
+    ".parquet": ("FORMAT parquet, COMPRESSION zstd", "CAST(r.time AS TIMESTAMP)"),
+}
+#: Field names of MongoDB have no dots.
+_FIELDS = "map_from_entries([{{'k': replace(e.key, '.', '_'), 'v': e.value}} for e in map_entries({})])"
+_RECORDS = """
+WITH own AS (SELECT DISTINCT no, node FROM chosen), measured AS (
+    SELECT c.no, m.node, m.stage, list({{'name': m.metric, 'unit': m.unit, 'part': m.part, 'gpu': p.gpu,
+        'value': m.value}} ORDER BY m.metric, m.part) AS metrics
+    FROM chosen c JOIN runs r USING (no) JOIN metrics m ON m.folder = r.folder AND m.node = c.node {wanted}
+    LEFT JOIN parts p ON p.no = c.no AND p.node = c.node AND m.part = 'gpu:' || p."index"
+    WHERE coalesce(c.part = m.part, TRUE) GROUP BY ALL
+)
+SELECT r.run_id || '/' || rec.node || '/' || rec.stage AS _id, r.run_id, {time} AS "time", r.profile, rec.node,
+    k.machine, k.sku, {labels} AS labels, rec.stage, rec.workload, rec.state, rec.retried, {versions} AS versions,
+    j.verdict, j.class, coalesce(j.flaky, FALSE) AS flaky, coalesce(x.metrics, []) AS metrics
+FROM own o JOIN runs r USING (no) JOIN records rec ON rec.folder = r.folder AND rec.node = o.node
+JOIN machines k ON k.no = o.no AND k.node = o.node JOIN nodes n ON n.folder = r.folder AND n.node = o.node
+LEFT JOIN judged j ON j.folder = r.folder AND j.node = o.node
+LEFT JOIN records f ON f.folder = r.folder AND f.node = o.node AND f.stage = 'facts'
+LEFT JOIN measured x ON x.no = o.no AND x.node = o.node AND x.stage = rec.stage
+WHERE rec.refused IS NULL ORDER BY o.no, rec.node, rec.stage"""
+
+
+def write(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
+    """Write the file, by way of ``draft``; returns its path if it is new or changed. Raises HistoryError."""
+    if history.empty:
+        raise HistoryError("the bucket has no run: nothing to export")
+    options, time = FORMATS[path.suffix]
+    select = _RECORDS.format(
+        time=time,
+        labels=_FIELDS.format("n.labels"),
+        versions=_FIELDS.format("map_concat(coalesce(f.versions, MAP {}), coalesce(rec.versions, MAP {}))"),
+        wanted="SEMI JOIN wanted w ON w.stage = m.stage AND w.metric = m.metric" if history.question.metrics else "",
+    )
+    history.execute("SET preserve_insertion_order = true")
+    history.execute(f"COPY ({select}) TO {text(str(draft))} ({options})")
+    if path.exists() and filecmp.cmp(path, draft, shallow=False):
+        return []
+    if not dry:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("rb") as stream:
+            files.replace(path, iter(lambda: stream.read(PIECE), b""))
+    return [str(path)]

@@ -1,0 +1,66 @@
+"""From the nodes that a cluster knows, and the list of those expected, to hosts: what inventories share. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.text import natural_order
+from .node_list import Node
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    groups: tuple[str, ...] = ()
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
+
+    hosts: tuple[Host, ...]
+    group_variables: dict[str, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    #: Nodes that were found, but are not expected, and so no hosts.
+    beyond: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Names of the hosts in order, the listed ones by name, and the names that only one side has."""
+
+    names: tuple[str, ...]
+    listed: dict[str, Node]
+    missing: tuple[str, ...]
+    beyond: tuple[str, ...]
+
+
+def choose(
+    known: Mapping[str, Any], expected: Sequence[Node] | None, others: frozenset[str] | set[str] | None = None
+) -> Choice:
+    """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `others`."""
+    listed = {node.name: node for node in expected or ()}
+    rest = [name for name in sorted(known, key=natural_order) if name not in listed]
+    joining = rest if expected is None else [name for name in rest if name in (others or ())]
+    missing = tuple(name for name in listed if name not in known)
+    beyond = () if expected is None else tuple(name for name in rest if name not in joining)
+    return Choice((*listed, *joining), listed, missing, beyond)
+
+
+def listed_variables(node: Node | None) -> dict[str, Any]:
+    """What the list says of a node, but for how SSH would reach it."""
+    if node is None:
+        return {}
+    return {key: value for key, value in node.variables.items() if not key.startswith("ansible_")}
+
+
+def sku_name(model: str) -> str:
+    """The SKU by the name that a GPU model has in a label or a gres: `nvidia_h100_80gb_hbm3` is `h100-80gb-hbm3`."""
+    name = re.sub(r"-(?:SHARED|MIG-.*)$", "", model.replace("_", "-"), flags=re.IGNORECASE).lower()
+    for prefix in ("nvidia-", "amd-instinct-", "amd-"):
+        name = name.removeprefix(prefix)
+    return name or "auto"

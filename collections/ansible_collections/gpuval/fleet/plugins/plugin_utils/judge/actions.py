@@ -1,0 +1,158 @@
+"""One action for each node that is not accepted, by ``actions/rules.yml`` and by what earlier runs found. Pure but for
+reading the rules."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ..core import schemas
+from ..core.argument_specs import load_yaml
+from .identity import is_useless
+from .verdict import headline, node_class
+
+FILE = Path(__file__).resolve().parents[3] / "actions" / "rules.yml"
+#: From the mildest to the gravest: of several faults of a node the gravest action counts.
+ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", "contact_vendor")
+#: The same fault on more GPUs of one node is one of what they share: board, power, cooling, driver.
+MAX_GPUS_REPLACED = 2
+MAX_FAULTS = 32
+
+#: By class and machine or GPU the earlier runs that found the fault there.
+Earlier = Mapping[tuple[str, str], Collection[str]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run."""
+
+    word: str
+    part: str
+    of: str
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``actions/rules.yml``."""
+
+    window_days: int
+    rules: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    otherwise: tuple[str, ...]
+
+    def known(self, word: str) -> bool:
+        """Whether a rule names the class."""
+        return any(fnmatchcase(word, pattern) for patterns, _ in self.rules for pattern in patterns)
+
+    def steps(self, word: str, part: str) -> tuple[str, ...]:
+        """The steps for a fault. What names no GPU replaces none."""
+        found = (steps for patterns, steps in self.rules if any(fnmatchcase(word, pattern) for pattern in patterns))
+        steps = next(found, self.otherwise)
+        if part.startswith("gpu:"):
+            return steps
+        return tuple(step for step in steps if step != "replace_gpu") or ("inspect",)
+
+
+@functools.cache
+def shipped() -> Rules:
+    """Raises schemas.Invalid where the file breaks its schema."""
+    document = load_yaml(FILE.read_text(encoding="utf-8"))
+    schemas.validate("actions", document, what=str(FILE))
+    return Rules(
+        document["window_days"],
+        tuple((tuple(rule["classes"]), tuple(rule["steps"])) for rule in document["rules"]),
+        tuple(document["otherwise"]["steps"]),
+    )
+
+
+def assign(report: Mapping[str, Any], earlier: Earlier, rules: Rules | None = None) -> None:
+    """Put ``action`` into each node of the report that is not PASS."""
+    rules = rules or shipped()
+    shared = _shared(report["nodes"])
+    for node in report["nodes"]:
+        if node["verdict"] != "PASS":
+            node["action"] = action_of(node, earlier, rules, shared)
+
+
+def action_of(
+    node: Mapping[str, Any], earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()
+) -> dict[str, Any]:
+    """The gravest action that its faults call for; ``shared`` are identities that tell no machine apart."""
+    faults = list(_faults(node, shared))[:MAX_FAULTS]
+    chosen = []
+    for fault in faults:
+        steps, runs = rules.steps(fault.word, fault.part), sorted(earlier.get((fault.word, fault.of), ()))
+        chosen.append((ACTIONS.index(steps[min(len(runs), len(steps) - 1)]), fault, runs))
+    gravest = max(rank for rank, _, _ in chosen)
+    first, runs = next((fault, runs) for rank, fault, runs in chosen if rank == gravest)
+    parts = [fault.part for rank, fault, _ in chosen if rank == gravest and fault.part != "node"]
+    return {
+        "name": ACTIONS[gravest],
+        "class": first.word,
+        "parts": list(dict.fromkeys(parts)),
+        "earlier_runs": runs,
+        "faults": [{"class": fault.word, "of": fault.of} for fault in faults],
+    }
+
+
+def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]:
+    """What decided against the node: what failed, else what is missing."""
+    required = [check for check in node["checks"] if check["severity"] == "required"]
+    bad = [check for check in required if check["verdict"] == "fail"]
+    bad = bad or [check for check in required if check["verdict"] == "missing"]
+    machine = _machine(node, shared)
+    if not bad:
+        yield Fault(node["class"] or "nothing_proven", "node", machine)
+        return
+    words = [_word(node, check) for check in bad]
+    gpus = Counter(word for word, check in zip(words, bad, strict=True) if check["part"].startswith("gpu:"))
+    known = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
+    seen: set[Fault] = set()
+    for word, check in zip(words, bad, strict=True):
+        kind, _, index = check["part"].partition(":")
+        if kind == "gpu" and gpus[word] <= MAX_GPUS_REPLACED:
+            fault = Fault(word, check["part"], _gpu(known.get(index, {}), shared) or f"{machine} {check['part']}")
+        else:
+            fault = Fault(word, "node" if kind == "gpu" else check["part"], machine)
+        if fault not in seen:
+            seen.add(fault)
+            yield fault
+
+
+def _word(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+    """The class of one check: that of the node, if the check decided it."""
+    if check is headline(node) and node["class"]:
+        return str(node["class"])
+    return node_class([dict(check)])
+
+
+def _identities(node: Mapping[str, Any]) -> Iterator[str]:
+    """What tells the machine, and each GPU, apart from others: the best identity of each."""
+    identity = node["identity"]
+    yield _known(identity, ("serial", "machine_id"))
+    yield from (_known(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", []))
+
+
+def _known(identity: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The first of these identities that is none of the fillers of manufacturers; empty without any."""
+    found = ((key, str(identity.get(key) or "").strip()) for key in keys)
+    return next((f"{key} {value}" for key, value in found if value and not is_useless(value.lower())), "")
+
+
+def _shared(nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    counted = Counter(one for node in nodes for one in _identities(node) if one)
+    return frozenset(one for one, count in counted.items() if count > 1)
+
+
+def _machine(node: Mapping[str, Any], shared: Collection[str]) -> str:
+    found = _known(node["identity"], ("serial", "machine_id"))
+    return found if found and found not in shared else f"name {node['name']}"
+
+
+def _gpu(gpu: Mapping[str, Any], shared: Collection[str]) -> str:
+    found = _known(gpu, ("serial", "uuid"))
+    return f"gpu {found}" if found and found not in shared else ""

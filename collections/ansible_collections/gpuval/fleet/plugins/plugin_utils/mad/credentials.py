@@ -1,0 +1,51 @@
+"""credential.json: what a model with `cred` gets of it, in its container and for the clone of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..core.urls import in_clear
+from ..runs import job_secrets
+from .checkout import Login
+from .documents import shown
+from .errors import MadError
+from .models import Model
+
+FILE = "credential.json"
+#: Variables of the controller that all models get.
+FOR_ALL = "MAD_SECRETS"
+
+
+def for_all(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that all models get."""
+    return tuple(sorted({name for name in names if name.startswith(FOR_ALL)}))
+
+
+def of(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
+    """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
+    if not model.cred:
+        return {}
+    found = document.get(model.cred)
+    values = job_secrets.flat({model.cred: found}) if isinstance(found, Mapping) else {}
+    if not values:
+        ask = f", or ask {model.owner}" if model.owner else ""
+        raise MadError(
+            f"{model.where}: cred: {FILE} (or gpuval_secrets_file) has no {shown(model.cred)}: add it with its "
+            f"username and password{ask}"
+        )
+    if in_clear(model.url):
+        raise MadError(
+            f"{model.where}: url: sends the password of {shown(model.cred)} unencrypted: use https:// or SSH"
+        )
+    problems = [text for name, value in values.items() if (text := job_secrets.problem(name, value))]
+    if problems:
+        raise MadError(f"{model.where}: cred: {'; '.join(problems)}")
+    return values
+
+
+def login(model: Model, document: Mapping[str, Any]) -> Login | None:
+    """How the model's code is cloned; None for public code."""
+    known = of(model, document)
+    keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")
+    return Login(*(known.get(f"{model.cred}_{key}", "") for key in keys)) if known else None

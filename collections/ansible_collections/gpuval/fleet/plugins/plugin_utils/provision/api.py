@@ -1,0 +1,117 @@
+"""The API of DigitalOcean, as far as provisioning needs it. Answers are untrusted: bounded, and cleaned in messages."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from ..core import schemas
+from ..core.escape import one_line
+from . import ProvisionError
+
+URL = "https://api.digitalocean.com"
+#: Seconds that a connection may stall.
+TIMEOUT = 30
+#: Attempts of a GET; what creates or deletes is sent once.
+ATTEMPTS = 4
+BETWEEN_SECONDS = 2.0
+MAX_BYTES = 16 << 20
+MAX_PAGES = 100
+CLUSTERS = "/v2/kubernetes/clusters"
+
+
+class UnreachableError(ProvisionError):
+    """No answer, or not now. What was to be created or deleted may be so all the same."""
+
+
+def path_of(cluster: Mapping[str, Any], pool: Mapping[str, Any] | None = None) -> str:
+    return "/".join([CLUSTERS, cluster["id"], *(["node_pools", pool["id"]] if pool is not None else [])])
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """The token goes to one host alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Api:
+    """Requests with one token, which no message shows."""
+
+    def __init__(self, token: str) -> None:
+        if not token:
+            raise ProvisionError("no DigitalOcean token: set DO_API_TOKEN in the environment, or provision_token")
+        self._token = token
+        self._opener = build_opener(_NoRedirects)
+
+    def get(self, path: str, key: str) -> Any:
+        """The value of a key of the answer. Raises ProvisionError."""
+        return self._document(path, self.get_bytes(path), key)[key]
+
+    def pages(self, path: str, key: str) -> Iterator[dict[str, Any]]:
+        """The entries of a list, of all its pages."""
+        for number in range(1, MAX_PAGES + 1):
+            page = f"{path}?page={number}&per_page=200"
+            answer = self._document(page, self.get_bytes(page), key)
+            yield from answer[key] or ()
+            if not answer[key] or "next" not in ((answer.get("links") or {}).get("pages") or {}):
+                return
+
+    def get_bytes(self, path: str) -> bytes:
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(UnreachableError):
+                return self._send("GET", path)
+            time.sleep(BETWEEN_SECONDS)
+        return self._send("GET", path)
+
+    def post(self, path: str, document: Mapping[str, Any]) -> None:
+        self._send("POST", path, json.dumps(document))
+
+    def delete(self, path: str) -> None:
+        """What is gone already is no error."""
+        self._send("DELETE", path, gone=True)
+
+    def _send(self, method: str, path: str, body: str | None = None, *, gone: bool = False) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        try:
+            request = Request(URL + path, body.encode() if body else None, headers, method=method)  # noqa: S310 - a fixed host
+            with self._opener.open(request, timeout=TIMEOUT) as answer:
+                data: bytes = answer.read(MAX_BYTES + 1)
+        except HTTPError as error:
+            if gone and error.code == 404:
+                return b""
+            passing = error.code == 429 or error.code >= 500
+            raise (UnreachableError if passing else ProvisionError)(self._refusal(method, path, error)) from None
+        except Exception as error:  # of urllib, ssl and http.client
+            raise UnreachableError(self._clean(f"{method} {path} has no answer: {error}")) from None
+        if len(data) > MAX_BYTES:
+            raise UnreachableError(f"{method} {path}: the answer is over {MAX_BYTES:,} bytes")
+        return data
+
+    def _refusal(self, method: str, path: str, error: HTTPError) -> str:
+        try:
+            message = json.loads(error.read(MAX_BYTES))["message"]
+        except Exception:  # the body may be anything, or break off
+            message = error.reason
+        remedy = ": check provision_token and its scopes" if error.code in (401, 403) else ""
+        return self._clean(f"{method} {path} is refused ({error.code}): {message}{remedy}")
+
+    def _clean(self, text: str) -> str:
+        return one_line(text.replace(self._token, "***"))
+
+    @staticmethod
+    def _document(path: str, data: bytes, key: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(data)
+            schemas.validate("doks", answer, what=path)
+        except (ValueError, RecursionError) as error:
+            raise ProvisionError(f"{one_line(str(error))}: the API gives {path} another form than expected") from None
+        if key not in answer:
+            raise ProvisionError(f"{path} has no {key}: the API answers in another form than expected")
+        found: dict[str, Any] = answer
+        return found

@@ -1,0 +1,105 @@
+"""ctrf-report.json: the Common Test Report Format (https://ctrf.io), which CI systems and their reporters read.
+
+A test for each check. Missing evidence is ``other``: it neither passed nor failed. ``rawStatus`` is the check's own
+verdict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from ..core.escape import one_line
+from .problems import action_text, part_text
+
+SPECIFICATION = "0.0.0"
+_STATUS = {"pass": "passed", "warn": "passed", "fail": "failed", "missing": "other", "skipped": "skipped"}
+#: The statuses of the format, all of which its summary counts.
+STATUSES = ("passed", "failed", "skipped", "pending", "other")
+_dump = json.JSONEncoder(allow_nan=False).encode
+
+
+def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
+    """The file in pieces, with a line for each test: of a thousand nodes there are 200,000."""
+    run, suites = report["run"], list(_suites(report))
+    counted = Counter(_STATUS[check["verdict"]] for suite in suites for check in suite["checks"])
+    start = _milliseconds(run["created_at"])
+    stop = _milliseconds(run["finished_at"] or run["judged_at"])
+    head = {
+        "reportFormat": "CTRF",
+        "specVersion": SPECIFICATION,
+        "runId": run["run_id"],
+        "timestamp": run["judged_at"],
+        "generatedBy": "gpuval",
+    }
+    environment = {
+        "reportName": f"gpuval {run['run_id']}",
+        "testEnvironment": run["profile"],
+        "healthy": report["verdict"] == "PASS",
+        "extra": {"verdict": report["verdict"], "counts": report["counts"], "narrowed_by": run["narrowed_by"]},
+    }
+    summary = {
+        "tests": counted.total(),
+        **{status: counted[status] for status in STATUSES},
+        "flaky": sum(stage["flaky"] for node in report["nodes"] for stage in node["stages"]),
+        "suites": len(suites),
+        "start": start,
+        "stop": max(start, stop),
+    }
+    yield f'{_dump(head)[:-1]}, "results": {{"tool": {{"name": "gpuval"}},\n'
+    yield f'"summary": {_dump(summary)},\n"environment": {_dump(environment)},\n"tests": ['
+    separator = "\n"
+    for suite in suites:
+        for test in _tests(suite):
+            yield f"{separator}{_dump(test)}"
+            separator = ",\n"
+    yield "\n]}}\n"
+
+
+def _suites(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from report["nodes"]
+    if report["fleet"]["checks"]:
+        yield {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
+
+
+def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    stages = {stage["name"]: stage for stage in node["stages"]}
+    for check in node["checks"]:
+        stage = stages.get(check["stage"]) if check["kind"] == "state" else None
+        name = check["name"] if check["part"] == "node" else f"{check['name']} [{check['part']}]"
+        test = {
+            "name": one_line(name, 300),
+            "status": _STATUS[check["verdict"]],
+            "duration": round(1000 * (stage["duration_seconds"] or 0)) if stage else 0,
+            "suite": [one_line(node["name"], 253), check["stage"] or "launch"],
+        }
+        if stage and stage["flaky"]:
+            test |= {"flaky": True, "retries": max(0, (stage["attempt"] or 1) - 1)}
+        yield test if check["verdict"] == "pass" else {**test, **_details(node, check)}
+
+
+def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
+    """What a check that did not pass has to say."""
+    part = part_text(node, check["part"])
+    lines = [check["reason"] + (f" ({part})" if part else "")]
+    lines += [f"{word}: {check[word]}" for word in ("expected", "source", "remedy") if check[word]]
+    if check["verdict"] in ("fail", "missing") and check["severity"] == "required" and node.get("action"):
+        lines.append(f"action: {action_text(node)}")
+    found: dict[str, Any] = {
+        "rawStatus": check["verdict"],
+        "message": one_line(lines[0], 1000),
+        "trace": "\n".join(one_line(line, 1400) for line in lines),
+        "labels": {"severity": check["severity"], "kind": check["kind"]},
+    }
+    value = check["value"]
+    if value is not None:
+        shown = one_line(value, 300) if isinstance(value, str) else value
+        found["extra"] = {"value": shown, "unit": one_line(check["unit"], 64)}
+    return found
+
+
+def _milliseconds(time: str) -> int:
+    return round(1000 * datetime.fromisoformat(time).timestamp())

@@ -1,0 +1,89 @@
+"""The last verdict on each node over many runs, in one file (``gpuval.health/1``) for gates, marks and Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.redaction import Redaction
+from ..core import files, schemas
+from ..core.escape import one_line
+from ..judge.verdict import headline
+from ..runs import failed_checks
+from ..runs import folder as run_folder
+from ..runs.folder import RunError
+from .prometheus import health_text
+
+SCHEMA = "gpuval.health/1"
+TURN_SECONDS = 30.0
+#: Of a node whose FAIL a run of some stages removes.
+REPAIRED = "passed what it had failed, in a run of some stages: validate all"
+
+_hidden = Redaction()
+
+
+def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring the verdicts of a run that has ended into the file, and into ``<file>.prom``. Returns all entries.
+
+    Raises RunError for a file that is damaged or locked, and OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    late = RunError(f"another command has locked {path} for {TURN_SECONDS:.0f} s: end it, then `make report`")
+    with files.locked(path.with_name(f".{path.name}.lock"), TURN_SECONDS, late):
+        known = read(path)
+        nodes = merged(known, report)
+        document = {"schema": SCHEMA, "updated_at": run_folder.now(), "nodes": nodes}
+        schemas.validate("health", document, what=str(path))
+        if nodes != known:
+            files.replace(path, run_folder.json_bytes(document), 0o644)
+        files.replace(path.with_name(f"{path.name}.prom"), health_text(nodes).encode(), 0o644)
+    return nodes
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The entries by node. Raises RunError for a damaged file, and OSError."""
+    if not path.exists():
+        return {}
+    try:
+        document: dict[str, Any] = run_folder.read_json(path)
+        schemas.validate("health", document, what="it")
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged ({error}): restore or remove it, then `make report`") from error
+    nodes: dict[str, Any] = document["nodes"]
+    return nodes
+
+
+def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
+    run = report["run"]
+    whole, accepts = failed_checks.is_whole(run), failed_checks.accepts(run)
+    found = dict(known)
+    for node in report["nodes"]:
+        name, verdict, before = node["name"], node["verdict"], known.get(node["name"])
+        if before and before["finished_at"] > run["finished_at"]:
+            continue
+        failed = bool(before and before["verdict"] == failed_checks.FAIL)
+        decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, whole=whole)
+        if before and decision.stays:
+            found[name] = {**before, "open": sorted(decision.open)}
+            continue
+        if before and before["verdict"] == failed_checks.PASS and not failed_checks.is_about(node):
+            continue  # what is not about the node takes no PASS off it
+        action, reason = (node.get("action") or {"name": None})["name"], (headline(node) or {"reason": ""})["reason"]
+        if verdict == failed_checks.PASS:
+            reason = ""
+            if not accepts:
+                if not failed:
+                    continue
+                verdict, action, reason = "INCOMPLETE", "retest", REPAIRED
+        found[name] = {
+            "verdict": verdict,
+            "run_id": run["run_id"],
+            "finished_at": run["finished_at"],
+            "class": one_line(node["class"], 96) if node.get("class") else None,
+            "action": action,
+            "reason": one_line(_hidden(reason), 240),
+            "open": sorted(decision.open),
+        }
+    return found

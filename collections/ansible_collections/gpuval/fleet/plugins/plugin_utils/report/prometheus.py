@@ -1,0 +1,141 @@
+"""Gauges for the textfile collector of node_exporter or a Pushgateway: a run, and the last verdict on each node.
+
+The text is valid in Prometheus's format and in OpenMetrics alike: `# EOF`, which ends the latter, is a comment of the
+former. No sample has a time of its own, as the textfile collector asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from ..core import units
+from ..core.escape import one_line
+
+#: Metric, labels and value.
+Sample = tuple[str, Mapping[str, str], float]
+
+RUN_VERDICTS = ("PASS", "PARTIAL", "FAIL", "INCOMPLETE")
+NODE_VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
+#: Main figures: the metric here, its stage, its name in records, and the base unit.
+FIGURES = {
+    "gpuval_matmul_bf16_flops": ("diagnostics", "diagnostics_matmul_bf16_tflops", "FLOP/s"),
+    "gpuval_memory_bytes_per_second": ("diagnostics", "diagnostics_memory_bytes_per_second", "bytes_per_second"),
+    "gpuval_training_tokens_per_second": ("training", "training_tokens_per_second", "tokens_per_second"),
+    "gpuval_training_model_flops": ("training", "training_model_tflops", "FLOP/s"),
+    "gpuval_loading_bytes_per_second": ("loading", "loading_bytes_per_second", "bytes_per_second"),
+    "gpuval_inference_tokens_per_second": ("inference", "inference_tokens_per_second", "tokens_per_second"),
+}
+#: Every metric, with its help.
+METRICS = {
+    "gpuval_run_info": "The run of this file.",
+    "gpuval_run_verdict": "1 for the verdict on the run.",
+    "gpuval_run_timestamp_seconds": "When the run finished, in seconds since 1970.",
+    "gpuval_node_verdict": "1 for the verdict on the node.",
+    "gpuval_node_flaky": "1 for a node that passed only when it was run again.",
+    "gpuval_node_action": "1 for the action that the node needs, for each part that it names.",
+    "gpuval_check_status": "1 for a required check that failed or lacks evidence, and for any check that warns.",
+    "gpuval_stage_duration_seconds": "How long the stage took.",
+    "gpuval_matmul_bf16_flops": "Floating-point operations per second of bf16 matrix products.",
+    "gpuval_memory_bytes_per_second": "Bandwidth of the memory in bytes per second.",
+    "gpuval_training_tokens_per_second": "Tokens that the training processes per second.",
+    "gpuval_training_model_flops": "Floating-point operations per second of the trained model.",
+    "gpuval_loading_bytes_per_second": "Bytes of the model loaded per second.",
+    "gpuval_inference_tokens_per_second": "Tokens that the server generates per second.",
+    "gpuval_health_verdict": "1 for the last verdict on the node over all runs.",
+    "gpuval_health_action": "1 for the action that the node needs since that verdict.",
+    "gpuval_health_timestamp_seconds": "When the run of that verdict finished, in seconds since 1970.",
+}
+
+
+def run_text(report: Mapping[str, Any]) -> str:
+    """gpuval.prom: one run."""
+    run = report["run"]
+    samples: list[Sample] = [
+        ("gpuval_run_info", {key: run[key] for key in ("run_id", "profile")}, 1),
+        *(("gpuval_run_verdict", {"verdict": word}, word == report["verdict"]) for word in RUN_VERDICTS),
+        ("gpuval_run_timestamp_seconds", {}, _seconds(run["finished_at"] or run["judged_at"])),
+    ]
+    for node in report["nodes"]:
+        samples += _of_node(node, run["run_id"])
+    return _text(samples)
+
+
+def health_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The entries of a health file."""
+    samples: list[Sample] = []
+    for name, entry in nodes.items():
+        node = {"node": name}
+        samples += [
+            ("gpuval_health_verdict", {**node, "verdict": word}, word == entry["verdict"]) for word in NODE_VERDICTS
+        ]
+        if entry["action"]:
+            labels = {**node, "action": entry["action"], "class": entry["class"] or "", "run_id": entry["run_id"]}
+            samples.append(("gpuval_health_action", labels, 1))
+        samples.append(("gpuval_health_timestamp_seconds", node, _seconds(entry["finished_at"])))
+    return _text(samples)
+
+
+def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
+    name = {"node": node["name"]}
+    about = {**name, "sku": node.get("catalogue_sku") or node["sku"], "run_id": run_id}
+    for word in NODE_VERDICTS:
+        yield "gpuval_node_verdict", {**about, "verdict": word}, word == node["verdict"]
+    yield "gpuval_node_flaky", name, node["flaky"]
+    action = node.get("action")
+    if action:
+        for part in action["parts"] or ["node"]:
+            labels = {"action": action["name"], "class": action["class"], "part": part}
+            yield "gpuval_node_action", {**name, **labels}, 1
+    for check in node["checks"]:
+        if check["verdict"] == "warn" or (check["verdict"] in ("fail", "missing") and check["severity"] == "required"):
+            labels = {"stage": check["stage"] or "launch", "check": check["name"], "status": check["verdict"]}
+            yield "gpuval_check_status", {**name, **labels}, 1
+    for stage in node["stages"]:
+        if stage["duration_seconds"] is not None:
+            labels = {"stage": stage["name"], "state": stage["state"]}
+            yield "gpuval_stage_duration_seconds", {**name, **labels}, stage["duration_seconds"]
+    for exported in FIGURES:
+        yield from _figures(node, exported)
+
+
+def _figures(node: Mapping[str, Any], exported: str) -> Iterator[Sample]:
+    """A figure of the node or its GPUs in its base unit. What is in no such unit is another figure."""
+    stage, name, unit = FIGURES[exported]
+    serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in node["identity"].get("gpus", [])}
+    for metric in node["metrics"].get(stage, ()):
+        scope, value = metric["scope"], metric["value"]
+        if metric["name"] != name or value is None or not math.isfinite(value):
+            continue
+        kind, _, index = scope.partition(":")
+        if kind in ("node", "gpu") and units.compatible(metric["unit"], unit):
+            labels = {"node": node["name"], "gpu": index, "serial": serials.get(scope, "")}
+            yield exported, labels, units.to_float(units.convert(value, metric["unit"], unit))
+
+
+def _text(samples: Iterable[Sample]) -> str:
+    """Samples with the same labels are one: the first counts, since a second makes a file that nothing reads."""
+    found: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+    for name, labels, value in samples:
+        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        found[name].setdefault(f"{{{shown}}}" if shown else "", value)
+    lines = []
+    for name, values in found.items():
+        if values:
+            lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{labels} {_number(value)}" for labels, value in values.items()]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
+def _escaped(text: str) -> str:
+    return one_line(text, 300).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

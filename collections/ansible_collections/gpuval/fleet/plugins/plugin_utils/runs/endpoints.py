@@ -1,0 +1,117 @@
+"""``gpuval_endpoints``: what each node measures the way to, checked before anything starts, and in base units."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...module_utils.network import endpoints as services
+from ...module_utils.network.errors import NetworkError
+from ..core import units
+from ..core.errors import GpuvalError
+from ..core.text import meant
+
+SETTING = "gpuval_endpoints"
+#: Key of a figure with its unit: key for the node, base unit, example, and the greatest value.
+FIGURES: Mapping[str, tuple[str, str, str, float]] = {
+    "size": ("size_bytes", "bytes", "64 MB", 10e9),
+    "min_rate": ("least_bytes_per_second", "bytes/s", "100 MB/s", 1e12),
+    "max_latency": ("most_seconds", "seconds", "5 ms", 60),
+    "max_loss": ("most_loss_ratio", "ratio", "1 %", 1),
+}
+TEXTS = ("name", "url", "address", "proxy", "ca_file", "method")
+METHODS = ("GET", "PUT")
+MOST = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FIGURE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
+
+
+class EndpointsError(GpuvalError, ValueError):
+    """An endpoint that cannot be used; the message says why, without its URL."""
+
+
+def parse(value: Any) -> list[dict[str, Any]]:
+    """The endpoints as nodes get them. Raises EndpointsError."""
+    if not isinstance(value or [], list) or len(value or []) > MOST:
+        raise EndpointsError(
+            f"{SETTING}: must be a list of at most {MOST} endpoints: {{name: s3, url: https://HOST/PATH}}"
+        )
+    found = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value or [])]
+    names = [entry["name"] for entry in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise EndpointsError(f"{SETTING}: two endpoints have the name {twice}: rename one")
+    return found
+
+
+def _parse(entry: Any, where: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise EndpointsError(f"{where}: must be a mapping: {{name: s3, url: https://HOST/PATH}}")
+    known = [*TEXTS, *FIGURES]
+    unknown = [str(key) for key in entry if key not in known]
+    if unknown:
+        raise EndpointsError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], known)}")
+    wrong = next((key for key in TEXTS if not isinstance(entry.get(key, ""), str)), None)
+    if wrong:
+        raise EndpointsError(f"{where}: {wrong} must be text")
+    if not _NAME.fullmatch(entry.get("name", "")):
+        raise EndpointsError(f"{where}: give a name of up to 64 letters, digits, '.', '_' and '-'")
+    found: dict[str, Any] = {key: entry[key] for key in TEXTS if entry.get(key)}
+    _check_urls(found, where)
+    for key, (target, unit, example, most) in FIGURES.items():
+        if entry.get(key) is not None:
+            found[target] = _figure(entry[key], f"{where}: {key}", unit, example, most)
+    _check_transfer(found, where)
+    return found
+
+
+def _check_urls(entry: Mapping[str, str], where: str) -> None:
+    if bool(entry.get("url")) == bool(entry.get("address")):
+        raise EndpointsError(f"{where}: give either url (https://HOST/PATH) or address (HOST:PORT)")
+    try:
+        services.parse(dict(entry))
+        for key in ("url", "proxy"):
+            parts = urlsplit(entry.get(key, ""))
+            if "@" in parts.netloc or parts.query:  # the plan, which is in the store, has it
+                raise EndpointsError(
+                    f"{where}: {key} has a user, password or query: remove it, plans and records show the {key}; "
+                    "name what needs no login"
+                )
+            if parts.port == 0 or (key == "proxy" and entry.get(key) and parts.scheme != "http"):
+                raise EndpointsError(f"{where}: {key} must be http://HOST:PORT with a port from 1 to 65535")
+        if urlsplit(f"//{entry.get('address', '')}").port == 0:
+            raise EndpointsError(f"{where}: address needs a port from 1 to 65535")
+    except (NetworkError, ValueError) as error:
+        if isinstance(error, EndpointsError):
+            raise
+        kind = "url (https://HOST/PATH)" if entry.get("url") else "address (HOST:PORT)"
+        raise EndpointsError(
+            f"{where}: the {kind} cannot be read: give scheme, host and a port of 1 to 65535"
+        ) from None
+
+
+def _figure(value: Any, where: str, unit: str, example: str, most: float) -> float:
+    match = _FIGURE.fullmatch(str(value).strip())
+    try:
+        number = units.convert(float(match[1]), match[2], unit) if match else math.nan
+    except units.UnitError:
+        number = math.nan
+    number = float(number)
+    if not 0 <= number <= most or (number == 0 and unit != "ratio"):
+        raise EndpointsError(f"{where} {str(value)[:60]}: must be a figure with its unit, such as {example}")
+    return int(number) if unit == "bytes" else number
+
+
+def _check_transfer(entry: Mapping[str, Any], where: str) -> None:
+    method, size = entry.get("method", "GET"), entry.get("size_bytes")
+    if method not in METHODS:
+        raise EndpointsError(f"{where}: method {method[:20]}: must be one of {', '.join(METHODS)}")
+    if entry.get("address") and (size or entry.get("method") or "least_bytes_per_second" in entry):
+        raise EndpointsError(f"{where}: an address is only connected to: give a url for method, size or min_rate")
+    if method == "PUT" and not size:
+        raise EndpointsError(f"{where}: PUT needs a size, such as 64 MB")
+    if "least_bytes_per_second" in entry and (size or 0) < services.LEAST_BYTES:
+        raise EndpointsError(f"{where}: min_rate needs a size of {services.LEAST_BYTES} bytes or more, such as 64 MB")

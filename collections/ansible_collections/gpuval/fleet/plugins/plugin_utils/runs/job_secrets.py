@@ -1,0 +1,85 @@
+"""Secrets of jobs: their values by the names of variables, from settings, a file or the controller's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..core.paths import project_path
+from .plans import PlanError
+
+#: Shorter ones are parts of any text, and an environment holds no longer ones.
+SHORTEST, LONGEST_BYTES = 4, 32 << 10
+MAX_FILE_BYTES = 1 << 20
+#: The end of variables that are shown, and may be shorter.
+USERNAME = "_USERNAME"
+
+
+class SecretError(PlanError):
+    """A secret without a usable value. No message has a value."""
+
+
+def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
+    """The values of these variables; `store` is the option of actions. Raises SecretError with all that is wrong."""
+    names = list(names)
+    if not names:
+        return {}
+    path = store.get("secrets_file")
+    known = {**(flat(read(project_path(path))) if path else {}), **_texts(store.get("secrets") or {})}
+    found = {name: known.get(name) or os.environ.get(name, "") for name in names}
+    problems = [text for name, value in found.items() if (text := problem(name, value))]
+    if problems:
+        raise SecretError("; ".join(problems))
+    return found
+
+
+def problem(name: str, value: str) -> str:
+    """Why this value cannot be used; empty if it can."""
+    if not value:
+        return (
+            f"secret {name} has no value: set it in gpuval_secrets, gpuval_secrets_file or the controller's environment"
+        )
+    if len(value.strip()) < SHORTEST and not name.endswith(USERNAME):
+        return f"secret {name} has fewer than {SHORTEST} characters and could not be hidden in logs: use a longer one"
+    if "\0" in value or len(value.encode("utf-8", "surrogatepass")) > LONGEST_BYTES:
+        return f"secret {name} has a NUL or more than {LONGEST_BYTES} bytes, which no variable holds: use a file"
+    return ""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of secrets, JSON or YAML. Raises SecretError."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise SecretError(f"{path}: more than {MAX_FILE_BYTES} bytes: this is no file of secrets")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SecretError(f"{path}: cannot be read: {reason}") from None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            document = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError):  # their messages quote the file
+            document = None
+    if not isinstance(document, dict):
+        raise SecretError(f"{path}: holds no object of names and values in JSON or YAML: write NAME: VALUE")
+    return document
+
+
+def flat(document: Mapping[str, Any]) -> dict[str, str]:
+    """Values by variable: a key of an object NAME is NAME_KEY."""
+    found = _texts(document)
+    for name, inner in document.items():
+        if isinstance(inner, Mapping):
+            found |= {f"{name}_{key.upper()}": value for key, value in _texts(inner).items()}
+    return found
+
+
+def _texts(document: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in document.items() if isinstance(value, (str, int, float))}

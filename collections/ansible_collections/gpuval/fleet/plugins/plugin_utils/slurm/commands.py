@@ -1,0 +1,121 @@
+"""Slurm's own commands, on the controller: each with a time limit, and again where slurmctld did not answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core.errors import GpuvalError
+from ..core.escape import one_line
+from . import jobs, nodes
+
+COMMAND_SECONDS = 30.0
+TRIES, PAUSE_SECONDS = 3, 2.0
+MAX_OUTPUT_CHARACTERS = 256 << 20
+_AWAY = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection (?:refused|timed out)|Zero Bytes were transmitted"
+    r"|Unexpected message received|communication connection failure|temporarily unable to accept job|in standby mode",
+    re.IGNORECASE,
+)
+#: This user may have no more jobs for now.
+_FULL = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit")
+#: Variables by which a user's own habits would hide jobs, or let sbatch wait for the job's end.
+_HABITS = re.compile(r"(?:SQUEUE|SCANCEL)_|SBATCH_(?:WAIT|ARRAY_INX)$")
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+
+
+class SlurmError(GpuvalError):
+    """A command of Slurm failed. `away`: slurmctld did not answer, and may later. `full`: a limit of jobs that may be
+    submitted is reached, until one ends."""
+
+    def __init__(self, message: str, *, away: bool = False, full: bool = False) -> None:
+        super().__init__(message)
+        self.away, self.full = away, full
+
+
+class Slurm:
+    """`call` runs a command and returns exit code, output and errors; another one serves tests."""
+
+    def __init__(self, call: Callable[[Sequence[str], bytes, float], tuple[int, str, str]] | None = None) -> None:
+        self._call = call or _called
+        self.asked = 0
+
+    def run(self, *command: str, data: bytes = b"", tries: int = TRIES) -> str:
+        """Output of a command. Raises SlurmError."""
+        for left in range(tries - 1, -1, -1):
+            self.asked += 1
+            try:
+                code, output, errors = self._call(command, data, COMMAND_SECONDS)
+            except FileNotFoundError:
+                raise SlurmError(
+                    f"{command[0]} is not installed here: run gpuval on a login node of the Slurm cluster, or add the "
+                    "folder of Slurm's commands to PATH"
+                ) from None
+            except subprocess.TimeoutExpired:
+                code, output, errors = 1, "", f"Socket timed out: no answer within {COMMAND_SECONDS:.0f} s"
+            if code == 0:
+                return output
+            text = one_line(errors.strip() or output.strip() or f"exit code {code}", 500)
+            away = bool(_AWAY.search(text))
+            if not (away and left):
+                raise SlurmError(f"{command[0]}: {text}", away=away, full=bool(_FULL.search(text)))
+            time.sleep(PAUSE_SECONDS)
+        raise AssertionError("unreachable")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Descriptions of all nodes. Raises SlurmError."""
+        try:
+            return nodes.from_json(self.run("scontrol", "show", "node", "--json"))
+        except (SlurmError, ValueError) as error:
+            if getattr(error, "away", False):
+                raise
+        return nodes.from_text(self.run("scontrol", "show", "node", "-o"))  # before 23.02
+
+    def reserved(self, reservation: str) -> set[str]:
+        """The nodes of a reservation. Raises SlurmError."""
+        shown = self.run("scontrol", "show", "reservation", reservation, "-o")
+        found = re.search(r"(?:^|\s)Nodes=(\S+)", shown)
+        if not found or found[1] == "(null)":
+            return set()
+        return set(self.run("scontrol", "show", "hostnames", found[1]).split())
+
+    def jobs(self) -> dict[int, jobs.Job]:
+        """This user's jobs of gpuval by id, ended ones too as long as Slurm remembers them. Raises SlurmError."""
+        words = ("squeue", "--me", "--noheader", "--states=all", f"--format={jobs.FORMAT}")
+        return jobs.parse(self.run(*words, tries=1))
+
+    def exit_code(self, job: int) -> int | None:
+        """The exit code of an ended job; None where Slurm does not remember it. Raises SlurmError."""
+        return jobs.exit_code(self.run("scontrol", "show", "job", str(job), "-o", tries=1))
+
+    def submit(self, arguments: Sequence[str], script: bytes) -> int:
+        """The id of a new job. Raises SlurmError; after one that is `away` the job may exist."""
+        printed = self.run("sbatch", "--parsable", *arguments, data=script, tries=1)
+        found = re.search(r"^(\d+)(?:;\S*)?\s*$", printed, re.MULTILINE)
+        if not found:
+            raise SlurmError(f"sbatch printed no job id: {one_line(printed, 200)}")
+        return int(found[1])
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        if ids:
+            self.run("scancel", *map(str, ids))
+
+
+def _called(command: Sequence[str], data: bytes, seconds: float) -> tuple[int, str, str]:
+    done = subprocess.run(
+        list(command),
+        input=data,
+        capture_output=True,
+        timeout=seconds,
+        env={**{name: value for name, value in os.environ.items() if not _HABITS.match(name)}, **_ENVIRONMENT},
+        check=False,
+    )
+    return (
+        done.returncode,
+        done.stdout[:MAX_OUTPUT_CHARACTERS].decode(errors="replace"),
+        done.stderr.decode(errors="replace"),
+    )

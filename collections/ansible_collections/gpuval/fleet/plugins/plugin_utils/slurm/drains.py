@@ -1,0 +1,195 @@
+"""Verdicts as drains: which nodes a run drains and resumes. A node whose reason is not gpuval's is left alone.
+
+The reason is ``gpuval:RUN:CLASS``. What the node is to pass yet stands in the folder of that run; where it is gone, a
+whole run must pass.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core import files
+from ..core.escape import one_line
+from ..runs import failed_checks
+from ..runs import folder as run_folder
+from ..runs.failed_checks import FAIL, PASS
+from .commands import Slurm, SlurmError
+from .nodes import DRAINED
+
+DRAIN, RESUME, KEEP, FOREIGN = "DRAIN", "RESUME", "KEEP", "FOREIGN"
+#: Out of service for more than a drain.
+OUT = frozenset({"DOWN", "FAIL", "FAILING", "ERROR"})
+REASON = re.compile(r"gpuval:(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,62}):\S*")
+#: Of all changes together.
+ALL_SECONDS = 120.0
+NODES_AT_ONCE = 200
+FILE = "drains.json"
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    name: str
+    states: frozenset[str]
+    reason: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """Of the run that drained it; empty where gpuval did not."""
+        found = REASON.fullmatch(self.reason)
+        return found["run"] if found and self.states & OUT.union(DRAINED) else ""
+
+    @property
+    def is_foreign(self) -> bool:
+        return bool(self.states & OUT.union(DRAINED)) and not self.run_id
+
+
+@dataclass
+class Marked:
+    """changes: by node its state before and after. missing: nodes that Slurm has not. foreign: nodes to drain that are
+    out of service for others. kept: by node that stays drained what it is to pass yet. problem: why some are unchanged.
+    """
+
+    changes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    kept: dict[str, frozenset[str]] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Drain:
+    """``state``: DRAIN or RESUME changes the node, KEEP leaves it drained, FOREIGN is the drain of others, empty is
+    none of these. ``open``: what the node is to pass before it is resumed."""
+
+    state: str
+    reason: str = ""
+    open: frozenset[str] = frozenset()
+
+
+def decide(
+    node: SlurmNode,
+    judged: Mapping[str, Any],
+    run: Mapping[str, Any],
+    known: frozenset[str] | None,
+    *,
+    incomplete: bool = False,
+) -> Drain:
+    """For a node of a report of ``run``; ``known`` is what was open until now. ``incomplete``: drain for it, too, where
+    the node itself is implicated."""
+    verdict = judged["verdict"]
+    drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
+    if node.is_foreign:
+        return Drain(FOREIGN if drains else "", node.reason)
+    drained = bool(node.run_id)
+    decision = failed_checks.decide(known, judged, failed=drained, whole=failed_checks.is_whole(run))
+    if drains and not (drained and verdict != FAIL):
+        word = re.sub(r"[^A-Za-z0-9._-]", "_", str(judged.get("class") or verdict))[:64]
+        reason = f"gpuval:{run['run_id']}:{word}"
+        still = decision.open | failed_checks.of_node(judged)
+        return Drain(KEEP if node.reason == reason and drained else DRAIN, reason, still)
+    if drained:
+        if not decision.stays and node.states & OUT:  # a resume would put it into service
+            return Drain(FOREIGN, node.reason)
+        return Drain(KEEP if decision.stays else RESUME, node.reason, decision.open)
+    return Drain("")
+
+
+def mark(
+    results: Path, report: Mapping[str, Any], chosen: Collection[str] = (), *, incomplete: bool, trial: bool
+) -> Marked:
+    """Drain and resume the nodes of a report, or the chosen ones. Raises SlurmError where Slurm cannot be asked."""
+    slurm = Slurm()
+    run, done, seen = report["run"], Marked(), read(slurm)
+    wanted: dict[str, Drain] = {}
+    opened: dict[str, dict[str, frozenset[str]]] = {}
+    shared = Counter(judged["name"].partition(".")[0] for judged in report["nodes"])
+    for judged in report["nodes"]:
+        name, short = judged["name"], judged["name"].partition(".")[0]
+        if name not in seen and shared[short] == 1:  # one of two domains is not Slurm's
+            name = short
+        if chosen and judged["name"] not in chosen:
+            continue
+        if name not in seen:
+            done.missing.append(judged["name"])
+            continue
+        known = open_of(results, seen[name].run_id)
+        if seen[name].run_id and known["finished_at"] > (run["finished_at"] or ""):
+            continue  # a later run drained it
+        drain = decide(seen[name], judged, run, known["nodes"].get(name), incomplete=incomplete)
+        if drain.state == FOREIGN:
+            done.foreign.append(f"{name} ({one_line(drain.reason, 80) or 'no reason'})")
+        elif drain.state == KEEP and judged["verdict"] != FAIL:
+            done.kept[name] = drain.open
+        elif drain.state in (DRAIN, RESUME):
+            wanted[name] = drain
+            done.changes[name] = (_shown(seen[name]), f"{drain.state} {drain.reason if drain.state == DRAIN else ''}")
+        if drain.state in (DRAIN, KEEP):
+            opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
+    if not trial:
+        for run_id, nodes in opened.items():
+            _keep_open(results, run_id, run["finished_at"] or "", nodes)
+        done.problem = _apply(slurm, wanted)
+    return done
+
+
+def _shown(node: SlurmNode) -> str:
+    return f"{'+'.join(sorted(node.states))} {node.reason}"
+
+
+def read(slurm: Slurm) -> dict[str, SlurmNode]:
+    """All nodes of the cluster, by name. Raises SlurmError."""
+    return {one["name"]: SlurmNode(one["name"], frozenset(one["state"]), one["reason"]) for one in slurm.nodes()}
+
+
+def _apply(slurm: Slurm, wanted: Mapping[str, Drain]) -> str:
+    """Drain and resume, nodes with the same reason at once. Returns why the rest was not changed, empty for none."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, drain in wanted.items():
+        groups.setdefault((drain.state, drain.reason if drain.state == DRAIN else ""), []).append(name)
+    until = time.monotonic() + ALL_SECONDS
+    problems: list[str] = []
+    for (state, reason), names in groups.items():
+        for begin in range(0, len(names), NODES_AT_ONCE):
+            chosen = ",".join(names[begin : begin + NODES_AT_ONCE])
+            if time.monotonic() > until:
+                return "; ".join([*problems, f"no time left for {one_line(chosen, 200)}: run it again"])
+            try:
+                words = [f"NodeName={chosen}", f"State={state}", *([f"Reason={reason}"] if reason else [])]
+                slurm.run("scontrol", "update", *words)
+            except SlurmError as error:
+                problems.append(f"{one_line(chosen, 200)}: {error}")
+    return "; ".join(problems)
+
+
+def open_of(results: Path, run_id: str) -> dict[str, Any]:
+    """What a run left on the nodes that it drained: ``nodes`` by name the open checks, ``finished_at`` its end."""
+    try:
+        found = run_folder.read_json(_file(results, run_id))
+        nodes = {str(name): frozenset(map(str, checks)) for name, checks in found["nodes"].items()}
+        return {"finished_at": str(found["finished_at"]), "nodes": nodes}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {"finished_at": "", "nodes": {}}
+
+
+def _keep_open(results: Path, run_id: str, finished_at: str, nodes: Mapping[str, Iterable[str]]) -> None:
+    """Add what is open on these nodes. A folder of a run that is gone stays so."""
+    path = _file(results, run_id)
+    if not path.parent.is_dir():
+        return
+    before = open_of(results, run_id)
+    merged = {**before["nodes"], **nodes}
+    document = {
+        "finished_at": before["finished_at"] or finished_at,
+        "nodes": {n: sorted(merged[n]) for n in sorted(merged)},
+    }
+    files.replace(path, run_folder.json_bytes(document), 0o600)
+
+
+def _file(results: Path, run_id: str) -> Path:
+    return run_folder.RunFolder(results / run_id).state / FILE

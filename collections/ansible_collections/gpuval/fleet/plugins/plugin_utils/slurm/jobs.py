@@ -1,0 +1,151 @@
+"""Jobs of gpuval as squeue shows them, and what the state of each means for its node. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.escape import one_line
+from ..records import launch_errors
+from ..runs import plans
+from . import classes
+
+#: Of squeue: id, state, reason, comment (last, since it may hold the separator).
+FORMAT = "%i|%T|%r|%k"
+_COMMENT = re.compile(r"gpuval:([A-Za-z0-9._-]+):([A-Za-z0-9._-]+):(\d{1,4})(?: (.*))?")
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING"})
+SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
+AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}) | SUSPENDED
+#: Ended: the class of each state. Those of AGAIN prove nothing about the node: another attempt may pass.
+ENDED = {
+    "BOOT_FAIL": "slurm_node_failed",
+    "CANCELLED": "slurm_cancelled",
+    "DEADLINE": "slurm_time_limit",
+    "LAUNCH_FAILED": "slurm_node_failed",
+    "NODE_FAIL": "slurm_node_failed",
+    "OUT_OF_MEMORY": "slurm_out_of_memory",
+    "PREEMPTED": "slurm_preempted",
+    "RECONFIG_FAIL": "slurm_node_failed",
+    "REQUEUE_HOLD": "slurm_requeued",
+    "REVOKED": "slurm_cancelled",
+    "SPECIAL_EXIT": "slurm_requeued",
+    "TIMEOUT": "slurm_time_limit",
+}
+AGAIN = frozenset({"slurm_preempted", "slurm_node_failed"})
+#: Exit codes of the job's script: the node refused the plan for the reason in the comment, and no Python was found.
+REFUSED, NO_PYTHON = 96, 127
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt on one node, or a gang's, whose `node` is its leader. `note`: what a node wrote into the
+    job's comment; untrusted."""
+
+    id: int
+    state: str
+    reason: str
+    run_id: str
+    node: str
+    attempt: int
+    note: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def suspended(self) -> bool:
+        return self.state in SUSPENDED
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in WAITING and self.state not in AT_WORK
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a job ended without all records, or was refused by its node."""
+
+    name: str
+    message: str
+    remedy: str
+    refused: bool = False
+
+    @property
+    def again(self) -> bool:
+        return self.name in AGAIN
+
+
+def members_of(run: Mapping[str, Any], node: str) -> list[str]:
+    """The nodes of a node's job, leader first: its gang's in a round of gangs, else itself."""
+    gang = plans.gang_of(run, node)
+    return [member["node"] for member in gang["members"]] if gang else [node]
+
+
+def comment(run_id: str, node: str, attempt: int) -> str:
+    """What marks a job as the attempt of a run on a node."""
+    return f"gpuval:{run_id}:{node}:{attempt}"
+
+
+def parse(text: str) -> dict[int, Job]:
+    """By id, the jobs of gpuval in squeue's output."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.split("|", 3)
+        mark = _COMMENT.match(parts[3].strip()) if len(parts) == 4 else None
+        if mark and parts[0].isdigit():
+            job = Job(
+                id=int(parts[0]),
+                state=parts[1],
+                reason=one_line(parts[2].strip("()"), 200),
+                run_id=mark[1],
+                node=mark[2],
+                attempt=int(mark[3]),
+                note=one_line(mark[4] or "", 1000),
+            )
+            found[job.id] = job
+    return found
+
+
+def of_run(jobs: Mapping[int, Job], run_id: str) -> dict[tuple[str, int], Job]:
+    """By node and attempt, the newest job of each."""
+    return {(job.node, job.attempt): job for _id, job in sorted(jobs.items()) if job.run_id == run_id}
+
+
+def exit_code(text: str) -> int | None:
+    """From `scontrol show job -o`."""
+    found = re.search(r"(?:^|\s)ExitCode=(\d+):(\d+)", text)
+    return int(found[1]) if found else None
+
+
+def pending(job: Job) -> str:
+    """The state of a job that waits, with Slurm's reason."""
+    return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
+
+
+def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
+    """What the end of a job means that left records open. `suspended`: it was cancelled for that."""
+    if suspended:
+        known = classes.named("slurm_preempted")
+        return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
+    if code == REFUSED and job.note:
+        known = launch_errors.classify("refused", job.note)
+        return End(known.name, job.note, known.remedy, refused=True)
+    if code == NO_PYTHON:
+        known = classes.named("no_python")
+        return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
+    name = ENDED.get(job.state, "slurm_job_failed")
+    message = f"job {job.id} ended: {job.state}"
+    if job.reason not in ("", "None"):
+        message += f" ({job.reason})"
+    if name == "slurm_job_failed" and code is not None:
+        message += f", exit code {code}"
+    return End(name, message, classes.named(name).remedy.replace("{node}", job.node))
+
+
+def forgotten(node: str, job: str) -> End:
+    """Slurm remembers the job no more."""
+    known = classes.named("slurm_job_forgotten")
+    return End(known.name, f"Slurm does not remember job {job}", known.remedy.replace("{node}", node))

@@ -1,0 +1,139 @@
+"""What Slurm says of its nodes, as JSON (23.02 and later) or text, and whether a job can be placed on one. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from ..core.escape import one_line
+from ..ssh.findings import REACHABLE, Finding
+from . import classes
+
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
+#: The last field; who set it and when follows in brackets, if Slurm knows it.
+_REASON = re.compile(r"\sReason=(?:(.*?)\s\[([^@\[\]]*)@(\d[^\[\]]*)\]|(.*))")
+#: Marks behind a state in text.
+_MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "$": "MAINTENANCE"}
+_GRES = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?:(\d{1,6})(?=[(,:]|$)")
+_MESSAGE_CHARACTERS = 300
+MOST_SECONDS = 1 << 33  # Slurm has larger numbers for "none" and "infinite"
+#: States in which slurmd does not work, and flags of a node that gets no job.
+DOWN = ("DOWN", "NOT_RESPONDING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "ERROR", "INVALID_REG")
+DRAINED = ("DRAIN", "DRAINED", "DRAINING")
+
+
+def from_json(text: str) -> list[dict[str, Any]]:
+    """Descriptions from `scontrol show node --json`. Raises ValueError."""
+    document = json.loads(text)
+    found = document.get("nodes") if isinstance(document, dict) else None
+    if not isinstance(found, list) or not found:  # errors may come with an empty list
+        raise ValueError("no list of nodes")
+    return [_description(one) for one in found if isinstance(one, dict) and one.get("name")]
+
+
+def _description(one: Mapping[str, Any]) -> dict[str, Any]:
+    changed = one.get("reason_changed_at")
+    seconds = changed.get("number") if isinstance(changed, dict) else changed
+    at = (
+        datetime.fromtimestamp(seconds, timezone.utc).strftime("%FT%TZ")
+        if isinstance(seconds, int) and 0 < seconds < MOST_SECONDS
+        else ""
+    )
+    return _described(
+        name=one["name"],
+        address=one.get("address"),
+        state=[*_words(one.get("state")), *_words(one.get("state_flags"))],
+        gres=one.get("gres"),
+        partitions=_words(one.get("partitions")),
+        features=_words(one.get("active_features") or one.get("features")),
+        reason=one.get("reason"),
+        reason_by=one.get("reason_set_by_user") if one.get("reason") else "",
+        reason_at=at,
+        version=one.get("version") or one.get("slurmd_version"),
+    )
+
+
+def from_text(text: str) -> list[dict[str, Any]]:
+    """Descriptions from `scontrol show node -o`: a line for each."""
+    found = []
+    for line in text.splitlines():
+        reason = _REASON.search(line)
+        rest = line[: reason.start()] + line[reason.end() :] if reason else line
+        values = fields(rest)
+        if not values.get("NodeName"):
+            continue
+        state = re.split(r"[+\s]", values.get("State", ""))
+        words = [re.sub(r"[^A-Z_]", "", word.upper()) for word in state]
+        marks = [flag for mark, flag in _MARKS.items() if mark in values.get("State", "")]
+        found.append(
+            _described(
+                name=values["NodeName"],
+                address=values.get("NodeAddr"),
+                state=[*words, *marks],
+                gres=values.get("Gres"),
+                partitions=_words(values.get("Partitions")),
+                features=_words(values.get("ActiveFeatures")),
+                reason=(reason[1] or reason[4]) if reason else "",
+                reason_by=(reason[2] or "") if reason else "",
+                reason_at=(reason[3] or "") if reason else "",
+                version=values.get("Version"),
+            )
+        )
+    return found
+
+
+def fields(line: str) -> dict[str, str]:
+    """`Key=Value` pairs of a line; a value may hold blanks. The first counts: comments, at its end, are free text."""
+    keys = list(_KEY.finditer(line))
+    ends = [key.start() for key in keys[1:]] + [len(line)]
+    return {key[1]: line[key.end() : end].strip() for key, end in reversed([*zip(keys, ends)])}
+
+
+def _described(**values: Any) -> dict[str, Any]:
+    texts = {
+        key: one_line("" if value in (None, "(null)", "N/A") else str(value), _MESSAGE_CHARACTERS)
+        for key, value in values.items()
+        if not isinstance(value, list)
+    }
+    lists = {key: list(dict.fromkeys(filter(None, value))) for key, value in values.items() if isinstance(value, list)}
+    lists["state"] = [word.upper() for word in lists["state"]]
+    return {**texts, **lists}
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip() and word.strip() != "(null)"]
+    return [str(word) for word in value] if isinstance(value, list) else []
+
+
+def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
+    """Type and number of a node's GPUs by its gres; the type with the most where there are several, empty for none."""
+    counts: dict[str, int] = {}
+    for found in _GRES.finditer(description["gres"]):
+        counts[found[1] or ""] = counts.get(found[1] or "", 0) + int(found[2])
+    return max(counts.items(), key=lambda item: item[1], default=("", 0))
+
+
+def finding(name: str, description: Mapping[str, Any] | None, *, reservation: str = "") -> Finding:
+    """Whether a job can be placed on the node: `reachable`, or the class of the reason, with Slurm's own."""
+    if description is None:
+        return _found(name, "slurm_node_missing", f"Slurm has no node {name}")
+    states = description["state"]
+    shown = "+".join(states) or "UNKNOWN"
+    by, at = description["reason_by"], description["reason_at"]
+    who = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
+    reason = f"{shown}{who}: {description['reason'] or 'Slurm gives no reason'}"
+    if not states or any(state in DOWN for state in states):
+        return _found(name, "slurm_node_down", reason)
+    if any(state in DRAINED for state in states):
+        return _found(name, "slurm_drained", reason)
+    if not reservation and any(state in ("MAINT", "MAINTENANCE", "RESERVED") for state in states):
+        return _found(name, "slurm_reserved", f"{shown}: it is in a reservation")
+    return Finding(REACHABLE, "")
+
+
+def _found(name: str, state: str, message: str) -> Finding:
+    return Finding(state, one_line(message, 500), classes.named(state).remedy.replace("{node}", name))

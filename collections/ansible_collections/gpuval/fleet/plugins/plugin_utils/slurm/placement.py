@@ -1,0 +1,471 @@
+"""The placement on a Slurm cluster: a job for each node or gang, in its turn; one poll of squeue for all of them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...module_utils.store import StoreError
+from ..core.errors import GpuvalError
+from ..core.escape import one_line
+from ..gang import keys
+from ..judge.check import Check
+from ..records import launch_errors
+from ..records.states import FINAL_STATES, LAUNCHED
+from ..runs import folder as run_folder
+from ..runs import plans
+from ..runs.folder import RunFolder
+from ..ssh import findings
+from ..watch import launching
+from ..watch.decisions import NodeView, keep_started
+from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, plan_of, values_for
+from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
+from ..watch.watch import Limits, RunWatch
+from . import classes, nodes, script
+from .commands import Slurm, SlurmError
+from .jobs import End, Job, end_of, forgotten, members_of, of_run, pending
+
+POLL_SECONDS = 2.0
+#: slurmctld is asked less often while it does not answer.
+AWAY_POLL_SECONDS = 15.0
+#: A job is submitted less often while this user may have no more.
+FULL_SECONDS = 15.0
+NODES_SECONDS = 20.0
+#: The last records may reach the store after the end of the job.
+SETTLE_SECONDS = 6.0
+#: A job that squeue does not show yet, or no more.
+UNSEEN_SECONDS = 30.0
+MAX_ATTEMPTS = 2
+VARIABLES = ("gpuval_node_dir", "gpuval_force", *script.VARIABLES)
+NO_STORE = (
+    "jobs of Slurm report to the store alone, and the embedded store listens on the controller's loopback: set "
+    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint"
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to run on one node: its plan, how its job is submitted, and the folder of gpuval on the node.
+    `packages`: what its later stages in a gang need there."""
+
+    plan: Mapping[str, Any]
+    settings: script.Settings
+    directory: str
+    force: bool = False
+    packages: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SlurmPlacement(Placement):
+    """A job is known by its comment, `gpuval:RUN:NODE:ATTEMPT`: a controller that resumes the run finds it.
+
+    In a round of gangs a job is a gang's; its comment has the round's id and the leader.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        run: Mapping[str, Any],
+        folder: RunFolder,
+        store: launching.NodeStore,
+        orders: Callable[[str], Order],
+        present: Iterable[str],
+        everyone: Iterable[str],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.present, self.everyone = set(present), set(everyone)
+        self._slurm, self._run, self._folder, self._store = slurm, run, folder, store
+        self._orders, self._warn = orders, warn
+        self._views: Mapping[str, NodeView] = {}
+        self._events: list[Event] = []
+        #: Launches to do, and when the run's time ends.
+        self._launches: deque[tuple[NodeView, Attempt, float]] = deque()
+        self._suspended: set[tuple[str, int]] = set()
+        self._jobs: dict[tuple[str, int], Job] = {}
+        self._ends: dict[tuple[str, int], End] = {}
+        self._ended_at: dict[tuple[str, int], float] = {}
+        self._unseen_since: dict[tuple[str, int], float] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
+        #: Why a gang has no job, for the launches of its other members.
+        self._refused: dict[tuple[str, int], GpuvalError] = {}
+        self._polled_at = self._listed_at = float("-inf")
+        #: By node, the limit that its launch waits for, and when the next one is tried.
+        self._full: dict[str, str] = {}
+        self._full_until = float("-inf")
+        self._away = ""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._events or self._launches)
+
+    def begin(self, views: Mapping[str, NodeView]) -> None:
+        """Find the jobs of an earlier controller. Raises SlurmError where Slurm does not answer."""
+        self._views = views
+        self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
+        self._list_nodes(time.monotonic())
+
+    def _list_nodes(self, now: float) -> None:
+        if now - self._listed_at >= NODES_SECONDS:
+            self._nodes, self._listed_at = {one["name"]: one for one in self._slurm.nodes()}, now
+
+    # -- launches
+
+    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+        view.attempt_ended = False
+        self._launches.append((view, attempt, time.monotonic() + seconds))
+
+    def _key(self, view: NodeView) -> tuple[str, int]:
+        """By which the job of a node's attempt is known."""
+        return self._members(view.name)[0], view.launch.get("attempt", 1)
+
+    def _members(self, name: str) -> list[str]:
+        return members_of(self._run, name)
+
+    def _launch(self, view: NodeView, attempt: Attempt, seconds: float) -> Ended:
+        """Submit the node's job, unless an earlier controller did, or another member of its gang.
+
+        Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
+        """
+        known = self._folder.read_launch(view.name)
+        number, stages = attempt.number, list(attempt.stages)
+        if known.get("attempt", 1) > number:  # a controller that resumes the run starts at 1 again
+            number, stages = known["attempt"], known["stages"]
+        launch: dict[str, Any] = {"node": view.name, "attempt": number, "stages": stages, "at": run_folder.now()}
+        try:
+            launch = self._launched(view, launch, seconds)
+        except SlurmError as error:
+            if error.away or error.full:
+                raise
+            remedy = classes.named("slurm_refused").remedy
+            launch |= {"state": "failed", "class": "slurm_refused", "message": str(error), "remedy": remedy}
+        except (plans.PlanError, script.SlurmSettingError) as error:
+            launch |= {"state": "refused", "message": str(error)}
+        except StoreError as error:
+            launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
+        launch = keep_started(known, launch_errors.described(launch))
+        self._folder.write_launch(view.name, launch)
+        return Ended(view.name, "launch", launch["state"] == "started", message=launch["message"])
+
+    def _launched(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
+        order, key = self._order(view.name), (self._members(view.name)[0], launch["attempt"])
+        launch["nonce"] = order.plan.get("nonce", "")
+        if key in self._refused:
+            raise self._refused[key]
+        job = self._jobs.get(key)
+        if job is None:
+            self._list_nodes(time.monotonic())
+            for name in self._members(view.name):
+                finding = nodes.finding(name, self._nodes.get(name), reservation=order.settings.reservation)
+                if finding.state != findings.REACHABLE:
+                    found = _reason(finding)
+                    if name != view.name:
+                        found["message"] = f"{name}, a member of its gang: {finding.message}"
+                    return {**launch, "state": "unreachable", "class": finding.state, **found}
+            if not self._store.reachable:
+                raise plans.PlanError(NO_STORE)
+            try:
+                job_id = self._submit(view, launch, order, seconds)
+            except GpuvalError as error:
+                if len(self._members(view.name)) > 1 and not (
+                    isinstance(error, SlurmError) and (error.away or error.full)
+                ):
+                    self._refused[key] = error
+                raise
+            job = Job(job_id, "PENDING", "", self._run["run_id"], *key)
+            if len(self._members(view.name)) > 1:
+                self._jobs[key] = job
+        return {**launch, "state": "started", "message": "", "job": str(job.id)}
+
+    def _submit(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> int:
+        names, number, run_id = self._members(view.name), launch["attempt"], self._run["run_id"]
+        orders = {name: order if name == view.name else self._order(name) for name in names}
+        settings = orders[names[0]].settings
+        other = next((name for name in names if orders[name].settings != settings), None)
+        if other:
+            raise script.SlurmSettingError(
+                f"{names[0]} and {other} are one gang, which is one job: set the same gpuval_slurm_* for both"
+            )
+        given = {name: self._parameters(self._views[name], launch, order, seconds) for name, order in orders.items()}
+        code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
+        parameters = {"members": given} if len(names) > 1 else given[view.name]
+        gpus = min(nodes.gpus(self._nodes[name])[1] for name in names)
+        data = script.batch(parameters, code["runner"], code["workloads"], mark, gpus=gpus)
+        idle = bool(self._run.get("only_idle"))
+        return self._slurm.submit(script.arguments(settings, run_id, names, number, seconds, idle=idle), data)
+
+    def _parameters(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> dict[str, Any]:
+        """What the job gives to the program on the node."""
+        name, number, plan = view.name, launch["attempt"], order.plan
+        given = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
+        given["folders"] = self._store.sizes(launching.folders(plan))
+        if number == 1:
+            key = f"{self._run['folder']}/plans/{name}.json"
+            self._store.client.put(key, json.dumps(plans.kept(plan)).encode(), "application/json")
+        else:  # the job took models with it
+            launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
+            plan = plans.again(plan, launch["stages"], number)
+        plan = plans.whole(plan, self._run)
+        return {
+            "directory": order.directory,
+            "plan": {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
+            "controller": launching.controller_name(),
+            "earlier": {stage: dict(record) for stage, record in view.records.items()} if number > 1 else {},
+            "keys": keys.of(self._folder, name),
+            "packages": order.packages,
+            "force": order.force,
+            "secrets": self._store.secrets(plan),
+            **given,
+        }
+
+    def _order(self, name: str) -> Order:
+        """The plan of the first attempt is kept once it was made."""
+        order, path = self._orders(name), self._folder.plan_file(name)
+        if not path.exists() or self._folder.read_launch(name).get("state") == "refused":
+            run_folder.write_json(path, plans.kept(order.plan))
+            return order
+        return replace(order, plan=self._folder.read_plan(name))
+
+    # -- what becomes of them
+
+    def fetch(self, view: NodeView) -> None:
+        """A node reports to the store alone; that its job runs is a sign of it."""
+        job = self._jobs.get(self._key(view))
+        failed = bool(self._away) or job is None
+        self._events.append(Ended(view.name, "fetch", failed=failed, message=self._away or "Slurm shows no job of it"))
+
+    def wait(self, seconds: float) -> list[Event]:
+        until = time.monotonic() + max(0.0, seconds)
+        while True:
+            events, self._events = self._events, []
+            now = time.monotonic()
+            if now - self._polled_at >= (AWAY_POLL_SECONDS if self._away else POLL_SECONDS):
+                self._poll(now)
+            if self._launches and not self._away:
+                events += self._launch_next(now)
+            for view in self._views.values():
+                news = self._news(view, now)
+                if news:
+                    events.append(news)
+            left = until - time.monotonic()
+            if events or left <= 0:
+                return events
+            time.sleep(min(left, 0.5))
+
+    def _launch_next(self, now: float) -> list[Event]:
+        """One at a time: each may take a time limit. One that slurmctld did not answer waits until a poll has shown
+        whether it has the job."""
+        view, attempt, until = self._launches[0]
+        if until <= now or now < self._full_until:
+            return []
+        try:
+            ended = self._launch(view, attempt, until - now)
+        except SlurmError as error:
+            if error.full:  # others may have another account or QOS
+                self._full[view.name], self._full_until = str(error), now + FULL_SECONDS
+                self._launches.rotate(-1)
+            else:
+                self._gone(error)
+            return []
+        self._launches.popleft()
+        self._full.pop(view.name, None)
+        self._full_until = now
+        return [ended]
+
+    def _poll(self, now: float) -> None:
+        self._polled_at = now
+        try:
+            self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
+        except SlurmError as error:
+            self._gone(error)
+            return
+        self._away = ""
+
+    def _gone(self, error: SlurmError) -> None:
+        if not self._away:
+            self._warn(f"{error}; jobs that run continue: {classes.named('slurm_away').remedy}")
+        self._away, self._polled_at = str(error), time.monotonic()
+
+    def _news(self, view: NodeView, now: float) -> NodeNews | None:
+        """The news of a node whose job was submitted; None without any."""
+        launch, key = view.launch, self._key(view)
+        if launch.get("state") not in LAUNCHED or view.busy or view.attempt_ended or self._away:
+            return None
+        job = self._jobs.get(key)
+        if job is None:
+            if view.complete or now - self._unseen_since.setdefault(key, now) < UNSEEN_SECONDS:
+                return None
+            return self._closed(view, forgotten(view.name, str(launch.get("job", ""))))
+        self._unseen_since.pop(key, None)
+        if job.waits:
+            return self._changed(view, {**launch, "message": pending(job)})
+        if job.suspended and not view.complete:
+            self._give_way(key, job)
+            return None
+        if not job.ended or view.complete:
+            return self._changed(view, {**launch, "message": ""})
+        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
+            return None
+        if key not in self._ends:
+            try:
+                self._ends[key] = self._end_of(job, suspended=key in self._suspended)
+            except SlurmError as error:
+                self._gone(error)
+                return None
+        return self._closed(view, self._ends[key])
+
+    def _end_of(self, job: Job, *, suspended: bool) -> End:
+        """Raises SlurmError while slurmctld is away."""
+        try:
+            code = self._slurm.exit_code(job.id)
+        except SlurmError as error:
+            if error.away:
+                raise
+            code = None  # its state says enough
+        end, members = end_of(job, code, suspended=suspended), self._members(job.node)
+        if len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed"):
+            return end
+        self._list_nodes(float("inf"))
+        found = ((name, nodes.finding(name, self._nodes.get(name), reservation="any")) for name in members)
+        down = [(name, finding.message) for name, finding in found if finding.state == "slurm_node_down"]
+        if not down:
+            return end
+        known, (name, reason) = classes.named("slurm_node_failed"), down[0]
+        message = f"job {job.id} lost {', '.join(name for name, _reason in down)}: {reason}"
+        return End(known.name, message, known.remedy.replace("{node}", name))
+
+    def _give_way(self, key: tuple[str, int], job: Job) -> None:
+        """Cancel a job that Slurm suspended: its measurements would include the pause."""
+        if key in self._suspended:
+            return
+        try:
+            self._slurm.cancel([job.id])
+            self._suspended.add(key)
+        except SlurmError as error:
+            self._gone(error)
+
+    def _closed(self, view: NodeView, end: End) -> NodeNews | None:
+        """The attempt ended and stages lack a final record."""
+        view.attempt_ended = True
+        reason = {"class": end.name, "message": end.message, "remedy": end.remedy}
+        launch = dict(view.launch)
+        if end.refused and not view.records:
+            return self._changed(view, {**launch, **reason, "state": "refused"})
+        return self._changed(view, {**launch, "message": "", "contact": reason})
+
+    @staticmethod
+    def _changed(view: NodeView, launch: dict[str, Any]) -> NodeNews | None:
+        return NodeNews(view.name, launch) if launch != view.launch else None
+
+    def next_attempt(self, view: NodeView) -> Attempt | None:
+        """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
+        attempt = view.launch.get("attempt", 1)
+        end = self._ends.get(self._key(view))
+        if end is None or not end.again or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+            return None
+        left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
+        try:
+            self._list_nodes(time.monotonic())
+        except SlurmError:
+            return None
+        reservation = self._orders(view.name).settings.reservation
+        found = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
+        return Attempt(attempt + 1, left) if left and found.state == findings.REACHABLE else None
+
+    def close(self) -> None:
+        """Nothing of it stays on the controller; jobs that run go on."""
+
+    def finish(self) -> None:
+        """Cancel jobs that no controller will wait for, and keep why nodes had none that ran."""
+        self._poll(time.monotonic())
+        complete = {view.name for view in self._views.values() if view.complete}
+        complete -= {self._key(view)[0] for view in self._views.values() if not view.complete}
+        left = [job.id for job in self._jobs.values() if job.waits or not (job.ended or job.node in complete)]
+        try:
+            self._slurm.cancel(left)
+        except SlurmError as error:
+            self._warn(f"jobs {left} are left, `make clean` cancels them: {error}")
+        for view, _attempt, _until in self._launches:
+            if self._away and not view.launched:
+                self._failed(view, "slurm_away", self._away)
+            elif view.name in self._full and not view.launched:
+                self._failed(view, "slurm_refused", self._full[view.name])
+        for view in self._views.values():
+            job = self._jobs.get(self._key(view))
+            if job and job.waits and view.launch.get("state") in LAUNCHED and not view.complete:
+                self._failed(view, "slurm_pending", pending(job))
+
+    def _failed(self, view: NodeView, name: str, message: str) -> None:
+        reason = {"class": name, "message": message, "remedy": classes.named(name).remedy.replace("{node}", view.name)}
+        self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
+
+
+def _reason(finding: findings.Finding) -> dict[str, str]:
+    return {"message": finding.message, "remedy": finding.remedy}
+
+
+def directory_of(chosen: object) -> str:
+    """The folder of gpuval on the nodes, where jobs run as the user of this controller, by gpuval_node_dir."""
+    if chosen:
+        return str(chosen).rstrip("/")
+    return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH
+
+
+class SlurmWatcher:
+    """A `Watcher` by Slurm's commands on the controller."""
+
+    def __init__(
+        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
+    ) -> None:
+        self._action, self._options, self._task_vars = action, options, task_vars
+        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
+        self._slurm = Slurm()
+
+    def __enter__(self) -> SlurmWatcher:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Nothing stays open between runs."""
+
+    def plans(self) -> dict[str, str]:
+        hosts = self._task_vars["ansible_play_hosts"]
+        return {name: launching.shown(self._order(self._options["run"], name).plan) for name in hosts}
+
+    def _order(self, run: Mapping[str, Any], name: str) -> Order:
+        expected = run["nodes"][name]
+        later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
+        wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
+        chosen = values_for(self._action, name, self._task_vars, wanted)
+        settings = script.Settings.of(chosen)
+        force = str(chosen["gpuval_force"]).lower() in ("true", "yes", "1")
+        plan = plan_of(run, name, chosen, chosen[self._workloads])
+        packages = launching.packages(expected, chosen[GANG_WORKLOADS] if later else {}, "host")
+        return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, packages)
+
+    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+        run, display = folder.read_run(), self._action._display
+        store = launching.NodeStore.of(self._options["store"], run, "slurm")
+        placement = SlurmPlacement(
+            self._slurm,
+            run,
+            folder,
+            store,
+            lambda name: self._order(run, name),
+            self._task_vars["ansible_play_hosts"],
+            self._task_vars["ansible_play_hosts_all"],
+            display.warning,
+        )
+        started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
+        placement.finish()
+        return started
+
+    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
+        return one_line(member["address"], 200)
+
+    @property
+    def requests(self) -> int:
+        return self._slurm.asked

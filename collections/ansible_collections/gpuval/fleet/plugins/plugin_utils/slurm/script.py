@@ -1,0 +1,191 @@
+"""The batch script of a node: a shell that finds a Python, and behind it runner, workloads and plan. Pure.
+
+That of a gang starts the same shell on each member by `srun`, which gives the script to each over its standard input.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import GpuvalError
+from ..runs import plans
+from ..ssh import node_program
+from . import jobs
+
+#: What sbatch takes by default (max_script_size).
+MAX_BYTES = 4 << 20
+MARK = "#GPUVAL"
+NAME_CHARACTERS = 60
+#: Of jobs on idle nodes.
+NICE = 10_000
+PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "/usr/bin/python3")
+VARIABLES = (
+    *("gpuval_slurm_partition", "gpuval_slurm_account", "gpuval_slurm_qos", "gpuval_slurm_reservation"),
+    *("gpuval_slurm_output", "gpuval_slurm_arguments"),
+)
+#: Options that gpuval sets itself.
+OWN = (
+    "--exclusive",
+    "--nodelist",
+    "--time",
+    "--deadline",
+    "--comment",
+    "--job-name",
+    "--parsable",
+    "--wrap",
+    "--array",
+    "--export",
+)
+
+_GANG = """\
+#!/bin/sh
+PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
+command -v srun >/dev/null || { echo "no srun on $(hostname)" >&2; exit 1; }
+exec srun @OPTIONS@ sh -c @SHELL@ <"$0"
+"""
+#: A member's end ends no other: the gang itself says who was lost.
+_STEP = (
+    *("--ntasks-per-node=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+    *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
+)
+_SHELL = """\
+#!/bin/sh
+PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
+HOME="${HOME:-$(cd ~ && pwd)}"; export HOME
+for python in @PYTHONS@; do
+  command -v "$python" >/dev/null 2>&1 || continue
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || continue
+  exec "$python" -c @PROGRAM@ @SOURCE@ @COMMENT@
+done
+echo "no Python 3.9 or newer among: @PYTHONS@" >&2
+exit @NO_PYTHON@
+"""
+_PROGRAM = """\
+import base64, io, os, subprocess, sys, zlib
+script = sys.stdin.buffer if sys.argv[1] == "-" else open(sys.argv[1], "rb")
+data = zlib.decompress(base64.b64decode(script.read().rpartition(b"\\n@MARK@\\n")[2]))
+stream = io.BytesIO(data)
+runner = stream.read(int(stream.readline()))
+handle = os.memfd_create("gpuval-runner")
+with open(handle, "wb", closefd=False) as memory:
+    memory.write(runner)
+sys.path[0] = "/proc/%d/fd/%d" % (os.getpid(), handle)
+from gpuval_node.placement import main_in_job
+def refuse(text):
+    text = " ".join(([os.environ["SLURMD_NODENAME"] + ":"] if sys.argv[1] == "-" else []) + text.split())
+    print(text, file=sys.stderr, flush=True)
+    words = ["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "Comment=" + sys.argv[2] + " " + text[:900]]
+    try:
+        subprocess.run(words, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(error, file=sys.stderr)
+sys.exit(main_in_job(runner, stream, refuse))
+""".replace("@MARK@", MARK)
+
+
+class SlurmSettingError(GpuvalError):
+    """A setting of gpuval_slurm_*; the message says which and what to write."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How jobs of a node are submitted."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    output: str = "/dev/null"
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """From the variables of a node. Raises SlurmSettingError."""
+        texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in ("partition", "account", "qos")}
+        arguments = values["gpuval_slurm_arguments"] or []
+        if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
+            raise SlurmSettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
+        own = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
+        if own:
+            raise SlurmSettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
+        return cls(
+            **texts,
+            reservation=str(values["gpuval_slurm_reservation"] or ""),
+            output=str(values["gpuval_slurm_output"] or "/dev/null"),
+            arguments=tuple(str(one) for one in arguments),
+        )
+
+
+def arguments(
+    settings: Settings, run_id: str, nodes: Sequence[str], attempt: int, seconds: float, *, idle: bool = False
+) -> list[str]:
+    """Options of sbatch. `nodes`: several for a gang, leader first. `seconds`: what is left of the run's time, which
+    becomes the job's time limit in minutes. `idle`: all other work comes first. Slurm removes a job that has not begun
+    by then, also without a controller."""
+    minutes = max(1, int(-(-seconds // 60)))
+    chosen = {name: getattr(settings, name) for name in ("partition", "account", "qos", "reservation")}
+    return [
+        "--exclusive",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        "--mem=0",
+        f"--nodelist={','.join(nodes)}",
+        *(["--ntasks-per-node=1", "--no-kill"] if len(nodes) > 1 else []),
+        f"--time={minutes}",
+        f"--deadline=now+{int(seconds) + 60 * minutes}",
+        f"--job-name=gpuval-{run_id}"[:NAME_CHARACTERS],
+        f"--comment={jobs.comment(run_id, nodes[0], attempt)}",
+        "--no-requeue",
+        "--export=NIL",
+        "--chdir=/",
+        "--input=/dev/null",
+        f"--output={settings.output}",
+        *(f"--{name}={value}" for name, value in chosen.items() if value),
+        *([f"--nice={NICE}"] if idle else []),
+        *settings.arguments,
+    ]
+
+
+def batch(
+    parameters: Mapping[str, Any],
+    runner: bytes,
+    workloads: bytes,
+    comment: str,
+    pythons: Sequence[str] = PYTHONS,
+    gpus: int = 0,
+) -> bytes:
+    """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
+    in Slurm. Raises PlanError for one that Slurm would not take."""
+    members = parameters.get("members", ())
+    known = {
+        "PYTHONS": " ".join(map(shlex.quote, pythons)),
+        "PROGRAM": shlex.quote(_PROGRAM),
+        "COMMENT": shlex.quote(comment),
+        "SOURCE": "-" if members else '"$0"',
+        "NO_PYTHON": str(jobs.NO_PYTHON),
+    }
+    shell = _SHELL
+    for name, value in known.items():
+        shell = shell.replace(f"@{name}@", value)
+    if members:
+        # A step of an exclusive job has only the GPUs that it asks for.
+        options = [
+            f"--nodes={len(members)}",
+            f"--ntasks={len(members)}",
+            *_STEP,
+            *([f"--gres=gpu:{gpus}"] if gpus else []),
+        ]
+        shell = _GANG.replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
+    payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
+    script = shell.encode() + b"\n" + MARK.encode() + b"\n" + payload
+    if len(script) > MAX_BYTES:
+        raise plans.PlanError(
+            f"the batch script has {len(script):,} bytes, and Slurm takes {MAX_BYTES:,}: choose fewer stages"
+            + (" or set a smaller gpuval_gang_size" if members else "")
+        )
+    return script

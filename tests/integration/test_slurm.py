@@ -1,0 +1,107 @@
+"""Validation on a Slurm cluster of real daemons: jobs instead of logins, and every end that a job can have."""
+
+import re
+
+import pytest
+
+from tests.kit import gang_jobs
+from tests.kit.container_fleet import nap
+from tests.kit.fleet import until
+from tests.kit.gang_fleet import RUN_SECONDS
+from tests.kit.slurm_fleet import SlurmFleet
+
+NAPS = {"gpuval_stages": ["facts", "work"], "work_workload": nap(90), "gpuval_gang_stages": {}, "gpuval_retries": 0}
+
+
+@pytest.fixture
+def new_fleet(tmp_path, slurm):
+    made = []
+
+    def make(**options):
+        made.append(SlurmFleet(tmp_path / "fleet", slurm, **options))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.close()
+
+
+def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_fleet, slurm):
+    """The gang is one job; torchrun starts its ranks on both nodes."""
+    own = {"gpuval_stages": ["facts", "diagnostics"], "run_gang_stages": ["collective"]}
+    fleet = new_fleet(settings={**own, "collective_seconds": 2, "collective_largest_bytes": 1 << 20})
+    done = fleet.play(seconds=RUN_SECONDS)
+    assert done.code == 0, str(done)
+    assert fleet.report()["counts"]["PASS"] == 2
+    stages = {stage["name"]: stage["state"] for stage in fleet.verdict("gpu-1")["stages"]}
+    assert stages == {"facts": "success", "diagnostics": "success", "collective": "success"}
+    measured = fleet.record("gpu-2", "collective")
+    assert "gang_all_reduce_bus_bytes_per_second" in {item["name"] for item in measured["metrics"]}
+    jobs = sorted(slurm.jobs())
+    assert [slurm.jobs()[job] for job in jobs[-3:]] == ["COMPLETED"] * 3
+    shown = slurm.call("scontrol", "show", "job", str(jobs[-1]), "-o")
+    assert "NodeList=gpu-[1-2] " in shown
+    assert f"Comment=gpuval:{fleet.run_id}.all:gpu-1:1 " in shown
+    assert [fleet.left_on(node) for node in slurm.nodes] == [[], []]
+
+
+def test_ends_that_are_no_verdict_each_with_its_class(new_fleet, slurm):
+    """One node is drained by others, one is missing; the third's job is cancelled after a new controller found it."""
+    slurm.call("scontrol", "update", "nodename=gpu-2", "state=drain", "reason=bad fan")
+    fleet = new_fleet(expected=["gpu-1", "gpu-2", "gpu-9"], settings=NAPS)
+    playing = fleet.start()
+    playing.expect("gpu-1 facts: success")
+    until(lambda: "naps" in fleet.bed.execute("gpu-1", "sh", "-c", "cat /var/lib/gpuval/*/gpu-1/logs/work.log"), "naps")
+    playing.kill()
+    reached = fleet.play("gpuval.fleet.reach", "--check", "-e", "run_reach=follow run_reach_node=gpu-1")
+    assert f"srun --jobid={max(slurm.jobs())} --overlap" in reached.told
+    job = max(slurm.jobs())
+    playing = fleet.start()
+    playing.expect("0/3 done|2/3 done")
+    slurm.call("scancel", str(job))
+    done = playing.wait()
+    assert done.code != 0
+    assert (max(slurm.jobs()), slurm.jobs()[job]) == (job, "CANCELLED")  # the controller that resumed made no other job
+    classes = {node: fleet.verdict(node)["class"] for node in ("gpu-1", "gpu-2", "gpu-9")}
+    assert classes == {"gpu-1": "slurm_cancelled", "gpu-2": "slurm_drained", "gpu-9": "slurm_node_missing"}
+    assert re.search(r"gpu-2 INCOMPLETE.*bad fan", done.told)
+    assert fleet.report()["counts"]["INCOMPLETE"] == 3
+
+
+@pytest.mark.parametrize(("together", "jobs"), [(False, 2), (True, 1)])
+def test_clean_cancels_what_is_left(new_fleet, slurm, tmp_path, together, jobs):
+    gang = {"gpuval_jobs": [str(gang_jobs.write(tmp_path, {"name": "nap", "run": "sleep 90"}, name="work"))]}
+    fleet = new_fleet(settings=gang if together else NAPS)
+    playing = fleet.start(*(["gpuval.fleet.job"] if together else []))
+    playing.expect("gpu-2 work: running" if together else "gpu-2 facts: success", RUN_SECONDS)
+    playing.kill()
+    done = fleet.play("gpuval.fleet.clean")
+    assert done.code == 0, str(done)
+    assert f"cancelled {jobs} job(s)" in done.told
+    assert [state for _job, state in sorted(slurm.jobs().items())][-jobs:] == ["CANCELLED"] * jobs
+    left = [fleet.left_on(node) for node in slurm.nodes]
+    assert together or left == [[], []]
+
+
+def test_a_gang_outlives_its_controller_and_names_the_node_that_fails(new_fleet, slurm, tmp_path):
+    job = gang_jobs.write(tmp_path, {"name": "nap", "run": "echo napping; sleep 300"}, name="naps")
+    fleet = new_fleet(settings={"gpuval_jobs": [str(job)], "gpuval_gang_search": False, "run_gang_lost_seconds": 20})
+    playing = fleet.start("gpuval.fleet.job")
+    playing.expect("gpu-2 naps: running", RUN_SECONDS)
+    playing.kill()
+    job = max(slurm.jobs())
+    seen = slurm.execute("gpu-2", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep CUDA_VISIBLE")
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in seen, "the step has all GPUs"
+    reached = fleet.play("gpuval.fleet.reach", "--check", "-e", "run_reach=follow run_reach_node=gpu-2")
+    assert f"srun --jobid={job} --overlap --nodelist=gpu-2" in reached.told
+    playing = fleet.start("gpuval.fleet.job")
+    playing.expect("resumed")
+    slurm.stop("gpu-2")
+    done = playing.wait(RUN_SECONDS)
+    slurm.start("gpu-2")
+    assert done.code != 0
+    assert max(slurm.jobs()) == job  # the controller that resumed made no other job
+    assert "gpu-2" in fleet.record("gpu-1", "naps")["message"]
+    assert fleet.verdict("gpu-1")["verdict"] == "INCOMPLETE"
+    assert fleet.verdict("gpu-2")["class"] == "slurm_node_failed"
+    assert re.search(rf"job {job} lost gpu-2: DOWN", done.told)

@@ -1,0 +1,27 @@
+"""Reports on runs that ended one after the other, with chosen verdicts."""
+
+from __future__ import annotations
+
+from tests.kit.builders import check, healthy, judge, make_run, metric
+
+FAILS, PASSES, LACKS = {"bad": "FAIL"}, {"bad": "PASS"}, {"bad": "INCOMPLETE"}
+
+
+def report_of(verdicts, day=10, **fields):
+    """The report on a run that ended on that day of November, on nodes with these verdicts."""
+    time = f"2026-11-{day:02}T10:00:00Z"
+    run = make_run(list(verdicts), run_id=f"run-{day}", created_at=time, finished_at=time, gpu_count=8, **fields)
+    evidence = healthy(run)
+    for records in evidence.records.values():
+        for record in records.values():
+            record["run_id"] = run["run_id"]
+    for name, verdict in verdicts.items():
+        if verdict == "FAIL":
+            evidence.records[name]["training"]["metrics"] = [
+                metric("training_tokens_per_second", 1.0, "tokens_per_second")
+            ]
+        elif verdict == "INCOMPLETE":
+            del evidence.records[name]["training"]
+    report = judge(run, evidence, [check("speed")])
+    assert {node["name"]: node["verdict"] for node in report["nodes"]} == verdicts
+    return report

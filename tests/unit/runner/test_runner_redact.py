@@ -1,0 +1,85 @@
+"""Secrets of a stage are hidden in whatever pieces its output comes."""
+
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from gpuval_runner.redact import HIDDEN, Redactor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kit.planted_secrets import leaks, plant
+
+PIN = "4711-abc"
+
+
+def redacted(secrets, *pieces):
+    redactor = Redactor(secrets)
+    return b"".join([*map(redactor.feed, pieces), redactor.end()])
+
+
+@given(
+    secrets=st.lists(st.text("abc\n", min_size=4, max_size=8), min_size=1, max_size=3),
+    pieces=st.lists(st.text("abc\n", max_size=12).map(str.encode), max_size=12),
+)
+def test_pieces_make_no_difference_and_no_secret_is_left(secrets, pieces):
+    whole = b"".join(pieces)
+    found = redacted(secrets, *pieces)
+    assert found == redacted(secrets, whole)
+    assert not any(secret.strip().encode() in found for secret in secrets if len(secret.strip()) >= 4)
+
+
+@given(before=st.binary(max_size=80), after=st.binary(max_size=80), cut=st.integers(0, 200))
+def test_what_is_no_secret_stays_as_it_is(before, after, cut):
+    text = before + PIN.encode() + after
+    if before.count(PIN.encode()) + after.count(PIN.encode()) == 0:
+        assert redacted([PIN], text[:cut], text[cut:]) == before + HIDDEN + after
+
+
+def test_what_waits_is_bounded_and_little():
+    redactor = Redactor(["x" * 1000])
+    shown = redactor.feed(b"a" * 100_000 + b"x" * 999)
+    assert len(shown) == 100_000
+    assert redactor.feed(b"a") == b"x" * 999 + b"a"
+    assert redactor.feed(b"line\n") == b"line\n"
+
+
+@pytest.mark.parametrize("encode", [str.encode, quote, quote_plus, base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", ["", "u", "u:", "me:"])
+@pytest.mark.parametrize("after", ["", "\n", "ab", "abc"])
+def test_every_form_of_a_secret_is_hidden(encode, before, after):
+    planted = {"token": plant("token")}
+    text = f"{before}{planted['token']}{after}"
+    encoded = encode(text.encode() if getattr(encode, "__module__", "") == "base64" else text)
+    encoded = encoded if isinstance(encoded, bytes) else encoded.encode()
+    assert leaks(planted, encoded) == ["token"]
+    assert leaks(planted, redacted(planted.values(), b"<", encoded, b">")) == []
+
+
+@pytest.mark.parametrize("secret", ["first line\nsecond line", 'with "quotes" and \\', "it's Gr\u00fcn"])
+def test_escaped_and_quoted_values_are_hidden(secret):
+    for text in (json.dumps({"a": secret}), json.dumps([secret], ensure_ascii=False), f"\x00\xff{secret}"):
+        assert HIDDEN in redacted([secret], text.encode())
+    assert Redactor([secret]).text(json.dumps(secret)) == '"***"'
+
+
+def test_lines_of_a_value_are_hidden_behind_what_stands_before_each():
+    key = "-----BEGIN KEY-----\nabcdefghijkl\nmnopqrstuvwx\n-----END KEY-----\n"
+    text = b"".join(b"[rank0]: " + line.encode() + b"\n" for line in key.splitlines())
+    assert redacted([key], text) == b"[rank0]: ***\n" * 4
+
+
+def test_a_traced_shell_shows_no_value():
+    assert Redactor(["it's $me"]).text("+ echo 'it'\\''s $me'") == "+ echo '***'"
+
+
+def test_names_and_texts_of_a_document_are_hidden():
+    document = {PIN: [f"at {PIN}", 1, None, {"deep": PIN}], "surrogate": "\ud800"}
+    expected = {"***": ["at ***", 1, None, {"deep": "***"}], "surrogate": "\ud800"}
+    assert Redactor([PIN]).document(document) == expected
+
+
+def test_without_secrets_nothing_is_changed():
+    assert redacted([], b"abc") == b"abc"
+    assert redacted(["me"], b"some") == b"some"
