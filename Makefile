@@ -29,6 +29,8 @@ reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reac
 
 # ARGS comes last, so it may say otherwise: -n 0, --durations 0.
 PYTEST := $(BIN)/python -m pytest --durations 15
+# A run whose worker died ends: with another in its place pytest-xdist can wait for ever.
+WORKERS := -n 3 --max-worker-restart 0
 
 # Workloads on this machine need an environment of their own; elsewhere the nodes bring it.
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
@@ -176,10 +178,10 @@ shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stag
 ##@ Develop
 
 test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every part (ARGS goes to pytest)
-	$(PYTEST) -n 3 -m "not slow" $(ARGS)
+	$(PYTEST) $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
-	$(PYTEST) -n 3 $(ARGS)
+	$(PYTEST) $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .

@@ -50,6 +50,7 @@ class TorchProcess(subprocess.Popen):
         streams = [1 if stdout == -1 else stdout, 2 if stderr == -1 else stderr]
         with remote:
             socket.send_fds(_server(), [json.dumps(request).encode()], [remote.fileno(), *streams])
+        self._control.settimeout(60)
         self.pid = int(self._control.recv(32))
         self._child_created = True
         self._close_pipe_fds(*pipes)

@@ -1,5 +1,6 @@
 """`make help` shows the main targets by group; every target is run as it is, with programs that take notes."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -41,7 +42,8 @@ GIVEN = {
 
 def make(*arguments, cwd=ROOT, check=True):
     command = ["make", "--no-print-directory", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "ARGS")}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 or not check, done.stderr
     return done
 
