@@ -60,6 +60,7 @@ def test_fail_drains_and_what_passes_is_resumed(slurm, mark):
     hung = report_of({"gpu-1": "INCOMPLETE"}, 14)
     mark(hung, taint_incomplete=True)
     assert "DRAIN" not in slurm.state("gpu-1")  # nothing implicates the node
+    hung = report_of({"gpu-1": "INCOMPLETE"}, 15)
     hung["nodes"][0]["class"] = "hung"
     mark(hung, taint_incomplete=True)
-    assert reason(slurm, "gpu-1") == "gpuval:run-14:hung"
+    assert reason(slurm, "gpu-1") == "gpuval:run-15:hung"

@@ -128,8 +128,9 @@ class FakeSlurm(Slurm):
 def placed(monkeypatch, tmp_path):
     """A placement whose node was launched as job 7, and its view; time is a number."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(placement.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(placement.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    # Of this module alone: a thread left by another test would move the clock of the whole process with its sleep.
+    sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # noqa: E731
+    monkeypatch.setattr(placement, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     view = NodeView("gpu-1", {"stages": [{"name": "facts"}]}, {"node": "gpu-1", "state": "started", "attempt": 1})
     folder, warnings = SimpleNamespace(written={}), []
     folder.write_launch = folder.written.__setitem__
@@ -333,8 +334,9 @@ def launched(gang, seconds=5):
     for view in gang.placement._views.values():
         gang.placement.launch(view, Attempt(), 600)
     events = []
-    while gang.placement.busy:
+    for _ in range(20):
         events += gang.placement.wait(seconds)
+    assert not gang.placement.busy
     for name, launch in gang.folder.written.items():
         gang.placement._views[name].launch = launch
     return events
