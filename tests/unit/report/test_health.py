@@ -24,6 +24,7 @@ from tests.kit.reports import FAILS, LACKS, PASSES, report_of
 
 ROOT = Path(__file__).resolve().parents[3]
 GATE = ROOT / "collections/ansible_collections/gpuval/fleet/node/gpuval_health.py"
+ENTRY = {"run_id": "run-10", "finished_at": "2026-11-10T10:00:00Z", "reason": ""}
 SLOW = "training_tokens_per_second 1 tokens/s, under the limit of 1,000 tokens/s"
 
 
@@ -229,7 +230,7 @@ def test_by_default_it_is_the_host(file):
         "{}",
         '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "FAIL"}}}',
         "[" * 100_000,
-        '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "OK", "run_id": "", "finished_at": "", "reason": ""}}}',
+        json.dumps({"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "OK", **ENTRY}}}),
     ],
 )
 def test_a_damaged_file_is_no_evidence(file, text):
