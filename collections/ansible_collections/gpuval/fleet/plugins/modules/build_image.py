@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: build_image
 short_description: Make container images, and put them into the store
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
