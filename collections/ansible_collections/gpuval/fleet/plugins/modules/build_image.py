@@ -131,6 +131,10 @@ archive:
     architecture:
       description: Architecture of the image.
       type: str
+listing:
+  description: Packages in the image, a line each.
+  returned: when an archive was asked for
+  type: str
 pushed:
   description: Digest by which the registry has the image.
   returned: when it was pushed
@@ -191,6 +195,7 @@ def work(module):
         result["changed"] = result["needed"]
     elif parameters["archive"]:
         result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
+        result["listing"] = builder.listing(reference)
     elif parameters["push"]:
         result.update(changed=True, pushed=builder.push(reference))
     return result
