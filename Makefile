@@ -195,6 +195,9 @@ lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, ya
 	cd $(COLLECTION) && $(BIN)/antsibull-changelog lint
 	$(BIN)/zizmor --quiet --offline --min-severity medium .github/workflows
 
+sanity: $(VENV)/.tests ### Run ansible-test's sanity tests, in environments that they make (ARGS goes to ansible-test)
+	$(BIN)/python tests/sanity.py $(ARGS)
+
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)
 
