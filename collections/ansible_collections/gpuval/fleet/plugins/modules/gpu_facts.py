@@ -117,12 +117,22 @@ ansible_facts:
           description: Versions of container engines, and CDI specifications.
           type: dict
         firmware:
-          description: System, board and BIOS as the firmware names them.
+          description: System, board, BIOS and BMC as the firmware names them.
           type: dict
         pci_accelerators:
           description: GPU hardware by PCI address with its kernel driver and state.
           type: list
           elements: dict
+        topology:
+          description: What joins each GPU with the others and with its nearest NIC.
+          type: list
+          elements: dict
+        peer_access:
+          description: GPUs whose addresses the IOMMU translates, and ports of PCIe switches that redirect (ACS).
+          type: dict
+        services:
+          description: Services of systemd that are active or failed, and mount points.
+          type: dict
 state:
   description: V(failure) when GPU hardware has no working driver or is not what was declared, else V(success).
   returned: always

@@ -228,8 +228,7 @@ def _planned(
     known = catalogue.get(reference)
     if known is None:
         raise ImagesError(
-            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run the playbook "
-            "gpuval.fleet.build (make build) first"
+            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run `make build` first"
         )
     if known.get("sha256") is None:  # built on the nodes themselves
         return {"id": None, "archive": None, "pull": False}
