@@ -1,4 +1,4 @@
-"""Commands in messages work where they are read: make targets in a checkout, playbooks beside an installed collection."""
+"""Commands in messages work where they are read: targets in a checkout, playbooks of an installed collection."""
 
 import ast
 import re
