@@ -32,6 +32,7 @@ def given(monkeypatch):
         ("`make clean INVENTORY='a b'`", "`ansible-playbook gpuval.fleet.clean -i 'a b'`"),
         ("`make x ARGS='--limit n1'`", "`ansible-playbook gpuval.fleet.x -i hosts --limit n1`"),
         ("`make rerun`", "`ansible-playbook gpuval.fleet.validate -i hosts --limit @results/latest/failed_nodes.txt`"),
+        ("add a SKU (docs/criteria.md)", "add a SKU (https://github.com/gpuval/gpuval/blob/main/docs/criteria.md)"),
         ("see to it: make it work", "see to it: make it work"),
     ],
 )
@@ -55,7 +56,13 @@ def test_missing_packages_are_installed_into_the_python_that_runs_ansible():
     assert "boto3==" in commands.REQUIREMENTS.read_text()
 
 
+def test_the_address_of_the_documentation_is_that_of_the_collection():
+    repository = re.search(r"^documentation: (\S+)$", (COLLECTION / "galaxy.yml").read_text(), re.MULTILINE)[1]
+    assert commands.DOCUMENTATION.startswith(f"{repository}/")
+
+
 def test_a_checkout_names_its_targets():
+    assert commands.pasteable("read docs/gate.md") == "read docs/gate.md"
     assert commands.in_checkout()
     assert commands.pasteable("`make status`") == "`make status`"
     assert commands.pasteable("`make status`", "a b") == "`make status INVENTORY='a b'`"

@@ -1,6 +1,7 @@
 """The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
 
-Messages name a command as in a checkout, between backticks. What is printed or reported passes `pasteable`.
+Messages name a command as in a checkout, between backticks, and a page as ``docs/NAME.md``. What is printed or reported
+passes `pasteable`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TARGETS = {
 }
 #: Variables of make by the extra variable that they set.
 VARIABLES = {"N": "run_window_nodes", "NODE": "run_reach_node", "REPO": "gpuval_mad_repository"}
+DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"
+_PAGE = re.compile(r"(?<![\w/])docs/[a-z_]+\.md")
 _MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
 
 
@@ -38,11 +41,10 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     ``inventory`` is what commands need to choose nodes; empty leaves a checkout's commands alone, elsewhere it is that
     of this process. ``failed``: path of the list of nodes to validate again.
     """
-    if "`make " not in text:
-        return text
     if in_checkout() if checkout is None else checkout:
         return _MAKE.sub(lambda found: _make(found, inventory), text)
     sources = [inventory] if inventory else _given()
+    text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
     return _MAKE.sub(lambda found: f"`{_playbook(found[1], found[2], sources, failed)}`", text)
 
 
