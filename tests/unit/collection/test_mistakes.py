@@ -46,6 +46,7 @@ SETTINGS = [
     ("training_seconds: .nan", "training_seconds nan: must be a number"),
     ("gpuval_telemetry_seconds: 0", "gpuval_telemetry_seconds 0: must be 0.1 or more; gpuval_telemetry: false"),
     ("vendor_tools_level: 5", "vendor_tools_level 5: must be from 1 to 4"),
+    ("storage_raw_devices: [/dev/sdb]", "storage_raw_devices: their content is destroyed: name the same in"),
     ("gpuval_store_port: 65535", "gpuval_store_port 65535: must be from 1 to 65534, or 0"),
     ("gpuval_telemetry: maybe", "gpuval_telemetry maybe: must be true or false"),
     ("gpuval_model: [tiny]", "gpuval_model ['tiny']: must be text"),

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: host_network
 short_description: Bring a node's network to what was declared, and back again
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares interfaces, addresses, routes, kernel parameters, names and limits with what was declared, and changes the
     difference.
