@@ -215,7 +215,7 @@ distclean: ### Remove the environments; results and the store are kept
 bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
 	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)
 
-build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
+build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
 # Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. Its progress is shown.

@@ -1,6 +1,6 @@
 """The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
 
-Messages name a command as in a checkout, between backticks, and a page as ``docs/NAME.md``. What is printed or reported
+Messages name a command as in a checkout, between backticks, and a page by its path in ``docs/``. What is printed or reported
 passes `pasteable`.
 """
 
