@@ -17,6 +17,7 @@ from .entries import Entry, own_entry
 from .subject import FACTS, Subject
 
 ACTIVE = "ACTIVE"
+MOST_BITS = 1e14
 _RATE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
 
 
@@ -45,7 +46,7 @@ def nic_rate(text: Any) -> float:
         bits = 8 * float(units.convert(float(words[1]), words[2], "bytes/s")) if words else 0.0
     except units.UnitError:
         bits = 0.0
-    if not 1e9 <= bits <= 1e14:
+    if not 1e9 <= bits <= MOST_BITS:
         raise OrderError(
             f"gpuval_nic_rate {str(text)[:40]!r}: write the rate of a port with its unit, such as 400 Gb/s"
         )
@@ -82,8 +83,8 @@ def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
             if isinstance(port, dict):
                 speed = port.get("rate_bits_per_second")
                 name = f"{nic.get('name')}:{port.get('port')}"[:64]
-                known = isinstance(speed, (int, float)) and not isinstance(speed, bool)
-                found[name] = str(port.get("state"))[:32], speed if known else 0.0
+                bits = min(max(speed, 0), MOST_BITS) if isinstance(speed, (int, float)) else 0
+                found[name] = str(port.get("state"))[:32], bits
     return found
 
 
