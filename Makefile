@@ -183,7 +183,7 @@ test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every p
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) $(WORKERS) $(ARGS)
 
-lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules
+lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=collections:$(COLLECTION)/node $(BIN)/lint-imports --no-cache
@@ -192,6 +192,8 @@ lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, ya
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
+	cd $(COLLECTION) && $(BIN)/antsibull-changelog lint
+	$(BIN)/zizmor --quiet --offline --min-severity medium .github/workflows
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)

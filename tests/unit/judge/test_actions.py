@@ -19,8 +19,16 @@ from tests.kit.builders import check, healthy, judge, make_record, make_run, met
 ECC = "training_gpu_ecc_uncorrected"
 STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
 OWN = (
-    *("accelerator", "nic_count", "identity", "gpu_uuids", "evidence_unchanged", "stages", "same_machine_twice"),
+    "accelerator",
+    "nic_count",
+    "identity",
+    "gpu_uuids",
+    "evidence_unchanged",
+    "stages",
+    "same_machine_twice",
     "nothing_proven",
+    "services_declared",
+    "mounts_declared",
 )
 
 

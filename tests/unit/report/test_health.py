@@ -24,6 +24,7 @@ from tests.kit.reports import FAILS, LACKS, PASSES, report_of
 
 ROOT = Path(__file__).resolve().parents[3]
 GATE = ROOT / "collections/ansible_collections/gpuval/fleet/node/gpuval_health.py"
+ENTRY = {"run_id": "run-10", "finished_at": "2026-11-10T10:00:00Z", "reason": ""}
 SLOW = "training_tokens_per_second 1 tokens/s, under the limit of 1,000 tokens/s"
 
 
@@ -203,6 +204,17 @@ def test_the_health_check_program_drains_a_failed_node_and_none_without_the_gate
     assert (called.read_text() if called.exists() else None) == (told if drained else None)
 
 
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", "2>&-", "| true"])
+@pytest.mark.parametrize(("node", "code"), [("good", "0"), ("bad", "1")])
+def test_an_output_that_nothing_takes_changes_no_exit_code(file, output, node, code):
+    """Python itself would end with 1, which drains the node: a full disk of logs would drain a fleet."""
+    command = f"{{ {sys.executable} -I {GATE} --file {file} --node {node}; echo $? >&3; }} {output}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec 3>&1; {command}"], check=False, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout.splitlines()[-1] == code
+
+
 def test_by_default_it_is_the_host(file):
     document = json.loads(file.read_text())
     document["nodes"][socket.gethostname().partition(".")[0]] = document["nodes"]["bad"]
@@ -212,7 +224,14 @@ def test_by_default_it_is_the_host(file):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "{}", '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "FAIL"}}}', "[" * 100_000],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "FAIL"}}}',
+        "[" * 100_000,
+        json.dumps({"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "OK", **ENTRY}}}),
+    ],
 )
 def test_a_damaged_file_is_no_evidence(file, text):
     file.write_text(text)

@@ -17,7 +17,7 @@ from ..plugin_utils.slurm import drains
 MAX_SHOWN = 300
 #: The rule alone is of no use to one who has the file of gpuval's Roles.
 GRANT = (
-    "make prepare writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
+    "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
     "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
 )
 INCOMPLETE = "INCOMPLETE"

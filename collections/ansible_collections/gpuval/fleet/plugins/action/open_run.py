@@ -14,7 +14,7 @@ from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
-from ..plugin_utils.judge import baseline, criteria, order_check, setups, versions
+from ..plugin_utils.judge import baseline, criteria, declared, order_check, setups, versions
 from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -177,11 +177,15 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     if gang_stages:
         expected["gang_stages"] = gang_stages
     try:
-        declared, found = versions.declared(hostvars.get("gpuval_versions")), labels.of_host(hostvars)
-        nics = order_check.nics_ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate"))
-    except (versions.VersionsError, labels.LabelsError, order_check.OrderError) as error:
+        given = {
+            "versions": versions.declared(hostvars.get("gpuval_versions")),
+            "declared": declared.of_host(hostvars),
+            "nics": order_check.nics_ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
+            "labels": labels.of_host(hostvars),
+        }
+    except (versions.VersionsError, declared.DeclaredError, order_check.OrderError, labels.LabelsError) as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    given = {"versions": declared, "nics": nics, "labels": found, "id": ids(hostvars.get("gpuval_node_ids")).get(name)}
+    given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
     return {**expected, **{key: value for key, value in given.items() if value}}
 
 

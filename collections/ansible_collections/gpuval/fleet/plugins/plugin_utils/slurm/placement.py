@@ -443,7 +443,8 @@ class SlurmWatcher:
         settings = script.Settings.of(chosen)
         force = str(chosen["gpuval_force"]).lower() in ("true", "yes", "1")
         plan = plan_of(run, name, chosen, chosen[self._workloads])
-        packages = launching.packages(expected, chosen[GANG_WORKLOADS] if later else {}, "host")
+        declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
+        packages = launching.packages(expected, declared, "host")
         return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, packages)
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
