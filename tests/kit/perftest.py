@@ -42,11 +42,10 @@ if any(name.startswith("--use_") for name in given) and own.get("gpu_fail"):
     sys.exit(1)
 with socket.socket() as one:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    address = ("127.0.0.1", int(given["-p"]))
     if hosts:
-        one.connect(address)
+        one.connect((hosts[0], int(given["-p"])))
     else:
-        one.bind(address)
+        one.bind(("", int(given["-p"])))
         one.listen(1)
         print("\n************************************\n* Waiting for client to connect... *")
         one, _ = one.accept()

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from ..common import command
 from . import perftest
-from .perftest import End, Measurement
+from .perftest import Measurement
 
 #: What a tool may need beside its measuring: a context on a GPU of a node with many takes seconds.
 SLACK_SECONDS = 30.0
 LISTEN_SECONDS, END_SECONDS = 20.0, 5.0
 HOST = "127.0.0.1"
-SERVER, CLIENT = "server", "client"
 #: GPUs in the order of their addresses; perftest's README has the second for memory of GPUs.
 ENVIRONMENT = {"LC_ALL": "C", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "MLX5_SCATTER_TO_CQE": "0"}
 _POLL_SECONDS = 0.05
@@ -38,74 +37,95 @@ class Outcome:
 
 
 @dataclass
-class _Sides:
-    ended: dict[str, command.Ended] = field(default_factory=dict)
+class Side:
+    """One end of a test while its tool runs, from ``start`` to ``end``."""
+
+    arguments: Sequence[object]
+    seconds: float
+    cpus: frozenset[int] | None
+    echo: bool
+    ended: command.Ended | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread = field(init=False)
+
+    def start(self) -> Side:
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+        return self
+
+    def end(self) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def is_listening(self, port: int, seconds: float) -> bool:
+        """Wait until it does, has ended, or so long."""
+        deadline = time.monotonic() + seconds
+        while self.thread.is_alive() and time.monotonic() < deadline:
+            if _is_listening(port):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _work(self) -> None:
+        with suppress(OSError, ValueError):  # of this thread, whose child inherits it; a container may have other CPUs
+            os.sched_setaffinity(0, self.cpus or os.sched_getaffinity(0))
+        self.ended = command.run(
+            list(map(str, self.arguments)),
+            self.seconds,
+            environment={**os.environ, **ENVIRONMENT},
+            echo=(lambda line: print(f"client: {line}", flush=True)) if self.echo else None,
+            stopped=self.over.is_set,
+        )
+
+
+def server(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float) -> Side:
+    return Side([tool, *test.arguments(test.server, port)], seconds, cpus.get(test.server.device), False).start()
+
+
+def client(
+    test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float, host: str = HOST
+) -> Side:
+    arguments = [tool, *test.arguments(test.client, port), host]
+    return Side(arguments, seconds, cpus.get(test.client.device), True).start()
+
+
+def limit(test: Measurement, slack: float = SLACK_SECONDS) -> float:
+    return max(test.seconds, perftest.LEAST_SECONDS) + slack
 
 
 def run(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], slack: float = SLACK_SECONDS) -> Outcome:
     """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
-    port, sides = _free_port(), _Sides()
-    seconds = max(test.seconds, perftest.LEAST_SECONDS) + slack
-    server = _start(SERVER, [tool, *test.arguments(test.server, port)], test.server, seconds, cpus, sides)
-    threads, is_silent = [server], False
+    port, seconds = free_port(), limit(test, slack)
+    sides, is_silent = [server(test, tool, cpus, port, seconds)], False
     try:
-        deadline = time.monotonic() + min(LISTEN_SECONDS, slack)
-        while server.is_alive() and not _is_listening(port) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        is_silent = server.is_alive() and not _is_listening(port)
-        if server.is_alive() and not is_silent:
-            arguments = [tool, *test.arguments(test.client, port), HOST]
-            threads.append(_start(CLIENT, arguments, test.client, seconds, cpus, sides))
-            threads[-1].join()
-            server.join(END_SECONDS)
+        if sides[0].is_listening(port, min(LISTEN_SECONDS, slack)):
+            sides.append(client(test, tool, cpus, port, seconds))
+            sides[1].thread.join()
+            sides[0].thread.join(END_SECONDS)
+        else:
+            is_silent = sides[0].thread.is_alive()
     finally:  # by a signal too: their processes have to end before this one
-        sides.over.set()
-        for thread in threads:
-            thread.join()
-    return _outcome(sides.ended, is_silent)
+        for side in sides:
+            side.end()
+    return outcome(sides[0].ended, sides[1].ended if len(sides) > 1 else None, is_silent)
 
 
-def _start(
-    side: str,
-    arguments: Sequence[object],
-    end: End,
-    seconds: float,
-    cpus: Mapping[str, frozenset[int]],
-    sides: _Sides,
-) -> threading.Thread:
-    def work() -> None:
-        with suppress(OSError, ValueError):  # of this thread, whose child inherits it; a container may have other CPUs
-            os.sched_setaffinity(0, cpus.get(end.device) or os.sched_getaffinity(0))
-        sides.ended[side] = command.run(
-            list(map(str, arguments)),
-            seconds,
-            environment={**os.environ, **ENVIRONMENT},
-            echo=lambda line: print(f"{side}: {line}", flush=True) if side == CLIENT else None,
-            stopped=sides.over.is_set,
-        )
-
-    thread = threading.Thread(target=work, name=side, daemon=True)
-    thread.start()
-    return thread
-
-
-def _outcome(ended: Mapping[str, command.Ended], is_silent: bool) -> Outcome:
-    """``is_silent``: the server neither listened nor ended."""
-    client, server = ended.get(CLIENT), ended[SERVER]
+def outcome(server: command.Ended | None, client: command.Ended | None, is_silent: bool = False) -> Outcome:
+    """Of the ends that ran here. ``is_silent``: the server neither listened nor ended."""
     if client and client.code == 0 and not client.timed_out and not client.problem:
         return Outcome(client.output)
-    outputs = [one.output for one in (server, client) if one]
-    print(server.output, flush=True)  # that of the client is in the log
-    hung = is_silent or server.timed_out or bool(client and client.timed_out)
-    how = "the server did not begin to listen" if is_silent else f"the server {server.how()}"
-    how = f"the client {client.how()}" if client else how
-    complaint = perftest.complaint(outputs)
-    of_the_setup = not hung and (server.code is None or perftest.is_of_the_setup(outputs))
-    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", of_the_setup, hung)
+    ends = [one for one in (server, client) if one]
+    if server:
+        print(server.output, flush=True)  # that of the client is in the log
+    hung = is_silent or any(one.timed_out for one in ends)
+    how = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
+    how = "the server did not begin to listen" if is_silent else how
+    complaint = perftest.complaint([one.output for one in ends])
+    of_the_setup = any(one.code is None for one in ends) or perftest.is_of_the_setup([one.output for one in ends])
+    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", of_the_setup and not hung, hung)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind((HOST, 0))
         return int(one.getsockname()[1])
