@@ -21,7 +21,17 @@ def figures(ports=PORTS, **changed):
         "rdma_write_latency_p99_seconds": 1.9e-6,
     }  # fmt: skip
     counts = dict.fromkeys(
-        ("failed", "gpu_untested", "link_error", "retransmission", "full_counters", "ports_down", "nics_slow"), 0
+        (
+            "failed",
+            "gpu_untested",
+            "link_error",
+            "retransmission",
+            "full_counters",
+            "ports_down",
+            "ports_other",
+            "nics_slow",
+        ),
+        0,
     )
     counts |= {"measured": 8 * len(ports), "ports": len(ports), "pkey_tables": min(1, len(ports))}
     node = {f"rdma_{name}_count": value for name, value in counts.items()}
@@ -81,6 +91,7 @@ def test_a_node_with_nothing_to_test_passes():
         ({"rdma_link_error_count": None}, "INCOMPLETE", "rdma_link_errors"),
         ({"rdma_retransmission_count": 1}, "PASS", "rdma_retransmissions"),
         ({"rdma_ports_down_count": 1}, "PASS", "rdma_ports_up"),
+        ({"rdma_ports_other_count": 32}, "PASS", "rdma_ports_for_perftest"),
         ({"rdma_gpu_untested_count": 1}, "PASS", "rdma_gpu_tested"),
         ({"rdma_pkey_tables_count": 2}, "PASS", "rdma_pkeys_within"),
     ],

@@ -171,6 +171,20 @@ def test_rails_that_are_networks_of_their_own_lack_evidence_unless_declared(mach
     assert figures(machine.measure("--without-pairs"), "rdma_measured_count")
 
 
+def test_ports_of_one_ring_without_a_way_are_no_fault_beside_another_ring_that_has_one(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=2)
+    for index in (2, 3):  # storage, by two networks
+        machine.add(index, link_layer="Ethernet", gids=ROCE_GIDS)
+    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
+    report, ends = program.Report(), {rail.end: rail for rail in rails}
+    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
+    assert not report.failed and list(report.untested) == ["pairs of mlx5_2:1, mlx5_3:1"]
+    report = program.Report(failed={"ib_write_bw mlx5_3:1": "hung"})
+    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
+    assert len(report.failed) == 2 and not report.untested
+
+
 def test_other_pkeys_are_told_by_port(machine):
     machine.port(1, pkeys=("0x8001", "0x7fff"))
     result = machine.measure("--without-pairs", install=False)
@@ -192,6 +206,14 @@ def test_devices_without_any_link_lack_evidence_unless_none_was_ordered(tmp_path
     assert not figures(result, "rdma_measured_count") and "declare gpuval_nic_count: 0" in result.message
     result = machine.measure("--ordered", "0")
     assert figures(result, "rdma_measured_count") == {"node": 0} and "no link" not in result.message
+
+
+def test_ports_of_another_kind_are_named_and_not_measured(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=0)
+    machine.add(0, link_layer="Unspecified")  # as EFA has it
+    result = machine.measure()
+    assert figures(result, "rdma_ports_other_count") == {"node": 1}
+    assert "not for perftest: mlx5_0:1: Unspecified" in result.message and not figures(result, "rdma_write_ratio")
 
 
 def test_a_controller_without_a_driver_lacks_evidence(tmp_path, monkeypatch):

@@ -32,12 +32,19 @@ class Rail:
         gid = self.port.roce_v2 if self.port.link_layer == rdma.ETHERNET else None
         return End(self.port.device, self.port.number, gid.index if gid else None)
 
+    @property
+    def ring(self) -> tuple[str | None, float | None]:
+        """What ports have in common that reach each other through one network."""
+        return self.port.link_layer, self.port.rate_bits_per_second
+
 
 @dataclass
 class Node:
     devices: list[rdma.Device]
     rails: list[Rail]
     down: list[rdma.Port]
+    #: Ports of another kind, such as EFA, which the tools test by options of their own.
+    other: list[rdma.Port]
     links: dict[str, pcie.Link]
     cpus: dict[str, frozenset[int]]
     numa: dict[str, int | None]
@@ -67,11 +74,12 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
     ports = [port for device in devices for port in device.ports]
     addresses = {device.name: device.pci_address for device in devices}
     gpus = pcie.gpus(sysfs)
-    active = [port for port in ports if port.is_active]
+    active = [port for port in ports if port.is_active and port.link_layer in (rdma.INFINIBAND, rdma.ETHERNET)]
     return Node(
         devices=devices,
         rails=[_rail(sysfs, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
         down=[port for port in ports if not port.is_active],
+        other=[port for port in ports if port.is_active and port not in active],
         links=links,
         cpus={name: cpus for name, (_, cpus) in places.items()},
         numa={name: numa for name, (numa, _) in places.items()},
@@ -115,7 +123,7 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
     chosen = [test for rail in rails for test in _alone(rail, options)]
     rings: dict[tuple[str | None, float | None], list[End]] = defaultdict(list)
     for rail in rails:
-        rings[rail.port.link_layer, rail.port.rate_bits_per_second].append(rail.end)
+        rings[rail.ring].append(rail.end)
     for ends in rings.values() if pairs else ():
         for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):
             chosen += [Measurement(WRITE, server, client, both_ways=True)]

@@ -48,7 +48,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m gpuval_workloads.rdma", description="Measure RDMA of this node by perftest."
     )
     parser.add_argument("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
-    parser.add_argument("--devices", nargs="+", default=["*"], metavar="NAME", help="to test; * is any text")
+    parser.add_argument("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
     parser.add_argument("--ordered", type=int, metavar="COUNT", help="ports the node was ordered with")
     parser.add_argument("--without-pairs", action="store_true", help="rails are networks of their own")
     return parser.parse_args(list(arguments))
@@ -61,9 +61,7 @@ def main(result: Result) -> None:
 
 def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS) -> None:
     """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
-    node, report = nodes.look(sysfs, options.devices), Report()
-    if options.ordered == 0:
-        node.rails, node.down = [], []
+    node, report = nodes.look(sysfs, [] if options.ordered == 0 else options.devices), Report()
     _describe(result, node)
     has_gpus = bool(nodes.pcie.gpus(sysfs))
     before = rdma.counters(sysfs, [rail.port for rail in node.rails])
@@ -91,6 +89,7 @@ def _describe(result: Result, node: Node) -> None:
     result.add_metric("rdma_devices_count", len(node.devices), "count")
     result.add_metric("rdma_ports_count", len(node.rails), "count")
     result.add_metric("rdma_ports_down_count", len(node.down), "count")
+    result.add_metric("rdma_ports_other_count", len(node.other), "count")
     result.add_metric("rdma_pkey_tables_count", len(set(node.pkeys)), "count")
     result.add_metric("rdma_nics_slow_count", sum(link.is_slow for link in node.links.values()), "count")
 
@@ -104,7 +103,7 @@ def _tools(
     for address in driverless:
         report.untested[address] = "InfiniBand controller without a driver: load it (mlx5_ib)"
     if not node.rails:
-        if node.devices and not ordered:
+        if node.devices and not ordered and not node.other:
             report.untested["ports"] = (
                 "no port has a link: bring them up, or declare gpuval_nic_count: 0 where none is to be used"
             )
@@ -165,15 +164,29 @@ def _run_all(
             pairs[test.title] = problem
         else:
             report.failed[test.title] = problem
-    attempted = sum(test.is_pair and test.title not in report.untested for test in tests)
-    if pairs and len(pairs) == attempted and not report.failed:
-        report.untested["pairs"] = (
-            f"no port reaches another ({next(iter(pairs.values()))}): connect them, or set rdma_pairs: false where "
-            "rails are networks of their own"
-        )
-    else:
-        report.failed.update(pairs)
+    _sort_pairs(report, rails, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
     return measured
+
+
+def _sort_pairs(
+    report: Report, rails: dict[perftest.End, Rail], tests: Sequence[Measurement], problems: dict[str, str]
+) -> None:
+    """A pair that fails beside others of its ring that do not is a fault; where none of them passes there is no way."""
+    alone = {title.split()[1] for title in report.failed}
+    rings: dict[object, list[Measurement]] = defaultdict(list)
+    for test in tests:
+        rings[rails[test.client].ring].append(test)
+    for ring in rings.values():
+        failed = {test.title: problems[test.title] for test in ring if test.title in problems}
+        is_explained = any({test.client.name, test.server.name} & alone for test in ring)
+        if len(failed) < len(ring) or is_explained:
+            report.failed.update(failed)
+            continue
+        names = sorted({end.name for test in ring for end in (test.client, test.server)})
+        report.untested[f"pairs of {', '.join(names[:MAX_NAMED])}"] = (
+            f"none reaches another ({next(iter(failed.values()))}): connect them, set rdma_pairs: false where rails "
+            "are networks of their own, or leave those of other networks out of rdma_devices"
+        )
 
 
 def _add_figures(
@@ -238,6 +251,8 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {result.fingerprints['rdma_pkeys']}")
     parts.append(_list("memory of GPUs not tested", report.gpu_untested))
+    other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
+    parts.append(_list("not for perftest", other))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
         parts.append(f"{rates}: {measured} tests, the slowest made {min(report.slowest):.0%} of what it can")
