@@ -65,8 +65,22 @@ FILES = {
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
+        lines, remarks = self.examine(task_vars, files=options["fatal"])
+        if lines and options["fatal"]:
+            if len(lines) == 1:
+                return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
+            self._display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
+            if len(lines) > MOST_LINES:
+                self._display.display(f"  and {len(lines) - MOST_LINES} more")
+            return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
+        for line in [*lines[:MOST_LINES], *remarks]:
+            self._display.warning(line)
+        return {"changed": False, "msg": f"settings of {len(task_vars['ansible_play_hosts'])} node(s) checked"}
+
+    def examine(self, task_vars, *, files):
+        """What is wrong with the settings of all nodes, a line each, and remarks. ``files``: read those they name."""
         known = settings.declared()
-        self._files = options["fatal"]
+        self._files = files
         self._remarks: set[str] = set()
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
         hosts = task_vars["ansible_play_hosts"]
@@ -110,17 +124,7 @@ class ActionModule(ControllerAction):
                 "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
                 "with gpuval_hosts or --limit"
             ] = hosts
-        lines = [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()]
-        if lines and options["fatal"]:
-            if len(lines) == 1:
-                return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
-            self._display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
-            if len(lines) > MOST_LINES:
-                self._display.display(f"  and {len(lines) - MOST_LINES} more")
-            return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
-        for line in [*lines[:MOST_LINES], *sorted(self._remarks)]:
-            self._display.warning(line)
-        return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}
+        return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
 
     def _own(self, values):
         """The site's own names. What is no list is a problem of that setting."""
