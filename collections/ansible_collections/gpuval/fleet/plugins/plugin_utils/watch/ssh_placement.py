@@ -137,7 +137,8 @@ class SshWatcher:
         access = open_store(self._options["store"])
         launching.warm(access.connection())
         seconds = {kind: self._options[f"{kind}_seconds"] for kind in ("launch", "fetch", "send")}
-        variables = {"run_place": {"run_id": folder.path.name, "results_dir": str(folder.path.parent)}}
+        place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options["store"]}
+        variables = {"run_place": place}
         placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, variables)
         try:
             return RunWatch(limits, folder, access, checks, placement, self._action._display).run()
