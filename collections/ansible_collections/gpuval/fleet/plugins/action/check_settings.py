@@ -160,6 +160,11 @@ class ActionModule(ControllerAction):
         found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             found.append(f"gpuval_store_address: {TWO_STORES}")
+        raw, confirmed = (right.get(f"storage_raw_devices{end}") or [] for end in ("", "_confirmed"))
+        if sorted(raw) != sorted(confirmed):
+            found.append(
+                "storage_raw_devices: their content is destroyed: name the same in storage_raw_devices_confirmed"
+            )
         if right.get("gpuval_webhook_url") and not templated.get("gpuval_webhook_key"):
             found.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
         return found

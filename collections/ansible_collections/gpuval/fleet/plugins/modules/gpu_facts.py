@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_facts
 short_description: Gather the hardware and software of a GPU node
-version_added: "0.1.0"
+version_added: 1.0.0
 description:
   - Gathers accelerators, CPU, memory, disks, network, operating system, clock, container engines and firmware.
   - NVIDIA GPUs are read with C(nvidia-smi), AMD GPUs with C(amd-smi) or C(rocm-smi), Intel Gaudi with C(hl-smi).

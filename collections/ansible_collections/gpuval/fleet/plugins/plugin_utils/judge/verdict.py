@@ -305,7 +305,7 @@ def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
     """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
-    checks = (check for stage in node["stages"] for check in of_stage(criteria, stage["name"]))
+    checks = (check for stage in node["stages"] if failed for check in of_stage(criteria, stage["name"]))
     return [check for check in checks if check.name in failed]
 
 
