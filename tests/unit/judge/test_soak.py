@@ -49,7 +49,7 @@ def test_one_error_or_a_clock_that_falls_fails_the_node_in_this_profile_alone(na
     assert judged(name, value, profile="burnin")["verdict"] == "PASS"
 
 
-def test_a_clock_that_nobody_measured_is_missing_evidence():
+def test_a_clock_that_was_not_measured_is_missing_evidence():
     assert judged(left_out="gpu_sm_clock_held_ratio")["verdict"] == "INCOMPLETE"
 
 
