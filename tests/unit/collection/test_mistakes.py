@@ -29,7 +29,7 @@ SETTINGS = [
     ("store_bucket: fleet", "store_bucket: no such setting."),
     # words
     ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin, soak; is it quick?"),
-    ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin, soak;"),
+    ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin,"),
     ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
     ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
     ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),
@@ -40,6 +40,7 @@ SETTINGS = [
     ("gpuval_retries: many", "gpuval_retries many: must be one of 0, 1"),
     ("gpuval_gpu_count: eight", "gpuval_gpu_count eight: must be a whole number"),
     ("gpuval_gpu_count: true", "gpuval_gpu_count True: must be a whole number"),
+    ("gpuval_nic_rate: 400", "gpuval_nic_rate '400': write the rate of a port with its unit, such as 400 Gb/s"),
     ("gpuval_gpu_count: -8", "gpuval_gpu_count -8: must be 0 or more"),
     ("gpuval_deadline_seconds: 2h", "gpuval_deadline_seconds 2h: must be a number of seconds: write 7200"),
     ("logs_seconds: 5 min", "logs_seconds 5 min: must be a whole number of seconds: write 300"),
