@@ -33,6 +33,15 @@ def per_gpu(name, value, unit, gpus=8):
     return [metric(name, value * (1 + NOISE[index]), unit, f"gpu:{index}") for index in range(gpus)]
 
 
+def host_figures(gpus=8):
+    return [
+        *per_gpu("diagnostics_both_ways_bytes_per_second", 9.9e10, "bytes/s", gpus),
+        metric("diagnostics_host_cpu_tflops", 2.0, "TFLOP/s"),
+        metric("diagnostics_numa_memory_bytes_per_second", 2.1e11, "bytes/s"),
+        metric("diagnostics_numa_balance_ratio", 0.98, "ratio"),
+    ]
+
+
 def telemetry(gpus=8):
     node = ("gpu_lost_count", "topology_changed_count", "kernel_xid_count", "kernel_xid_critical_count",
             "kernel_sxid_count", "kernel_ras_count", "kernel_mce_count", "kernel_oom_count",
@@ -109,8 +118,9 @@ def records(node="node-1", gpus=8):
     return {
         "facts": facts(node, gpus),
         "diagnostics": make_record(
-            node, "diagnostics", metrics=[*diagnostics(gpus), *telemetry(gpus)],
-            fingerprints={"diagnostics_transport": "P2P", "diagnostics_nvls": "off"}, environment={"torch": "2.11.0"},
+            node, "diagnostics", metrics=[*diagnostics(gpus), *host_figures(gpus), *telemetry(gpus)],
+            fingerprints={"diagnostics_transport": "P2P", "diagnostics_nvls": "off"},
+            environment={"torch": "2.11.0", "cpu_model": "Xeon"},
         ),
         "fingerprint": make_record(
             node, "fingerprint", fingerprints=hashes, environment={"fingerprint_group": "H200 torch 2.11 CUDA 13"},

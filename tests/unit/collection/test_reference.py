@@ -33,3 +33,15 @@ def test_every_variable_has_a_row():
 )
 def test_a_limit_in_words(check, limit):
     assert reference.limit(check) == limit
+
+
+def test_a_profile_covers_what_its_stages_and_the_check_allow():
+    stages = reference.profiles()
+    assert {"quick", "standard", "burnin", "soak"} <= stages.keys()
+    known = reference.checks_by_name()
+    assert [name for name in stages if reference.holds_in(known["training_soak_link_errors"], name, stages[name])] == [
+        "soak"
+    ]
+    assert not reference.holds_in(known["collective_errors"], "quick", stages["quick"])
+    with pytest.raises(ValueError, match="no check is called training_sped"):
+        reference.matching("training_sped", known)

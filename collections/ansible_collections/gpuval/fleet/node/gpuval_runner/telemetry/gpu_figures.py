@@ -87,6 +87,9 @@ FIGURES = (
 #: Readings of which there are percentiles.
 COUNTED = frozenset(figure.reading for figure in FIGURES if figure.what in ("p50", "p95"))
 POWER_RATIO = "gpu_power_busy_ratio"
+#: The clock of a busy GPU in the last tenth of the stage over that in the first, from so many points on.
+HELD_RATIO = "gpu_sm_clock_held_ratio"
+LEAST_POINTS = 20
 
 
 class ThinnedCurve:
@@ -126,6 +129,14 @@ def percentile(counts: Counter[int], share: float) -> Optional[int]:
     return None
 
 
+def held_ratio(values: list[float]) -> Optional[float]:
+    """The mean of the last tenth over that of the first; None where there are too few."""
+    tenth = len(values) // 10
+    if len(values) < LEAST_POINTS or not sum(values[:tenth]):
+        return None
+    return sum(values[-tenth:]) / sum(values[:tenth])
+
+
 @dataclass
 class GpuFigures:
     """The figures and curves of one GPU's samples."""
@@ -133,6 +144,7 @@ class GpuFigures:
     always: dict[str, Values] = field(default_factory=dict)
     busy: dict[str, Values] = field(default_factory=dict)
     curves: dict[str, ThinnedCurve] = field(default_factory=dict)
+    busy_clock: ThinnedCurve = field(default_factory=ThinnedCurve)
 
     def add(self, x: float, sample: dict[str, Any]) -> None:
         values = {name: number(value) for name, value in sample.items()}
@@ -140,6 +152,9 @@ class GpuFigures:
         for name, value in values.items():
             for group in groups:
                 group.setdefault(name, Values(Counter() if name in COUNTED else None)).add(value)
+        clock = values.get("sm_clock_hertz")
+        if clock is not None and len(groups) > 1:
+            self.busy_clock.add(x, clock)
         for _name, _unit, reading, _decimals in CURVES:
             value = values.get(reading)
             if value is not None:
@@ -151,4 +166,5 @@ class GpuFigures:
             found[name] = getattr((self.busy if busy else self.always).get(reading), what, None)
         power, limit = found["gpu_power_busy_mean_watts"], found["gpu_power_limit_watts"]
         found[POWER_RATIO] = power / limit if power is not None and limit else None
+        found[HELD_RATIO] = held_ratio([clock for _, clock in self.busy_clock.points()])
         return found

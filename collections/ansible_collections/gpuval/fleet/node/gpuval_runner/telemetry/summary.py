@@ -10,7 +10,7 @@ from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.result import number
 from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, Comparison, SeenGpu, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
-from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, POWER_RATIO, GpuFigures, Values
+from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, HELD_RATIO, POWER_RATIO, GpuFigures, Values
 from gpuval_runner.telemetry.kernel_log import Position
 from gpuval_runner.text import one_line
 
@@ -24,6 +24,7 @@ MAX_GPUS = 1024
 MADE_OF = {
     **{f.name: "throttle" if f.reading.startswith("throttle") else f.reading for f in FIGURES},
     POWER_RATIO: "power_limit_watts",
+    HELD_RATIO: "sm_clock_hertz",
     **dict(COUNTERS),
 }
 #: Metric of the host, reading, and what of its values.
@@ -38,7 +39,7 @@ MEMORY_ERRORS = (
     ("memory_ecc_uncorrected_new_count", "ecc_uncorrected_count"),
 )
 HOST_MADE_OF = (*((name, reading) for name, reading, _ in HOST_FIGURES), *MEMORY_ERRORS)
-OF_BUSY = frozenset({POWER_RATIO, *(figure.name for figure in FIGURES if figure.busy)})
+OF_BUSY = frozenset({POWER_RATIO, HELD_RATIO, *(figure.name for figure in FIGURES if figure.busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Where no source says that it cannot be had: no excuse.
 NO_VALUE = "its source gave no value"

@@ -1,0 +1,78 @@
+"""What a run did not test, on which nodes and why: as data, in one line of the console, and in the forms."""
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import not_tested
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
+
+from tests.kit.builders import check, facts_record, healthy, judge, make_record, make_run, metric
+
+ECC = check("ecc", stage="facts", metric="memory_ecc_uncorrected_count", kind="max", value=0, where_reported=True)
+LINKS = check("links", stage="facts", metric="gpu_links_count", kind="min", value=18, where_reported=True)
+OTHER = check(
+    "other", stage="facts", metric="x_count", kind="max", value=0, where_reported=True, applies={"sku": ["a"]}
+)
+
+
+def judged(change=lambda _records: None, stages=("facts", "vendor_tools"), criteria=(ECC, LINKS, OTHER)):
+    run = make_run(["node-1", "node-2"], stages=list(stages))
+    evidence = healthy(run)
+    for name in run["nodes"]:
+        facts = facts_record(name)
+        facts["metrics"].append(metric("gpu_links_count", 18))
+        facts["environment"]["memory"] = {"ecc_problem": "no EDAC driver"}
+        evidence.records[name] = {"facts": facts, "vendor_tools": make_record(name, "vendor_tools")}
+    change(evidence.records["node-2"])
+    report = judge(run, evidence, list(criteria))
+    schemas.validate("report", report, what="report")
+    found = {(gap["stage"], gap["what"]): gap for gap in report["fleet"]["not_tested"]}
+    return report, found
+
+
+def test_stages_outside_the_profile_and_figures_that_no_node_reports():
+    report, found = judged()
+    assert found["training", "training"]["reason"] == "not in the profile quick"
+    assert found["facts", "memory_ecc_uncorrected_count"] == {
+        "stage": "facts", "what": "memory_ecc_uncorrected_count", "reason": "no EDAC driver", "count": 2,
+        "names": ["node-1", "node-2"],
+    }  # fmt: skip
+    assert ("facts", "gpu_links_count") not in found
+    assert ("facts", "x_count") not in found, "it is for another SKU"
+    (line,) = [one for one in report["summary"] if one.startswith("Not tested: ")]
+    assert "memory_ecc_uncorrected_count (no EDAC driver; 2 of 2 nodes)" in line
+    assert "| facts | memory_ecc_uncorrected_count | no EDAC driver | 2: node-1, node-2 |" in markdown_report(report)
+
+
+def test_what_a_stage_says_it_left_out_and_tools_that_are_not_there():
+    def change(records):
+        records["vendor_tools"]["environment"] = {
+            "absent_tools": ["dcgm"], "not_run": {"rvs": ["gst", "iet"], "dcgm": ["dcgm"]},
+            "left_out": {"fp8": "no fp8"},
+        }  # fmt: skip
+
+    _, found = judged(change)
+    assert found["vendor_tools", "dcgm"]["reason"] == not_tested.NO_TOOL
+    assert found["vendor_tools", "dcgm"]["names"] == ["node-2"]
+    assert found["vendor_tools", "rvs: gst, iet"]["reason"] == "did not run"
+    assert found["vendor_tools", "fp8"]["reason"] == "no fp8"
+    _, found = judged(lambda records: records["vendor_tools"].update(environment={"absent_tools": 3, "left_out": [1]}))
+    assert not [what for stage, what in found if stage == "vendor_tools"], "what a node writes is not trusted"
+
+
+def test_a_stage_that_never_ended_and_a_check_without_its_figure():
+    def change(records):
+        del records["vendor_tools"]
+        records["facts"]["metrics"] = [one for one in records["facts"]["metrics"] if one["name"] != "gpu_links_count"]
+
+    required = check("needed", stage="facts", metric="gpu_links_count", kind="min", value=18)
+    report, found = judged(change, criteria=[required])
+    assert found["vendor_tools", "vendor_tools"]["reason"] == "missing"
+    assert found["facts", "gpu_links_count"]["names"] == ["node-2"]
+    assert [node["verdict"] for node in report["nodes"]] == ["PASS", "INCOMPLETE"]
+
+
+def test_the_line_is_bounded():
+    gaps = [{"stage": "s", "what": f"w{n}", "reason": f"r{n // 12}", "count": 1, "names": ["a"]} for n in range(100)]
+    line = not_tested.line(gaps, 1)
+    assert line.startswith("w0, w1, w2, w3, w4, w5, w6, w7 and 4 more (r0)")
+    assert line.endswith("and for 5 more reasons: see report.md")
+    assert not_tested.line([], 3) == ""
