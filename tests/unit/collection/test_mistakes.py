@@ -29,6 +29,7 @@ SETTINGS = [
     ("store_bucket: fleet", "store_bucket: no such setting."),
     # words
     ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin; is it quick?"),
+    ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin;"),
     ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
     ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
     ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),
@@ -46,6 +47,7 @@ SETTINGS = [
     ("training_seconds: .nan", "training_seconds nan: must be a number"),
     ("gpuval_telemetry_seconds: 0", "gpuval_telemetry_seconds 0: must be 0.1 or more; gpuval_telemetry: false"),
     ("vendor_tools_level: 5", "vendor_tools_level 5: must be from 1 to 4"),
+    ("storage_raw_devices: [/dev/sdb]", "storage_raw_devices: their content is destroyed: name the same in"),
     ("gpuval_store_port: 65535", "gpuval_store_port 65535: must be from 1 to 65534, or 0"),
     ("gpuval_telemetry: maybe", "gpuval_telemetry maybe: must be true or false"),
     ("gpuval_model: [tiny]", "gpuval_model ['tiny']: must be text"),

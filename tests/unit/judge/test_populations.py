@@ -90,6 +90,7 @@ def test_normal_noise_explains_no_slow_node_and_each_healthy_one(nodes, slow):
         middle, limit = populations.normal_limit(found, 0.03)
         assert max(found[:slow]) < middle - limit < min(found[slow:])
     assert populations.normal_limit([0.9, 1.0, 1.1, 1.2, 1.3], 0.03)[1] == math.inf
+    assert populations.normal_limit([], 0.03)[1] == math.inf, "no node reports the figure"
 
 
 def test_one_node_that_is_too_good_to_be_true_widens_no_limit():

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Optional
 
 from gpuval_runner.environment import GANG_FILE, GANG_RECORDS_FILE
-from gpuval_runner.files import read_object
+from gpuval_runner.files import read_bounded, read_object
 from gpuval_runner.layout import CACHE_MARK
 from gpuval_runner.store import MAX_STORE_BYTES
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
 LONGEST_TEMPORARY = 68
 SHORT_BASE = Path("/tmp")  # noqa: S108 - the name is made with mode 0700 and must be ours
+#: In a scratch directory: folders that the stage made in other file systems, one a line; storage/targets.py writes it.
+OUTSIDE_FILE, MAX_OUTSIDE_BYTES = "outside", 1 << 16
 
 
 def temporary_directory(work: Path) -> Path:
@@ -64,11 +66,22 @@ def make_cache(models: Path) -> None:
 
 
 def remove(work: Path) -> list[str]:
-    """Remove a scratch directory and its temporary directory; returns what stayed and why."""
+    """Remove a scratch directory, its temporary directory, and what the stage noted that it made elsewhere; returns
+    what stayed and why."""
     problems: list[str] = []
-    for directory in (temporary_directory(work), work):
+    for directory in (*_outside(work), temporary_directory(work), work):
         problems += remove_tree(directory)
     return problems
+
+
+def _outside(work: Path) -> list[Path]:
+    """The noted folders that bear the names of this run and node: a stage cannot have others removed."""
+    try:
+        lines = read_bounded(work / OUTSIDE_FILE, MAX_OUTSIDE_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    name = f"gpuval-{work.parents[2].name}-{work.parents[1].name}"  # BASE/RUN_ID/NODE/work/STAGE
+    return [path for path in map(Path, lines) if path.is_absolute() and path.name == name]
 
 
 def remove_tree(directory: Path) -> list[str]:

@@ -1,33 +1,39 @@
-"""fio 3, where the node or the image has it: how fast a folder's disk takes and gives data."""
+"""fio 3, where the node or the image has it: how fast a folder's disk takes and gives data, and whether it keeps it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import command
 from .tool_output import dicts, json_object, number, plain, shortened, whole
 
-BLOCK = "1M"
+BLOCK, DEPTH = "1M", 8
 GRACE_SECONDS = 30.0  # beyond the time asked for: to lay out the file, to flush, to end
+#: Percentiles of latency, as fio is asked for them.
+PERCENTILES = (50.0, 99.0, 99.9)
+#: By which fio reports that what it read back is not what it wrote (EILSEQ).
+MISMATCH = errno.EILSEQ
 
 _NAMES = ("write", "read")
 
 
 @dataclass(frozen=True)
-class _Way:
-    """An engine of fio, how many requests it has under way, and whether they pass the page cache by."""
+class Way:
+    """An engine of fio, and whether its requests pass the page cache by."""
 
     engine: str
-    depth: int
     direct: bool
 
 
-#: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache.
-_WAYS = (_Way("libaio", 8, True), _Way("psync", 1, True), _Way("psync", 1, False))
+#: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
+#: has one request under way, whatever the depth.
+_WAYS = (Way("libaio", True), Way("psync", True), Way("psync", False))
 _NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported")
 
 
@@ -41,24 +47,90 @@ class Disk:
     problem: str = ""
 
 
-def parse(text: str) -> Disk:
+@dataclass(frozen=True)
+class Side:
+    """One direction: what was moved, how fast, and by percentile how long a request took."""
+
+    total_bytes: int
+    bytes_per_second: float
+    requests_per_second: float
+    latency_seconds: dict[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one call of fio measured; a direction without data is None. ``problem``: why it is no measurement, with the
+    number of the error if fio named one."""
+
+    write: Side | None = None
+    read: Side | None = None
+    problem: str = ""
+    error: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of fio on one file. ``limit_bytes``: what it may move in all, 0 for no limit but the time; a call
+    without a limit repeats until its time is over."""
+
+    rw: str
+    block: str
+    depth: int
+    size_bytes: int
+    seconds: float
+    jobs: int = 1
+    limit_bytes: int = 0
+    arguments: tuple[str, ...] = ()
+
+
+def find() -> str | None:
+    """The program, None where it is not installed."""
+    return shutil.which("fio")
+
+
+def read_report(text: str) -> Measured:
     """Read ``fio --output-format=json``, notes before and after it allowed. Never raises."""
     document = json_object(plain(text), key="jobs")
     if document is None:
-        return Disk(problem="fio's JSON is missing or cut short")
+        return Measured(problem="fio's JSON is missing or cut short")
     jobs = dicts(document.get("jobs"))
+    write, read = (_side([job[name] for job in jobs if isinstance(job.get(name), dict)]) for name in _NAMES)
     errors = [code for code in (whole(job.get("error")) for job in jobs) if code]
     if errors:
-        return Disk(problem=f"fio: {os.strerror(errors[0])}")
-    write, read = (_rate([job[name] for job in jobs if isinstance(job.get(name), dict)]) for name in _NAMES)
-    return Disk(write, read, problem="fio moved no data" if write is None and read is None else "")
+        return Measured(write, read, f"fio: {os.strerror(errors[0])}", errors[0])
+    return Measured(write, read, "fio moved no data" if write is None and read is None else "")
 
 
-def _rate(sides: list[dict]) -> float | None:
-    """Return the bytes per second of one direction of all jobs together; None when none of them moved data."""
-    rates = [number(side.get("bw_bytes")) for side in sides if (number(side.get("io_bytes")) or 0) > 0]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
+def parse(text: str) -> Disk:
+    """The bytes per second of a report. Never raises."""
+    found = read_report(text)
+    if found.error:
+        return Disk(problem=found.problem)
+    return Disk(_rate(found.write), _rate(found.read), problem=found.problem)
+
+
+def _rate(side: Side | None) -> float | None:
+    return side.bytes_per_second if side else None
+
+
+def _side(sides: list[dict]) -> Side | None:
+    """One direction of all jobs together; None when none of them moved data. Latency is that of the slowest job."""
+    moved = [side for side in sides if (number(side.get("io_bytes")) or 0) > 0]
+    rates = [rate for rate in (number(side.get("bw_bytes")) for side in moved) if rate is not None]
+    if not rates:
+        return None
+    latency: dict[float, float] = {}
+    for side in moved:
+        clat = side.get("clat_ns")
+        known = clat.get("percentile") if isinstance(clat, dict) else None
+        if not isinstance(known, dict):
+            continue
+        for percent in PERCENTILES:
+            value = number(known.get(f"{percent:.6f}"))
+            if value is not None:
+                latency[percent] = max(latency.get(percent, 0.0), value / 1e9)
+    requests = sum(number(side.get("iops")) or 0.0 for side in moved)
+    return Side(int(sum(number(side["io_bytes"]) or 0 for side in moved)), sum(rates), requests, latency)
 
 
 def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
@@ -67,7 +139,7 @@ def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
     Past the page cache where the filesystem allows it (``direct``). The file is removed again. A disk that cannot be
     measured has a ``problem``, for instance that it is full.
     """
-    fio = shutil.which("fio")
+    fio = find()
     if fio is None:
         return None
     try:
@@ -81,29 +153,57 @@ def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
         return Disk(problem=f"{directory}: {error.strerror or error}")
 
 
-def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: _Way) -> Disk:
+def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: Way) -> Disk:
     measured: dict[str, float | None] = {}
     for name in _NAMES:
         # Written once through and flushed; read again and again for its half of the time.
-        how = ["--end_fsync=1"] if name == "write" else ["--invalidate=1", "--time_based=1"]
-        arguments = [
-            fio, "--name=gpuval", f"--filename={folder / 'data'}", f"--rw={name}", f"--bs={BLOCK}",
-            f"--size={size_bytes}", f"--runtime={max(1, round(seconds / 2))}", f"--direct={int(way.direct)}",
-            f"--ioengine={way.engine}", f"--iodepth={way.depth}",
-            "--fallocate=none", "--output-format=json", *how,
-        ]  # fmt: skip
-        ended = command.run(arguments, seconds / 2 + GRACE_SECONDS, cwd=folder)
-        disk = parse(ended.output)
-        rate = disk.write_bytes_per_second if name == "write" else disk.read_bytes_per_second
-        if ended.code != 0 or rate is None:
-            return Disk(measured.get("write"), problem=_why(ended, disk))
+        how = ("--end_fsync=1",) if name == "write" else ("--invalidate=1", "--time_based=1")
+        work = Work(name, BLOCK, DEPTH if way.engine == "libaio" else 1, size_bytes, seconds / 2, arguments=how)
+        found = call(fio, folder / "data", work, way)
+        rate = _rate(found.write if name == "write" else found.read)
+        if found.problem or rate is None:
+            return Disk(measured.get("write"), problem=found.problem or "fio moved no data")
         measured[name] = rate
     return Disk(measured["write"], measured["read"])
 
 
-def _why(ended: command.Ended, disk: Disk) -> str:
-    errors = [line for line in plain(ended.output).splitlines() if line.startswith("fio:") or "error=" in line]
-    reason = shortened(errors[0], 160) if errors else disk.problem or "fio moved no data"
+def choose_way(fio: str, path: Path, size_bytes: int) -> tuple[Way, Measured]:
+    """The first way that works for a file, found by writing so many bytes to it, and what came of that."""
+    for way in _WAYS:
+        found = call(fio, path, Work("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), way)
+        if not any(sign in found.problem for sign in _NOT_THIS_WAY):
+            break
+    return way, found
+
+
+def call(
+    fio: str,
+    path: Path,
+    work: Work,
+    way: Way,
+    say: Callable[[str], None] | None = None,
+) -> Measured:
+    """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
+    arguments: Sequence[str] = [
+        fio, "--name=gpuval", f"--filename={path}", f"--rw={work.rw}", f"--bs={work.block}",
+        f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
+        f"--direct={int(way.direct)}", f"--ioengine={way.engine}", f"--iodepth={work.depth}", f"--numjobs={work.jobs}",
+        *(["--group_reporting", "--thread"] if work.jobs > 1 else []),
+        *([f"--io_size={work.limit_bytes // work.jobs}"] if work.limit_bytes else []),
+        f"--percentile_list={':'.join(f'{percent:g}' for percent in PERCENTILES)}",
+        "--fallocate=none", "--output-format=json", *work.arguments,
+    ]  # fmt: skip
+    ended = command.run(arguments, work.seconds + GRACE_SECONDS, cwd=path.parent, say=say)
+    found = read_report(ended.output)
+    if ended.code != 0 or found.problem:
+        return replace(found, problem=_why(ended, found.problem))
+    return found
+
+
+def _why(ended: command.Ended, problem: str) -> str:
+    lines = plain(ended.output).splitlines()
+    errors = [line for line in lines if line.startswith(("fio:", "verify:", "crc32c:")) or "error=" in line]
+    reason = shortened(errors[0], 160) if errors else problem or "fio moved no data"
     return (
         reason if ended.code in (0, 1) and not ended.timed_out and not ended.problem else f"fio {ended.how()}: {reason}"
     )

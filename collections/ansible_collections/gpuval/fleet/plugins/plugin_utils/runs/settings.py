@@ -46,7 +46,7 @@ TYPES = {
 }
 MAX_SHOWN = 60
 SHIPPED_STAGES = (
-    *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools"),
+    *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools", "storage"),
     *("endpoints", "collective", "deepspeed", "fabric"),
 )
 _WORKLOAD = "_workload"
@@ -71,6 +71,8 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "endpoints_seconds": (lambda n: 0 < n <= 300, "more than 0, at most 300"),
+    "storage_seconds": (lambda n: n >= 5, "5 or more"),
+    "storage_keep_free_ratio": (lambda n: 0 <= n < 1, "a ratio, from 0 to below 1"),
     "status_interval_seconds": (lambda n: n > 0, "more than 0"),
     "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
 }
@@ -231,8 +233,7 @@ def unknown_stages(
     """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
     found, known = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
-    named = profile is not None and "gpuval_stages" not in right
-    if named and isinstance(profiles, Mapping) and profile not in profiles:
+    if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
         names = [str(name) for name in profiles]
         found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
     lists = [("gpuval_stages", right.get("gpuval_stages", []))]

@@ -1,0 +1,163 @@
+"""Health of the node's disks, as ``nvme smart-log`` and ``smartctl`` tell it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common import command
+from ..common.tool_output import dicts, json_object, number, plain, shortened, texts
+from ..vendor_tools.places import Places
+
+TOOL_SECONDS = 20.0
+FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
+MAX_DISKS = 64
+#: Not a disk of the node's own: virtual, removable, or on top of others (as in facts).
+NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|nvme\d+c\d+n\d+")
+#: SATA: sectors that could not be read or were offered as bad and not replaced yet (197, 198), reported errors (187).
+ATA_MEDIA_ERRORS = (187, 197, 198)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What one disk says about itself; None is what it does not say. ``warning``: why its maker calls it failing."""
+
+    warning: str = ""
+    media_errors: int | None = None
+    unsafe_shutdowns: int | None = None
+    used_ratio: float | None = None
+    spare_ratio: float | None = None
+    celsius: float | None = None
+
+
+#: Bits of the critical warning (NVM Express base specification, SMART / Health Information).
+CRITICAL = (
+    "spare below its threshold",
+    "temperature beyond its threshold",
+    "reliability degraded by media or internal errors",
+    "read-only",
+    "backup of volatile memory failed",
+    "persistent memory region read-only or unreliable",
+)
+
+
+def disks(root: Path = Path("/")) -> list[str]:
+    """The names of the node's disks, as the kernel has them."""
+    try:
+        names = sorted(entry.name for entry in (root / "sys/block").iterdir())
+    except OSError:
+        return []
+    return [name for name in names if not NOT_DISKS.fullmatch(name) and _size(root, name)][:MAX_DISKS]
+
+
+def _size(root: Path, name: str) -> int:
+    try:
+        return int((root / f"sys/block/{name}/size").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def read(name: str) -> tuple[Health | None, str]:
+    """The health of a disk, or None and why it cannot be had. smartctl knows all kinds of disks, nvme one."""
+    places = Places([], os.environ, FOLDERS)
+    smartctl, nvme = places.find("smartctl"), places.find("nvme")
+    problems = []
+    if name.startswith("nvme") and nvme:
+        ended = command.run([nvme, "smart-log", f"/dev/{name}", "-o", "json"], TOOL_SECONDS)
+        found = parse_nvme(ended.output) if ended.code == 0 else None
+        if found:
+            return found, ""
+        problems.append(f"nvme {_ending(ended)}")
+    if smartctl:
+        ended = command.run([smartctl, "-j", "-a", f"/dev/{name}"], TOOL_SECONDS)
+        found, problem = parse_smartctl(ended.output)
+        if found:
+            return found, ""
+        problems.append(f"smartctl {problem or _ending(ended)}")
+    if not problems:
+        package = "nvme-cli or smartmontools" if name.startswith("nvme") else "smartmontools"
+        problems.append(f"install {package}")
+    return None, "; ".join(problems)
+
+
+def _ending(ended: command.Ended) -> str:
+    lines = [line for line in plain(ended.output).splitlines() if line.strip()]
+    return f"{ended.how()}: {shortened(lines[-1], 120)}" if lines else ended.how()
+
+
+def parse_nvme(text: str) -> Health | None:
+    """Read ``nvme smart-log -o json`` of nvme-cli 1 and 2; None for anything else. Never raises."""
+    log = json_object(plain(text), key="percent_used")
+    if log is None or number(log.get("media_errors")) is None:
+        return None
+    critical = log.get("critical_warning")
+    if isinstance(critical, dict):  # with -v, and in some releases always
+        critical = critical.get("value")
+    kelvin = number(log.get("temperature"))
+    return _nvme(
+        critical, log.get("media_errors"), log.get("unsafe_shutdowns"), log.get("percent_used"),
+        log.get("avail_spare"), None if kelvin is None else kelvin - 273,
+    )  # fmt: skip
+
+
+def _nvme(critical: object, media: object, unsafe: object, used: object, spare: object, celsius: object) -> Health:
+    bits = number(critical)
+    if bits is None:
+        warning = "no critical_warning in its log"
+    else:
+        named = [text for place, text in enumerate(CRITICAL) if int(bits) >> place & 1]
+        warning = ", ".join(named) or (f"critical warning {int(bits):#x}" if bits else "")
+    return Health(warning, _int(media), _int(unsafe), _ratio(used), _ratio(spare), number(celsius))
+
+
+def parse_smartctl(text: str) -> tuple[Health | None, str]:
+    """Read ``smartctl -j -a`` of smartmontools 7, for NVMe, SATA and SAS; None and why where it has no health.
+
+    Never raises.
+    """
+    document = json_object(plain(text), key="smartctl")
+    if document is None:
+        return None, "printed no JSON: version 7 or newer is needed"
+    status = _dict(document, "smart_status").get("passed")
+    messages = dicts(_dict(document, "smartctl").get("messages"))
+    reported = "; ".join(line for message in messages for line in texts(message.get("string")))
+    log = document.get("nvme_smart_health_information_log")
+    celsius = number(_dict(document, "temperature").get("current"))
+    if isinstance(log, dict):
+        health = _nvme(
+            log.get("critical_warning"), log.get("media_errors"), log.get("unsafe_shutdowns"),
+            log.get("percentage_used"), log.get("available_spare"), celsius,
+        )  # fmt: skip
+        failing = status is False and not health.warning
+        return (Health("SMART status: failed") if failing else health), ""
+    if not isinstance(status, bool):
+        return None, shortened(reported, 160) or "printed no SMART status: the disk has none, or a controller hides it"
+    attributes = dicts(_dict(document, "ata_smart_attributes").get("table"))
+    failing_now = [str(a.get("name")) for a in attributes if "now" in str(a.get("when_failed") or "").lower()]
+    errors = [_int(_dict(a, "raw").get("value")) for a in attributes if number(a.get("id")) in ATA_MEDIA_ERRORS]
+    counters = document.get("scsi_error_counter_log")
+    if isinstance(counters, dict):
+        errors += [_int(_dict(counters, side).get("total_uncorrected_errors")) for side in ("read", "write", "verify")]
+    known = [count for count in errors if count is not None]
+    warning = "" if status else "SMART status: failed"
+    if failing_now:
+        warning = ", ".join([*filter(None, [warning]), f"{', '.join(failing_now)} below its threshold"])
+    used = number(document.get("scsi_percentage_used_endurance_indicator"))
+    return Health(warning, sum(known) if known else None, None, _ratio(used), None, celsius), ""
+
+
+def _dict(value: dict, key: str) -> dict:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _int(value: object) -> int | None:
+    found = number(value)
+    return None if found is None else int(found)
+
+
+def _ratio(percent: object) -> float | None:
+    found = number(percent)
+    return None if found is None else found / 100

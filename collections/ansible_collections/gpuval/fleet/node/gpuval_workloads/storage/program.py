@@ -1,0 +1,317 @@
+"""Measure each target with fio, verify what was written, and compare the disks' health before and after."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..common import fio
+from ..common.arguments import positive_float
+from ..common.result import Result, WorkloadFailure
+from . import health, table
+from .targets import Target, TargetError, free_bytes, in_memory, place, refused
+
+MAX_TARGETS = 32
+MAX_MESSAGE = 4000
+#: Percentile, and how the metric's name has it.
+PERCENTILES = {50.0: "p50_seconds", 99.0: "p99_seconds", 99.9: "p999_seconds"}
+#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
+NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
+NO_FIO = "fio was not found: install it on the node, or put it into the image of the stage (storage_image)"
+
+
+@dataclass
+class Findings:
+    """What was found about one target. ``figures`` by the end of their names, of requests past the page cache;
+    ``problem``: why something was not measured."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    direct: bool = True
+    written_bytes: int = 0
+    verified_bytes: int = 0
+    mismatch: str = ""
+    io_error: str = ""
+    problem: str = ""
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.storage", description="Measure file systems and disks, and verify their data."
+    )
+    add = parser.add_argument
+    add("--seconds", type=positive_float, default=60.0, help="for all targets together")
+    add("--path", type=Path, action="append", default=[], help="folder of a local file system (default: scratch)")
+    add("--shared-path", type=Path, action="append", default=[], help="folder of a file system that nodes share")
+    add("--raw-device", type=Path, action="append", default=[], help="disk whose content is destroyed")
+    add("--confirmed-raw-device", type=Path, action="append", default=[], help="the same once more")
+    add("--max-written-bytes", type=positive_float, default=5e10, help="to all targets together")
+    add("--file-bytes", type=positive_float, default=1.6e10, help="the largest file")
+    add("--keep-free-ratio", type=float, default=0.1, help="of a file system, left free")
+    add("--floors", type=_floors, default={}, help="least rates and longest latencies of local targets, as JSON")
+    add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
+    options = parser.parse_args(list(arguments))
+    if sorted(options.raw_device) != sorted(options.confirmed_raw_device):
+        parser.error("storage_raw_devices and storage_raw_devices_confirmed must name the same disks: no disk is used")
+    return options
+
+
+def _floors(text: str) -> dict[str, float]:
+    floors = json.loads(text)
+    unknown = [name for name in floors if name not in FIGURES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(FIGURES)}")
+    return {name: float(limit) for name, limit in floors.items()}
+
+
+#: What is measured of each target, without the "storage_" in front.
+FIGURES = tuple(
+    f"{test.name}_{figure}"
+    for test in table.TESTS
+    for figure in ("bytes_per_second", "requests_per_second", *PERCENTILES.values())
+)
+
+
+def main(result: Result) -> None:
+    """Measure. Wrong data, and errors of a disk, are a ``WorkloadFailure`` that names the target."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that folders are removed
+    options = parse_arguments(sys.argv[1:])
+    work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
+    targets = [
+        *([] if options.path else [Target(work, name="scratch")]),
+        *(Target(path) for path in options.path),
+        *(Target(path, shared=True) for path in options.shared_path),
+        *(Target(path, raw=True) for path in options.raw_device),
+    ][:MAX_TARGETS]
+    names = health.disks()
+    before = {name: health.read(name) for name in names}
+    found = _measure_all(result, targets, options, work)
+    _report(result, targets, found, options)
+    _report_health(result, before, {name: health.read(name) for name in names})
+    faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
+    result.message = result.message[:MAX_MESSAGE]
+    if faults:
+        raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
+
+
+def _measure_all(
+    result: Result, targets: Sequence[Target], options: argparse.Namespace, work: Path
+) -> dict[Target, Findings]:
+    program = fio.find()
+    found = {target: Findings(problem="" if program else NO_FIO) for target in targets}
+    for number, target in enumerate(targets):
+        findings = found[target]
+        seconds, limit = options.seconds / len(targets), options.max_written_bytes / len(targets)
+        if not program:
+            continue
+        result.report(f"{target.path}: {seconds:.0f} s, target {number + 1} of {len(targets)}")
+        try:
+            size = _file_bytes(target, limit, options)
+            with place(target, work, os.environ) as file:
+                _measure(program, file, size, seconds, limit, findings, lambda text: print(text, flush=True))
+        except TargetError as error:
+            findings.problem = str(error)
+        except OSError as error:
+            findings.problem = f"{target.path}: {error.strerror or error}"
+    return found
+
+
+def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> int:
+    """The size of the target's file. Raises ``TargetError`` where it must not be used, or has no room."""
+    why = refused(target.path) if target.raw else ""
+    if why:
+        raise TargetError(f"{target.path} {why}: it was not touched")
+    if in_memory(target):
+        raise TargetError(f"{target.path} is memory (tmpfs): name a folder on a disk in storage_paths")
+    free, whole = free_bytes(target)
+    keep = 0 if target.raw else options.keep_free_ratio * whole
+    size = table.file_bytes(limit, options.file_bytes, free, keep)
+    if not size:
+        raise TargetError(
+            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {limit / 1e6:.0f} MB "
+            f"may be written: too little for a file of {table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise "
+            "storage_max_written_bytes"
+        )
+    return size
+
+
+def _measure(
+    program: str,
+    file: Path,
+    size: int,
+    seconds: float,
+    limit: float,
+    found: Findings,
+    say: Callable[[str], None],
+) -> None:
+    """Run the tests on a file, then verify it; the first that fails is the last."""
+    way, measured = fio.choose_way(program, file, table.MIB)
+    found.direct = way.direct
+    if not _take(found, measured):
+        return
+    for test in table.TESTS:
+        begun = time.monotonic()
+        measured = fio.call(program, file, table.work(test, size, seconds, limit), way, say)
+        say(f"{test.name}: {measured} in {time.monotonic() - begun:.1f} s")
+        if not _take(found, measured):
+            found.problem = found.problem and f"{test.name}: {found.problem}"
+            return
+        _add_figures(found, test.name, measured)
+        if test is table.TESTS[0] and measured.write and measured.write.total_bytes < size:
+            size = measured.write.total_bytes // table.MIB * table.MIB  # it was slow: less was written in the time
+            if not size:
+                found.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
+                return
+    rate = found.figures["sequential_write_bytes_per_second"]
+    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, way, found, say)
+
+
+def _verify(
+    program: str, file: Path, size: int, seconds: float, way: fio.Way, found: Findings, say: Callable[[str], None]
+) -> None:
+    """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
+    patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
+    how = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
+    write = fio.Work("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
+    measured = fio.call(program, file, write, way, say)
+    if not _take(found, measured) or measured.write is None:
+        return
+    size = measured.write.total_bytes
+    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), way, say)
+    say(f"verify: {measured}")
+    if _take(found, measured) and measured.read is not None:
+        found.verified_bytes = measured.read.total_bytes
+
+
+def _take(found: Findings, measured: fio.Measured) -> bool:
+    """Keep what was written and what went wrong; returns whether to go on."""
+    found.written_bytes += measured.write.total_bytes if measured.write else 0
+    if measured.error == fio.MISMATCH:
+        found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
+    elif measured.error and measured.error not in NOT_THE_DISK:
+        found.io_error = f"error of the disk or file system: {measured.problem}"
+    elif measured.problem:
+        found.problem = measured.problem
+    return not measured.problem
+
+
+def _add_figures(found: Findings, name: str, measured: fio.Measured) -> None:
+    sides = [side for side in (measured.read, measured.write) if side]
+    slow = measured.read or measured.write  # of a mix, work waits for what it reads
+    figures = {
+        "bytes_per_second": sum(side.bytes_per_second for side in sides),
+        "requests_per_second": sum(side.requests_per_second for side in sides),
+        **{PERCENTILES[percent]: value for percent, value in (slow.latency_seconds.items() if slow else ())},
+    }
+    found.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
+
+
+def _report(
+    result: Result, targets: Sequence[Target], found: Mapping[Target, Findings], options: argparse.Namespace
+) -> None:
+    notes = []
+    result.add_metric("storage_targets_count", len(targets), "count")
+    result.add_metric("storage_direct_count", sum(_is_whole(f) and f.direct for f in found.values()), "count")
+    result.add_metric("storage_written_bytes", sum(f.written_bytes for f in found.values()), "bytes")
+    for target, findings in found.items():
+        scope = target.scope
+        if findings.problem:
+            notes.append(
+                findings.problem if str(target.path) in findings.problem else f"{target.path}: {findings.problem}"
+            )
+        if findings.problem == NO_FIO:
+            continue
+        result.add_metric("storage_mismatch_count", int(bool(findings.mismatch)), "count", scope)
+        result.add_metric("storage_io_error_count", int(bool(findings.io_error)), "count", scope)
+        # Past the page cache alone is it the disk that was measured: other figures have other names, and no floor.
+        prefix = "storage" if findings.direct else "storage_buffered"
+        for name, value in findings.figures.items():
+            unit = {"bytes": "bytes/s", "requests": "requests/s"}.get(name.split("_")[-3], "seconds")
+            result.add_metric(f"{prefix}_{name}", value, unit, scope)
+        if not _is_whole(findings):
+            continue
+        result.add_metric("storage_verified_bytes", findings.verified_bytes, "bytes", scope)
+        if not findings.direct:
+            notes.append(f"{target.path} refuses O_DIRECT: its figures are those of the page cache")
+        floors = options.shared_floors if target.shared else options.floors
+        missed = [text for name, limit in floors.items() if (text := _missed(name, limit, findings))]
+        notes += [f"{target.path}: {text}" for text in missed]
+        if findings.direct or not floors:
+            result.add_metric("storage_floor_misses_count", len(missed), "count", scope)
+    result.environment.update(
+        targets=[{"path": str(t.path), "scope": t.scope, "shared": t.shared, "raw": t.raw, "direct": f.direct,
+                  "written_bytes": f.written_bytes} for t, f in found.items()],
+    )  # fmt: skip
+    whole = [findings for findings in found.values() if _is_whole(findings)]
+    result.fingerprints["storage_io"] = (
+        "buffered" if any(not f.direct for f in whole) else "direct" if whole else "none"
+    )
+    result.message = "; ".join(dict.fromkeys(notes)) or f"{len(targets)} measured and verified"
+
+
+def _is_whole(found: Findings) -> bool:
+    """Whether all was measured and verified."""
+    return found.verified_bytes > 0 and not found.problem
+
+
+def _missed(name: str, limit: float, found: Findings) -> str:
+    """A floor (a ceiling of latency) that is not kept, in words."""
+    value = found.figures.get(name)
+    if value is None or not found.direct:
+        return f"no {name} (floor {limit:g})"
+    if name.endswith("_per_second"):
+        return f"{name} {value:.4g}, under the declared {limit:g}" if value < limit else ""
+    return f"{name} {value:.4g}, over the declared {limit:g}" if value > limit else ""
+
+
+Reading = tuple["health.Health | None", str]
+
+
+def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
+    """Figures of disks whose health was read both before and after; the others are named as not tested."""
+    untested, lost = {}, 0
+    count, telling = 0, {"media": 0, "power": 0, "used": 0}  # not every kind of disk has every figure
+    for name, (now, why) in after.items():
+        earlier = before[name][0]
+        if now is None or earlier is None:
+            lost += earlier is not None
+            untested[name] = why or before[name][1]
+            continue
+        count += 1
+        figures = [
+            ("storage_disk_warning_count", int(bool(now.warning)), "count"),
+            ("storage_disk_media_error_count", now.media_errors, "count"),
+            ("storage_disk_media_error_new_count", _rise(earlier.media_errors, now.media_errors), "count"),
+            ("storage_disk_power_loss_new_count", _rise(earlier.unsafe_shutdowns, now.unsafe_shutdowns), "count"),
+            ("storage_disk_used_ratio", now.used_ratio, "ratio"),
+            ("storage_disk_spare_ratio", now.spare_ratio, "ratio"),
+            ("storage_disk_temperature_celsius", now.celsius, "celsius"),
+        ]
+        for metric, value, unit in figures:
+            if value is not None:
+                result.add_metric(metric, value, unit, f"link:{name}")
+        for what, value in (("media", now.media_errors), ("power", now.unsafe_shutdowns), ("used", now.used_ratio)):
+            telling[what] += value is not None
+        if now.warning:
+            result.message += f"; {name}: {now.warning}"
+    result.add_metric("storage_disks_count", count, "count")
+    for what, number in telling.items():
+        result.add_metric(f"storage_disks_with_{what}_count", number, "count")
+    result.add_metric("storage_disks_lost_count", lost, "count")
+    result.add_metric("storage_disks_untested_count", len(untested), "count")
+    result.environment["untested_disks"] = untested
+    if untested:
+        words = "; ".join(f"{name}: {why}" for name, why in untested.items())
+        result.message += f"; health not tested: {words}" if not lost else f"; health no longer readable: {words}"
+
+
+def _rise(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None else max(0, now - before)
