@@ -142,12 +142,18 @@ def test_what_did_not_run_is_not_tested():
         ("training", "pending", "a"),
     ]
     report["fleet"]["not_tested"] = [
-        {"stage": what, "what": what, "reason": reason, "count": len(names), "names": list(names)}
+        {
+            "stage": "facts" if what == "x" else what,
+            "what": what,
+            "reason": reason,
+            "count": len(names),
+            "names": list(names),
+        }
         for what, reason, names in gaps
     ]
     assert nodes.not_tested(report) == [
         "1 of 5 nodes ran no stage: a",
         "fabric, deepspeed: not in the profile quick",
         "loading on b: skipped: training did not succeed",
-        "x on 4 nodes: the node does not report it",
+        "Figures, parts or tools: x",
     ]

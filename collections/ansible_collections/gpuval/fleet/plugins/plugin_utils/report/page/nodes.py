@@ -128,18 +128,24 @@ def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause
 
 
 def not_tested(report: Mapping[str, Any]) -> list[str]:
-    """Nodes that ran nothing, and what was not tested on the others, in lines; what shares a reason is one line."""
+    """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
     nodes = report["nodes"]
     never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
     lines = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
-    shared: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+    stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+    others: dict[str, None] = {}
     for gap in report["fleet"].get("not_tested", ()):
-        if not set(gap["names"]) <= set(never):
-            shared.setdefault((gap["reason"], tuple(gap["names"]), gap["count"]), []).append(gap["what"])
-    for (reason, names, count), whats in shared.items():
+        if set(gap["names"]) <= set(never):
+            continue
+        if gap["what"] == gap["stage"]:
+            key = (gap["reason"], tuple(gap["names"]), gap["count"])
+            stages.setdefault(key, []).append(gap["what"])
+        else:
+            others[gap["what"]] = None
+    for (reason, names, count), whats in stages.items():
         where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
         lines.append(f"{some_of(whats, 6)}{where}: {reason}")
-    return lines
+    return lines + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])
 
 
 def _hardware(node: Mapping[str, Any]) -> str:
