@@ -97,8 +97,8 @@ def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Ch
 def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
     """What stages say of themselves: parts left out and why, tools that are not there, tests that did not run."""
     for stage, record in records.items():
-        said = record["environment"]
-        left_out, absent, not_run = said.get("left_out"), said.get("absent_tools"), said.get("not_run")
+        reported = record["environment"]
+        left_out, absent, not_run = reported.get("left_out"), reported.get("absent_tools"), reported.get("not_run")
         if isinstance(left_out, dict):
             for what, reason in list(left_out.items())[:MAX_NOTES]:
                 yield stage, one_line(what, 80), one_line(reason, MAX_TEXT)
