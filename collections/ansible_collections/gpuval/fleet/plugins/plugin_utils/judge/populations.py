@@ -112,8 +112,10 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
     """The middle of nodes' levels, and the distance beyond which normal noise explains none of them.
 
     ``least``: the distance, relative to the middle, that matters; levels beyond it are left out. The distance is
-    infinite where too few are left.
+    infinite where too few are left, and where there are none: no node reports the figure.
     """
+    if not levels:
+        return 0.0, math.inf
     middle, near = statistics.median(levels), levels
     for _ in range(3):
         near = [level for level in levels if abs(level - middle) <= least * abs(middle)]

@@ -187,9 +187,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
         lines.append(f"Warnings: {some_of(warned)}; see report.html")
-    untested = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
-    if untested:
-        lines.append(f"Not tested: {untested}")
+    gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
+    if gaps:
+        lines.append(f"Not tested: {gaps}")
     problems = report["fleet"]["problems"]
     if problems:
         first = problems[0]

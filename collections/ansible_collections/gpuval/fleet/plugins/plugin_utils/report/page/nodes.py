@@ -128,29 +128,24 @@ def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause
 
 
 def not_tested(report: Mapping[str, Any]) -> list[str]:
-    """What has no evidence, in lines: nodes, stages of nodes, and criteria."""
-    stages: dict[str, list[str]] = {}
-    never = []
-    for node in report["nodes"]:
-        ran = [stage for stage in node["stages"] if stage["started_at"] is not None]
-        if not ran:
-            never.append(node["name"])
+    """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
+    nodes = report["nodes"]
+    never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
+    lines = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
+    stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+    others: dict[str, None] = {}
+    for gap in report["fleet"].get("not_tested", ()):
+        if set(gap["names"]) <= set(never):
             continue
-        for stage in node["stages"]:
-            if stage not in ran:
-                stages.setdefault(stage["name"], []).append(node["name"])
-    lines = [f"{count(len(never), 'node')} ran no stage: {some_of(never, 6)}"] if never else []
-    lines += [f"Stage {stage} did not run on {some_of(names, 6)}" for stage, names in stages.items()]
-    unreported = report["fleet"].get("coverage", {}).get("unreported", ())
-    if unreported:
-        lines.append(f"{count(len(unreported), 'criterion', 'criteria')} without a figure from any node")
-    if report["run"]["narrowed_by"]:
-        lines.append("The run was narrowed: nodes or stages were left out")
-    return lines
-
-
-def count(number: int, one: str, several: str = "") -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"
+        if gap["what"] == gap["stage"]:
+            key = (gap["reason"], tuple(gap["names"]), gap["count"])
+            stages.setdefault(key, []).append(gap["what"])
+        else:
+            others[gap["what"]] = None
+    for (reason, names, count), whats in stages.items():
+        where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
+        lines.append(f"{some_of(whats, 6)}{where}: {reason}")
+    return lines + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])
 
 
 def _hardware(node: Mapping[str, Any]) -> str:

@@ -647,14 +647,14 @@
   }
   function tileOf(index, figure, values) {
     const node = D.nodes[index];
-    if (!figure) return { class: "v-" + node.v.toLowerCase(), text: node.v === "PASS" ? "" : node.v, told: node.n + ": " + node.v + (T[node.c] ? ", " + T[node.c] : "") };
+    if (!figure) return { class: "v-" + node.v.toLowerCase(), text: node.v === "PASS" ? "" : node.v, shown: node.n + ": " + node.v + (T[node.c] ? ", " + T[node.c] : "") };
     const one = values[index];
-    if (!one) return { class: "none", text: "–", told: node.n + ": no value, " + node.v };
+    if (!one) return { class: "none", text: "–", shown: node.n + ": no value, " + node.v };
     const far = (one.value - figure.m) / (Math.max(figure.d, Math.abs(figure.m) * 0.0034) || 1);
     const percent = figure.m ? ((100 * (one.value - figure.m)) / Math.abs(figure.m)).toFixed(1) + " %" : "";
     return {
       class: LEVELS[far < -6 ? 0 : far < -3 ? 1 : far <= 3 ? 2 : far <= 6 ? 3 : 4][0], text: human(one.value, figure.u),
-      told: node.n + ": " + human(one.value, figure.u) + (one.scope === "node" ? "" : " (" + one.scope + ")") + ", " + percent + " from the median " + human(figure.m, figure.u) + "; " + node.v,
+      shown: node.n + ": " + human(one.value, figure.u) + (one.scope === "node" ? "" : " (" + one.scope + ")") + ", " + percent + " from the median " + human(figure.m, figure.u) + "; " + node.v,
     };
   }
   function showRacks() {
@@ -677,7 +677,7 @@
         return make("div", { class: "rack" }, make("p", { class: "rack-name" }, make("b", {}, name), " ", make("span", { class: "dim" }, bad ? bad + " of " + members.length + " not PASS" : String(members.length))),
           make("div", { class: "tiles-of" }, members.map((index) => {
             const tile = tileOf(index, figure, values), node = D.nodes[index];
-            const link = make("a", { class: "tile " + tile.class + (node.v === "PASS" ? "" : " bad-tile"), href: "#node=" + encodeURIComponent(node.n), tabindex: tiles.length ? "-1" : "0", "aria-label": tile.told, "data-node-number": index },
+            const link = make("a", { class: "tile " + tile.class + (node.v === "PASS" ? "" : " bad-tile"), href: "#node=" + encodeURIComponent(node.n), tabindex: tiles.length ? "-1" : "0", "aria-label": tile.shown, "data-node-number": index },
               make("span", { class: "tile-name" }, node.n.slice(-14)), " ", make("span", {}, tile.text));
             tiles.push(link);
             return link;
