@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[3] / "docker/common/install-vendor"
-MAKEFILE = """\
+MAKEFILE = r"""
 all:
 	mkdir -p build
 	printf '#!/bin/sh\necho %s' '$(MPI)$(MPI_HOME)' > build/all_reduce_perf

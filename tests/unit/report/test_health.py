@@ -20,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 
 from tests.kit.actions import run_action
 from tests.kit.builders import make_run, write_report
-from tests.kit.reports import FAILS, LACKS, PASSES, report_of
+from tests.kit.reports import FAILS, LACKS, PASSES, job_failed, report_of
 
 ROOT = Path(__file__).resolve().parents[3]
 GATE = ROOT / "collections/ansible_collections/gpuval/fleet/node/gpuval_health.py"
@@ -80,6 +80,20 @@ def test_a_node_that_passed_what_it_failed_is_to_be_validated_whole():
     entry = after(report_of(FAILS), report_of(PASSES, 11, narrowed_by=["tags"]))["bad"]
     assert (entry["action"], entry["class"], entry["open"]) == ("retest", None, [])
     assert entry["reason"].endswith("in a run of some stages: validate all")
+
+
+def test_a_job_alone_fails_no_node_and_one_of_an_acceptance_does():
+    """With a bug in a script of a user's, a gate or a mark would empty the fleet."""
+    alone = {"narrowed_by": ["stages"], "profile": "custom"}
+    assert after(report_of(PASSES), job_failed(11, **alone))["bad"]["verdict"] == "PASS"
+    assert after(report_of(FAILS), job_failed(11, **alone))["bad"]["run_id"] == "run-10", "nor is it a pass"
+    assert after(job_failed(**alone))["bad"]["verdict"] == "INCOMPLETE"
+    assert after(report_of(PASSES), job_failed(11))["bad"]["verdict"] == "FAIL"
+    faulty = job_failed(11, **alone)
+    faulty["nodes"][0]["checks"].append(
+        {**faulty["nodes"][0]["checks"][-1], "kind": "max", "severity": "required", "verdict": "fail"}
+    )
+    assert after(report_of(PASSES), faulty)["bad"]["verdict"] == "FAIL", "a fault of a GPU while it ran"
 
 
 def test_a_run_of_some_stages_is_no_first_verdict():

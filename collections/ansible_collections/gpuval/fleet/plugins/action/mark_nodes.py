@@ -122,7 +122,7 @@ class ActionModule(RunAction):
         chosen = set(options["nodes"])
         whole, is_accepting = failed_checks.is_whole(run), failed_checks.accepts(run)
         wanted, left = {}, {}
-        for node in report["nodes"]:
+        for node in (failed_checks.counted(one, run) for one in report["nodes"]):
             name = node["name"]
             if chosen and name not in chosen:
                 continue

@@ -21,7 +21,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import causes, coverage, declared, order_check, plausible, retries, versions
+from . import causes, coverage, declared, not_tested, order_check, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -129,6 +129,9 @@ def judge(
     gaps = coverage.of_report(nodes, criteria, informational)
     if not gaps.complete:
         report["fleet"]["coverage"] = gaps.document()
+    untested = not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, subjects, criteria)
+    if untested:
+        report["fleet"]["not_tested"] = untested
     analysis = fleet.analyse(nodes, [subjects[node["name"]].properties for node in nodes])
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
@@ -302,7 +305,7 @@ def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
     """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
-    checks = (check for stage in node["stages"] for check in of_stage(criteria, stage["name"]))
+    checks = (check for stage in node["stages"] if failed for check in of_stage(criteria, stage["name"]))
     return [check for check in checks if check.name in failed]
 
 
