@@ -46,7 +46,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
-	test test-all molecule sanity lint reference locks build-collection distclean
+	test test-all molecule sanity lint reference docs docs-serve locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -207,11 +207,17 @@ molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the 
 reference: $(VENV)/.ready ### Write docs/reference/ from argument specs, schemas, criteria and SKUs
 	$(BIN)/python tools/reference.py
 
+docs: $(VENV)/.docs ### Build the documentation into site/, with an example report (offline)
+	$(BIN)/mkdocs build --strict $(ARGS)
+
+docs-serve: $(VENV)/.docs ### Show the documentation at http://127.0.0.1:8000, and build it again at every change
+	$(BIN)/mkdocs serve $(ARGS)
+
 locks: ### Lock requirements/*.txt by hash into requirements/locked/ (needs uv)
 	$(PYTHON) tools/lock.py
 
 distclean: ### Remove the environments; results and the store are kept
-	rm -rf $(VENV) $(NODE_VENV) dist
+	rm -rf $(VENV) $(NODE_VENV) dist site
 
 ##@ Release
 
@@ -240,6 +246,9 @@ $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
 
 $(VENV)/.notebook: requirements/locked/notebook.txt $(VENV)/.ready
 	$(call install,$(VENV),notebook)
+
+$(VENV)/.docs: requirements/locked/docs.txt $(VENV)/.ready
+	$(call install,$(VENV),docs)
 
 $(NODE_VENV)/.ready: requirements/locked/node.txt
 	$(call new_venv,$(NODE_VENV))

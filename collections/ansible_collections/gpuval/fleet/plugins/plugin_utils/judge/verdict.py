@@ -246,6 +246,7 @@ def judge_node(
                 accelerator_check(subject, facts),
                 *order_check.checks(subject, facts is not None, models_of(facts)),
             ]
+            checks += order_check.nic_checks(expected.get("nics", {}), facts)
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
             checks += declared.checks(expected.get("declared", {}), facts, FACTS)
         for check in of_stage(criteria, stage):
