@@ -1,7 +1,7 @@
 """The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
 
-Messages name a command as in a checkout, between backticks, and a page by its path in ``docs/``. What is printed or reported
-passes `pasteable`.
+Messages name a command as in a checkout, between backticks, and a page by its path in ``docs/``. What is printed or
+reported passes `pasteable`.
 """
 
 from __future__ import annotations

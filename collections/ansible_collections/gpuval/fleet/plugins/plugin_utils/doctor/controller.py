@@ -99,10 +99,10 @@ def packages(
         Row("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
         Row("packages", WARNING, f"not tested: {some_of(other)}: {_install()}") if other else None,
     ]
-    found = [row for row in rows if row] or [Row("packages", OK, f"as in {requirements}")]
+    shown = [row for row in rows if row] or [Row("packages", OK, f"as in {requirements}")]
     if without:
-        found.append(Row("packages", OK, f"not there, and not needed here: {', '.join(without)}"))
-    return found
+        shown.append(Row("packages", OK, f"not there, and not needed here: {', '.join(without)}"))
+    return shown
 
 
 def configuration(value_of: Callable[[str], Any], path: str | None) -> Row:
