@@ -46,7 +46,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup inventory provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
-	test test-all molecule lint reference locks build-collection distclean
+	test test-all molecule sanity lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -183,7 +183,7 @@ test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every p
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) $(WORKERS) $(ARGS)
 
-lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules
+lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=collections:$(COLLECTION)/node $(BIN)/lint-imports --no-cache
@@ -192,6 +192,11 @@ lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, ya
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
+	cd $(COLLECTION) && $(BIN)/antsibull-changelog lint
+	$(BIN)/zizmor --quiet --offline --min-severity medium .github/workflows
+
+sanity: $(VENV)/.tests ### Run ansible-test's sanity tests, in environments that they make (ARGS goes to ansible-test)
+	$(BIN)/python tests/sanity.py $(ARGS)
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)

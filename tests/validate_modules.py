@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import ansible_test
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTIONS = ROOT / "collections"
@@ -15,7 +16,8 @@ VALIDATE = Path(ansible_test.__path__[0]) / "_util" / "controller" / "sanity" / 
 
 def main() -> int:
     command = [sys.executable, str(VALIDATE), "--format", "plain", "--arg-spec"]
-    command += ["--collection", "ansible_collections/gpuval/fleet", "--collection-version", "0.1.0", "plugins/modules"]
+    version = yaml.safe_load((FLEET / "galaxy.yml").read_text())["version"]
+    command += ["--collection", "ansible_collections/gpuval/fleet", "--collection-version", version, "plugins/modules"]
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS)}
     return subprocess.run(command, cwd=FLEET, env=environment, check=False, timeout=300).returncode
 

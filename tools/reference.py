@@ -141,6 +141,8 @@ def limit(check: dict[str, Any]) -> str:
     """What a check asks of its figure, in one phrase."""
     unit, kind = check.get("unit", ""), check["kind"]
     if kind in ("min", "max"):
+        if "value_from" in check:
+            return f"at most {check['value_from']} as declared"
         return f"at {'least' if kind == 'min' else 'most'} {number(check['value'], unit)}"
     if kind == "within":
         return f"{number(check['low'])} to {number(check['high'], unit)}"

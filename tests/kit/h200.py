@@ -95,6 +95,7 @@ def facts(node="node-1", gpus=8):
         ("gpu_temperature_celsius", 30, "celsius"), ("gpu_ecc_uncorrected_count", 0, "count"),
         ("gpu_row_remap_pending_count", 0, "count"), ("gpu_row_remap_failed_count", 0, "count"),
         ("gpu_pcie_generation_max_count", 5, "count"), ("gpu_pcie_width_max_count", 16, "count"),
+        ("gpu_links_count", 18, "count"),
     ):  # fmt: skip
         figures += [metric(name, value, unit, f"gpu:{index}") for index in range(gpus)]
     for gpu in record["environment"]["gpus"]:

@@ -25,3 +25,14 @@ def report_of(verdicts, day=10, **fields):
     report = judge(run, evidence, [check("speed")])
     assert {node["name"]: node["verdict"] for node in report["nodes"]} == verdicts
     return report
+
+
+def job_failed(day=10, **fields):
+    """The report on a run in which nothing failed on `bad` but a job of the user's own."""
+    report = report_of(FAILS, day, **fields)
+    (node,) = report["nodes"]
+    node["class"] = "mine_crash"
+    for one in node["checks"]:
+        if one["verdict"] == "fail":
+            one.update(kind="state", stage="mine", name="mine_state")
+    return report

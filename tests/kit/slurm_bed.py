@@ -56,8 +56,10 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class SlurmBed:
     """`commands` is a folder with Slurm's commands, for PATH; `gateway` is this machine as the nodes reach it."""
 
-    def __init__(self, folder, nodes=("gpu-1", "gpu-2")):
+    def __init__(self, folder, nodes=("gpu-1", "gpu-2"), options=()):
+        """`options` of the engine are those of all machines."""
         container_fleet.needs_docker()
+        self.options = options
         self.folder, self.nodes = Path(folder), tuple(nodes)
         self.name = f"gpuval-slurm-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
         self.commands = self.folder / "commands"
@@ -150,7 +152,7 @@ class SlurmBed:
         mounts = [word for here, there in volumes.items() for word in ("--volume", f"{here}:{there}:ro")]
         docker(
             "run", "--detach", "--init", "--name", self.container(machine), "--hostname", machine,
-            "--network", self.name, "--network-alias", machine, *mounts, image, daemon,
+            "--network", self.name, "--network-alias", machine, *self.options, *mounts, image, daemon,
         )  # fmt: skip
 
     def _write_commands(self):

@@ -1,5 +1,6 @@
 """docker/: the bases, and what a build is made of."""
 
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_a_context_has_what_its_dockerfile_copies(name):
         if words[:1] == ["COPY"] and not words[1].startswith("--from"):
             for source in words[1:-1]:
                 assert source == "local/" or source in context.files, line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_has_the_labels_of_a_release(name):
+    text = (DOCKER / name / "Dockerfile").read_text()
+    galaxy = DOCKER.parent / "collections/ansible_collections/gpuval/fleet/galaxy.yml"
+    assert f"ARG VERSION={yaml.safe_load(galaxy.read_text())['version']}\n" in text
+    labels = set(re.findall(r"org\.opencontainers\.image\.([a-z.]+)=", text))
+    assert labels == {"title", "description", "licenses", "source", "version", "revision", "base.name"}
+
+
+def test_sources_that_are_built_are_pinned_by_commit():
+    pinned = re.findall(r"https://github.com/[\w/-]+@(\w+)", (DOCKER / "common/install-vendor").read_text())
+    assert [len(commit) for commit in pinned] == [40, 40]
 
 
 @pytest.fixture

@@ -163,7 +163,8 @@ def test_the_collection_builds_with_what_travels_and_nothing_else(tmp_path):
 
 def test_versions_agree():
     version = read(FLEET / "galaxy.yml")["version"]
-    assert f"## {version}" in (FLEET / "CHANGELOG.md").read_text()
+    assert version in read(FLEET / "changelogs" / "changelog.yaml")["releases"]
+    assert f"## v{version}".replace(".", r"\.") in (FLEET / "CHANGELOG.md").read_text()
 
 
 def test_a_node_that_dies_while_it_is_asked_is_not_waited_for():

@@ -21,7 +21,17 @@ ROOT = Path(__file__).resolve().parents[3]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docker/README.md", "roles/testbed/README.md")),
+    *(
+        ROOT / name
+        for name in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "SUPPORT.md",
+            "docker/README.md",
+            "roles/testbed/README.md",
+        )
+    ),
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
     COLLECTION / "README.md",

@@ -14,8 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet" / "playbooks"
 ALL = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-PROGRAMS = ("ansible-playbook", "ansible-lint", "ansible-galaxy", "jupyter", "lint-imports", "molecule", "mypy",
-            "python", "ruff", "yamllint")  # fmt: skip
+PROGRAMS = ("ansible-playbook", "ansible-lint", "ansible-galaxy", "antsibull-changelog", "jupyter", "lint-imports",
+            "molecule", "mypy", "python", "ruff", "yamllint", "zizmor")  # fmt: skip
 #: Writes its name and arguments, one in a line, and an empty line.
 NOTES = """#!/bin/sh
 { basename "$0"; printf '%s\\n' "$@" ''; } >> notes
@@ -59,6 +59,7 @@ def project(tmp_path):
     """A checkout whose programs take notes, with its environments in place."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "requirements").symlink_to(ROOT / "requirements")
+    (tmp_path / "collections/ansible_collections/gpuval/fleet").mkdir(parents=True)
     for environment in (".venv", ".venv-node"):
         (tmp_path / environment / "bin").mkdir(parents=True)
         for mark in (".ready", ".tests", ".gangs", ".notebook"):

@@ -29,6 +29,7 @@ SETTINGS = [
     ("store_bucket: fleet", "store_bucket: no such setting."),
     # words
     ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin; is it quick?"),
+    ("gpuval_profile: quik\ngpuval_stages: [facts]", "gpuval_profile quik: must be one of quick, standard, burnin;"),
     ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
     ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
     ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),

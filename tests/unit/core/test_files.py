@@ -85,6 +85,9 @@ def test_a_lock_is_waited_for_and_then_refused(tmp_path):
             "No space left on device: free space, or set gpuval_state_dir to a folder on",
         ),
         (errno.ENOSPC, None, "No space left on device: free space, or set gpuval_results_dir or gpuval_state_dir to"),
+        (errno.ENOENT, "/srv/results", "No such file or directory: set gpuval_results_dir to a folder"),
+        (errno.ESTALE, "/srv/results/r1/run.json", "Stale file handle: set gpuval_results_dir to a folder"),
+        (errno.ENOENT, "/srv/results/r1/run.json", ""),
         (errno.ECONNREFUSED, None, ""),
     ],
 )

@@ -6,10 +6,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import tools
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import disks, peer_access, tools
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import collect, facts_result
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections/ansible_collections/gpuval/fleet"
+DATA = Path(__file__).parent / "data"
 PARTS = {
     "accelerator",
     "identity",
@@ -24,6 +25,9 @@ PARTS = {
     "engines",
     "firmware",
     "pci_accelerators",
+    "topology",
+    "peer_access",
+    "services",
 }
 NVIDIA = functools.partial(dict, vendor="0x10de", device_class="0x030200")
 MI300X = functools.partial(dict, vendor="0x1002", device_class="0x120000")
@@ -337,14 +341,17 @@ def test_nothing_is_collected_from_outside_the_root(machine, monkeypatch):
     assert environment["clock"]["source"] is None
 
 
-def test_criteria_fit_their_schema_and_what_is_measured(machine):
+def test_criteria_fit_their_schema_and_what_is_measured(machine, monkeypatch):
     criteria = yaml.safe_load((COLLECTION / "roles/facts/files/criteria.yml").read_text())
     jsonschema.validate(criteria, json.loads((COLLECTION / "schemas/criteria.schema.json").read_text()))
     names = [check["name"] for check in criteria["checks"]]
     assert len(names) == len(set(names))
 
-    machine.answers("nvidia-smi", "nvidia_smi_v13_h200.xml")
+    tables = [DATA / name for name in ("nvidia_smi_topo_h100.txt", "nvidia_smi_v13_h200.xml")]
+    machine.tool("nvidia-smi", f"[ $1 = topo ] && exec cat '{tables[0]}'; cat '{tables[1]}'")
     machine.tool("timedatectl", "echo yes")
+    machine.tool("systemctl", "echo 'a.service loaded failed failed text'")
+    monkeypatch.setattr(disks, "root_used_ratio", lambda found: 0.5)
     for path, value in (
         ("edac/mc/mc0/ue_count", 0),
         ("cpu/cpu0/cpufreq/scaling_governor", "performance"),
@@ -352,6 +359,8 @@ def test_criteria_fit_their_schema_and_what_is_measured(machine):
         ("clocksource/clocksource0/current_clocksource", "tsc"),
     ):
         machine.write(f"/sys/devices/system/{path}", f"{value}\n")
+    machine.write("/sys/kernel/iommu_groups/0/type", "identity\n")
+    monkeypatch.setattr(peer_access, "_way", lambda tree, gpu: ["0000:00:01.0", gpu])
     full = facts_result(str(machine), "auto")
     machine.pci("0000:3b:00.0", **MI300X())
     (machine.root / "usr/bin/nvidia-smi").unlink()

@@ -8,6 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
     nics,
     osinfo,
     pci,
+    services,
     tools,
     tuning,
 )
@@ -111,6 +112,24 @@ def test_disks(machine, tree):
         "SAMSUNG MZ",
     )
     assert (filesystem["mount"], filesystem["read_only"], filesystem["free_bytes"]) == ("/mnt/a b", True, None)
+
+
+def test_how_full_a_file_system_is_as_df_has_it():
+    assert disks.used_ratio(blocks=1000, free=150, available=100) == pytest.approx(850 / 950, abs=1e-4)
+    assert disks.used_ratio(0, 0, 0) is None
+
+
+def test_services_and_mounts(machine, tree):
+    units = "chronyd.service loaded active running NTP client\nnvsm.service loaded failed failed NVSM\nx loaded active"
+    machine.write("units", units)
+    machine.tool("systemctl", f"cat {machine}/units")
+    machine.write(
+        "/proc/mounts", "/dev/sda / ext4 rw 0 0\nserver:/x /data\\040set nfs rw 0 0\nproc /proc proc rw 0 0\n"
+    )
+    facts = services.facts(tree, tools.toolbox(tree.root))
+    assert facts == {"active": ["chronyd"], "failed": ["nvsm"], "mounts": ["/", "/data set"]}
+    machine.tool("systemctl", "echo 'System has not been booted with systemd' >&2; exit 1")  # as in a container
+    assert services.facts(tree, tools.toolbox(tree.root))["active"] is None
 
 
 def test_nics(machine, tree):

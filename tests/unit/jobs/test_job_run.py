@@ -120,7 +120,7 @@ def test_a_csv_file_gives_figures(node, tmp_path):
     steps = [step("work", f"printf '{rows}' > perf.csv; printf 'no end of line'")]
     record, _log = jobs.run(node, jobs.write(tmp_path, results={"csv": "perf.csv"}, steps=steps))
     assert record["state"] == "success"
-    assert record["message"] == "1 of 1 steps; perf.csv: 1 of 4 rows lack model, performance or metric"
+    assert record["message"] == "1 of 1 steps; perf.csv: 1 of 4 rows lack model, metric or a number as performance"
     found = values(record)
     assert found["bert_tokens_per_second"] == 100, "the first figure has a line of its own"
     assert 5e9 in found.values()
@@ -146,13 +146,23 @@ def test_figures_beyond_the_limit_are_named(node, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("model,perf\\na,1\\n", "no column performance, metric"), ("model,performance,metric\\na,,s\\n", "no row has")],
+    [
+        ("model,perf\\na,1\\n", "no column performance, metric"),
+        ("model,performance,metric\\na,,s\\n", "no row has"),
+        ("model,performance,metric\\na,N/A,s\\nb,nan,s\\n", "no row has a number as performance"),
+    ],
 )
 def test_a_csv_file_without_figures_is_a_failure(node, tmp_path, text, told):
     steps = [step("work", f"printf '{text}' > perf.csv")]
     record, _log = jobs.run(node, jobs.write(tmp_path, results={"csv": "perf.csv"}, steps=steps))
     assert record["state"] == "failure"
     assert told in record["message"]
+
+
+def test_a_figure_that_is_not_a_number_is_none(node, tmp_path):
+    results = {"patterns": [{"pattern": r"loss=(?P<value>\S+)", "name": "loss"}]}
+    record, _log = jobs.run(node, jobs.write(tmp_path, results=results, steps=[step("work", "echo loss=nan")]))
+    assert (record["state"], record["message"]) == ("failure", "not a number: loss; last output: loss=nan")
 
 
 def test_steps_are_skipped_and_forced(node, tmp_path):

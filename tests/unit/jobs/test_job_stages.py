@@ -74,6 +74,18 @@ def test_steps_are_skipped_and_forced_by_settings_and_by_the_names_of_test_beds(
     assert chosen(packed(declared), "force") == ["convert", "train"]
 
 
+def test_the_test_beds_word_for_staying_alive(tmp_path):
+    environment = {"SLEEP_INFINITY": "true"}
+    stay = {
+        given: packed(stages.workloads([jobs.write(tmp_path, stay_alive=given)], environment=environment)["mine"])
+        for given in (False, 60)
+    }
+    assert {given: job.stay_alive_seconds for given, job in stay.items()} == {False: 86400, 60: 60}
+    assert packed(stages.workloads([jobs.write(tmp_path, environment=environment)])["mine"]).stay_alive_seconds == 86400
+    (ends,) = stages.workloads([jobs.write(tmp_path, environment=environment)], stays=False).values()
+    assert packed(ends).stay_alive_seconds == 0
+
+
 def test_a_job_whose_last_step_is_skipped_owes_no_figures(tmp_path):
     results = {"output": ["deepspeed"], "csv": "perf.csv"}
     job = jobs.write(tmp_path, steps=STEPS, results=results)

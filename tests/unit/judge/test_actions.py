@@ -15,10 +15,21 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
 from tests.kit.builders import check, healthy, judge, make_record, make_run, metric, training_metrics
+from tests.kit.reports import job_failed
 
 ECC = "training_gpu_ecc_uncorrected"
 STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
-OWN = ("accelerator", "identity", "gpu_uuids", "evidence_unchanged", "stages", "same_machine_twice", "nothing_proven")
+OWN = (
+    "accelerator",
+    "identity",
+    "gpu_uuids",
+    "evidence_unchanged",
+    "stages",
+    "same_machine_twice",
+    "nothing_proven",
+    "services_declared",
+    "mounts_declared",
+)
 
 
 def document():
@@ -131,6 +142,14 @@ def test_many_gpus_of_one_node_point_to_what_they_share():
     found = action(ecc_report((1, 3, 5), earlier))
     assert (found["name"], found["parts"]) == ("contact_vendor", [])
     assert found["faults"] == [{"class": ECC, "of": "serial S-bad"}]
+
+
+def test_no_vendor_is_asked_about_a_job_of_ones_own():
+    report = job_failed()
+    actions.assign(report, {})
+    (fault,) = action(report)["faults"]
+    actions.assign(report, {(fault["class"], fault["of"]): {"r1", "r2", "r3"}})
+    assert (action(report)["name"], action(report)["class"]) == ("inspect", "mine_crash")
 
 
 def test_the_gravest_of_several_faults_counts():

@@ -128,6 +128,7 @@ def fell_off_the_bus(by_stage):
          "training_gpu_ecc_uncorrected", "gpu:6"),
         (fell_off_the_bus, "training_xid_per_gpu", "gpu:6"),
         (change_metric("facts", "gpu_memory_bytes", 85_520_809_984, "gpu:6"), "facts_gpu_memory_h200", "gpu:6"),
+        (change_metric("facts", "gpu_links_count", 17, "gpu:6"), "facts_gpu_links_h200", "gpu:6"),
     ],
 )  # fmt: skip
 def test_one_thing_wrong_is_found_classed_and_localised(change, word, part):

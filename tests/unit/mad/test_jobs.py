@@ -1,10 +1,12 @@
 """From models to job files and build contexts, and what the jobs do on a node."""
 
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,7 +24,9 @@ from tests.kit import jobs as job_kit
 from tests.kit.gang_channel import free_port
 from tests.kit.mad_repository import OTHER_SECRET, SECRET, model
 from tests.kit.needs import needs_programs
+from tests.kit.planted_secrets import CommandLines, leaks
 from tests.kit.runner import Node
+from tests.kit.s3_service import S3Service
 
 AMD = {"gpu_vendor": "AMD"}
 STAGE = jobs.stage_name("tiny_train", "", "--epochs 2")
@@ -284,8 +288,39 @@ def test_data_is_mounted_loaded_or_refused(make):
     assert found.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0,/made_1"
     found = job(make("tiny_train", options=jobs.Options(datasets=["shelf"]), **{"models.json": [model(data="shelf")]}))
     assert found.stage["datasets"] == ["shelf"]
-    with pytest.raises(MadError, match=r"'shelf' comes from nas, .*declare shelf in gpuval_datasets"):
+    with pytest.raises(MadError, match=r"'shelf' comes from nas: declare shelf in gpuval_datasets, or mount it"):
         make("tiny_train", **{"models.json": [model(data="shelf")]})
+    mounts = {"docker_mounts": {"/data_dlm_0": "/mnt/nas/shelf"}}
+    found = job(make("tiny_train", mounts, **{"models.json": [model(data="shelf")]}))
+    assert found.stage["container"]["volumes"] == ["/mnt/nas/shelf:/data_dlm_0"]
+    assert found.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0"
+
+
+MINIO = mad_repository.CREDENTIALS["MAD_MINIO"]
+
+
+@pytest.mark.parametrize(
+    ("providers", "known", "chosen"),
+    [
+        (("aws", "minio"), {"MAD_MINIO": MINIO, "MAD_AWS_S3": {"USERNAME": "me", "PASSWORD": SECRET}}, "minio"),
+        (("minio", "aws"), {"MAD_AWS_S3": {"username": "me", "password": SECRET}}, "aws"),
+        (("minio",), {"MAD_MINIO": {**MINIO, "PASSWORD": ""}}, "give MAD_MINIO in credential.json USERNAME, PASSWORD"),
+        (("nas", "aws"), {}, "'tables' comes from nas or aws: give MAD_AWS_S3 in credential.json"),
+    ],
+)
+def test_data_comes_from_the_first_provider_that_has_its_account(make, providers, known, chosen):
+    changed = {"data.json": {"tables": {kind: {"path": "s3://bucket/tables"} for kind in providers}}}
+    changed["models.json"] = [model(data="tables")]
+    options = jobs.Options(credentials=known)
+    if " " in chosen:
+        with pytest.raises(MadError, match=re.escape(chosen)):
+            make("tiny_train", options=options, **changed)
+        return
+    found = job(make("tiny_train", options=options, **changed))
+    assert json.loads(found.environment[perf.VARIABLE])["data_provider_type"] == chosen
+    account = {"minio": "MAD_MINIO", "aws": "MAD_AWS_S3"}[chosen]
+    assert set(found.stage["secrets"]) >= {f"{account}_USERNAME", f"{account}_PASSWORD"}
+    assert SECRET not in found.path.read_text() and OTHER_SECRET not in found.path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -504,10 +539,15 @@ def test_a_link_in_the_code_of_a_model_is_never_written_through(make, tmp_path):
 def run(make, tmp_path):
     made_nodes = []
 
-    def run(tag, given=None, environment=None, options=None, **changed):
+    def run(tag, given=None, environment=None, options=None, secrets=None, **changed):
         made = make(tag, given, options, **changed)
         node = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
         made_nodes.append(node)
+        if secrets:
+            file = node.files.secrets(job(made).name)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.write_text(json.dumps(secrets))
+            file.chmod(0o600)
         ((name, image),) = made.images.items()
         built = {"GPUVAL_MAD_FILES": f"{image['folder']}/gpuval_mad/{name}"} if "folder" in image else {}
         variables = {**built, **(environment or {})}
@@ -546,6 +586,46 @@ def test_the_files_of_a_model_come_with_its_job_to_an_image_that_is_given(run):
     record, log = run("tiny_train", given, options=jobs.Options(images={"tiny_train": "x:1"}), **changed)
     assert record["state"] == "success", log
     assert "note before\nlib\nrun.sh\nperformance: 2 x\nnote\n" in log
+
+
+#: As far as the AWS command line is used, by boto3.
+AWS = f"""#!{sys.executable}
+import boto3, os, sys
+_option, endpoint, _s3, verb, *words = sys.argv[1:]
+bucket, _, key = words[verb != "ls"][5:].partition("/")
+client = boto3.client("s3", endpoint_url=endpoint)
+found = [one["Key"] for one in client.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())]
+for name in found if verb != "ls" else ():
+    client.download_file(bucket, name, os.path.basename(name))
+sys.exit(not found)
+"""
+
+
+def test_data_of_an_s3_service_is_fetched_by_the_credentials_account(run, tmp_path, monkeypatch):
+    tool = tmp_path / "bin/aws"
+    tool.parent.mkdir()
+    tool.write_text(AWS)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    paths, home = {"all": "s3://bucket/tables", "one": "s3://bucket/tables/b.txt"}, str(tmp_path / "home")
+    changed = {"data.json": {name: {"minio": {"path": path, "home": home}} for name, path in paths.items()}}
+    changed["models.json"] = [model(data="all,one")]
+    changed["scripts/tiny_train/run.sh"] = f"ls ${{MAD_DATAHOME/,/ }}; {mad_repository.TRAIN}"
+    with S3Service(tmp_path, ("minio", OTHER_SECRET)) as service:
+        (service.data / "bucket/tables").mkdir(parents=True)
+        for name in ("a.txt", "b.txt"):
+            (service.data / "bucket/tables" / name).write_text(name)
+        account = {"USERNAME": "minio", "PASSWORD": OTHER_SECRET, "MINIO_ENDPOINT": service.endpoint}
+        options = jobs.Options(credentials={"MAD_MINIO": account})
+        secrets = {f"MAD_MINIO_{name}": value for name, value in account.items()}
+        with CommandLines() as lines:
+            record, log = run("tiny_train", options=options, secrets=secrets, **changed)
+    assert record["state"] == "success", log
+    assert f"{home}_0:\na.txt\nb.txt\n\n{home}_1:\nb.txt\nmodel tiny_train" in log
+    assert re.search(r"^gpuval data: \d+ s, \d+ bytes$", log, re.MULTILINE)
+    planted = {"password": OTHER_SECRET}
+    held = b"".join(file.read_bytes() for file in (tmp_path / "base").rglob("*") if file.is_file())
+    assert leaks(planted, lines.text + log.encode() + held) == []
 
 
 def test_a_python_script_and_a_script_without_a_figure(run):

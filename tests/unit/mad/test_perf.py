@@ -124,6 +124,24 @@ def test_a_figure_that_the_log_leaves_out_is_the_record_s():
     assert (found["performance"], found["metric"], found["status"]) == ("12.5", "tokens/s", "SUCCESS")
 
 
+@pytest.mark.parametrize(
+    ("rows", "results", "kept"),
+    [
+        ("a,1,s,8\n=b,nan,s,9", [("net_a", "1"), ("net_=b", "")], "a,1,s,8\n'=b,nan,s,9\n"),
+        (f"a,1,s,8\n{'b' * 200_000},2,s,9", [("net_a", "1")], "a,1,s,8\n"),
+    ],
+)
+def test_a_table_of_a_model_has_its_rows_and_is_kept_whole(tmp_path, rows, results, kept):
+    """The second has a cell that Python's reader refuses."""
+    report = run(tmp_path, "one", "10")
+    log = tmp_path / "one/nodes/node-0/mad_net_000000.log"
+    log.write_text(f"{perf.BEGIN}model, performance,metric,batch\n{rows}{perf.END}\n")
+    made = written(report, tmp_path)
+    found = perf.read(made["perf.csv"], what="perf.csv")
+    assert [(row["model"], row["performance"]) for row in found] == results
+    assert made["nodes/node-0/mad_net_000000.csv"] == f"model,performance,metric,batch\n{kept}"
+
+
 @pytest.mark.parametrize("before", ["0", "nan", "many", ""])
 def test_nothing_is_compared_with_what_is_no_number(before):
     earlier = [row(before, status="SUCCESS")]

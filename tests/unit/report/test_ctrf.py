@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.ctrf import ctrf_json
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
@@ -43,6 +44,8 @@ def test_the_schema_refuses_what_it_should():
 
 
 def test_a_report_is_a_ctrf_report(mixed):
+    galaxy = yaml.safe_load((ROOT / "collections/ansible_collections/gpuval/fleet/galaxy.yml").read_text())
+    assert document(mixed)["results"]["tool"] == {"name": "gpuval", "version": galaxy["version"]}
     found = document(mixed)
     summary, tests = found["results"]["summary"], found["results"]["tests"]
     assert (found["runId"], found["specVersion"]) == ("run-1", "0.0.0")

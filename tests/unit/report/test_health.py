@@ -20,10 +20,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 
 from tests.kit.actions import run_action
 from tests.kit.builders import make_run, write_report
-from tests.kit.reports import FAILS, LACKS, PASSES, report_of
+from tests.kit.reports import FAILS, LACKS, PASSES, job_failed, report_of
 
 ROOT = Path(__file__).resolve().parents[3]
 GATE = ROOT / "collections/ansible_collections/gpuval/fleet/node/gpuval_health.py"
+ENTRY = {"run_id": "run-10", "finished_at": "2026-11-10T10:00:00Z", "reason": ""}
 SLOW = "training_tokens_per_second 1 tokens/s, under the limit of 1,000 tokens/s"
 
 
@@ -79,6 +80,20 @@ def test_a_node_that_passed_what_it_failed_is_to_be_validated_whole():
     entry = after(report_of(FAILS), report_of(PASSES, 11, narrowed_by=["tags"]))["bad"]
     assert (entry["action"], entry["class"], entry["open"]) == ("retest", None, [])
     assert entry["reason"].endswith("in a run of some stages: validate all")
+
+
+def test_a_job_alone_fails_no_node_and_one_of_an_acceptance_does():
+    """With a bug in a script of a user's, a gate or a mark would empty the fleet."""
+    alone = {"narrowed_by": ["stages"], "profile": "custom"}
+    assert after(report_of(PASSES), job_failed(11, **alone))["bad"]["verdict"] == "PASS"
+    assert after(report_of(FAILS), job_failed(11, **alone))["bad"]["run_id"] == "run-10", "nor is it a pass"
+    assert after(job_failed(**alone))["bad"]["verdict"] == "INCOMPLETE"
+    assert after(report_of(PASSES), job_failed(11))["bad"]["verdict"] == "FAIL"
+    faulty = job_failed(11, **alone)
+    faulty["nodes"][0]["checks"].append(
+        {**faulty["nodes"][0]["checks"][-1], "kind": "max", "severity": "required", "verdict": "fail"}
+    )
+    assert after(report_of(PASSES), faulty)["bad"]["verdict"] == "FAIL", "a fault of a GPU while it ran"
 
 
 def test_a_run_of_some_stages_is_no_first_verdict():
@@ -203,6 +218,17 @@ def test_the_health_check_program_drains_a_failed_node_and_none_without_the_gate
     assert (called.read_text() if called.exists() else None) == (told if drained else None)
 
 
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", "2>&-", "| true"])
+@pytest.mark.parametrize(("node", "code"), [("good", "0"), ("bad", "1")])
+def test_an_output_that_nothing_takes_changes_no_exit_code(file, output, node, code):
+    """Python itself would end with 1, which drains the node: a full disk of logs would drain a fleet."""
+    command = f"{{ {sys.executable} -I {GATE} --file {file} --node {node}; echo $? >&3; }} {output}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec 3>&1; {command}"], check=False, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout.splitlines()[-1] == code
+
+
 def test_by_default_it_is_the_host(file):
     document = json.loads(file.read_text())
     document["nodes"][socket.gethostname().partition(".")[0]] = document["nodes"]["bad"]
@@ -212,7 +238,14 @@ def test_by_default_it_is_the_host(file):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "{}", '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "FAIL"}}}', "[" * 100_000],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "FAIL"}}}',
+        "[" * 100_000,
+        json.dumps({"schema": "gpuval.health/1", "nodes": {"bad": {"verdict": "OK", **ENTRY}}}),
+    ],
 )
 def test_a_damaged_file_is_no_evidence(file, text):
     file.write_text(text)

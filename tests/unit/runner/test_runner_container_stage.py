@@ -123,6 +123,15 @@ def test_nothing_runs_beside_a_container_that_stays(engine, node, how):
     assert carried_out(node) == 0
 
 
+@pytest.mark.parametrize(("source", "code"), [("data", 0), ("/usr", 0), ("/no/such", 1)])
+def test_a_folder_that_the_node_lacks_is_not_made_by_the_engine(engine, node, source, code):
+    node.put_plan(stage("a", image="i:1", container={"volumes": [f"{source}:/data:ro"]}), runtime="docker")
+    (engine / "state").write_text(json.dumps(OVER))
+    assert carried_out(node) == code
+    told = "cannot start: container.volumes: the node has no /no/such: mount or create it"
+    assert node.record("a")["message"] == (told if code else "")
+
+
 def modes_of(folder):
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
 

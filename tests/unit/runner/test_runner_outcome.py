@@ -25,6 +25,8 @@ NOTHING = "it wrote no result file and declares no patterns"
         (Evidence(exit_code=0, result=PARTIAL), "crash", "never became final"),
         (Evidence(exit_code=0, patterns=1, matched=1), "success", ""),
         (Evidence(exit_code=0, patterns=2), "crash", "its output has no declared figure"),
+        (Evidence(exit_code=0, patterns=2, not_numbers=("loss",)), "failure", "not a number: loss"),
+        (Evidence(exit_code=0, patterns=2, matched=1, not_numbers=("loss",)), "success", ""),
         (Evidence(exit_code=1, patterns=1, matched=1), "crash", "exit code 1"),
         (Evidence(exit_code=0, patterns=1, matched=1, result=BAD), "failure", "bad"),
         (Evidence(signal="SIGSEGV", result=PARTIAL), "crash", "killed by SIGSEGV"),

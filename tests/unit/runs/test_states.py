@@ -178,10 +178,10 @@ def test_each_inventory_has_its_latest_run(results):
 def test_a_run_of_another_inventory_is_named_not_used(results):
     started(results, "r2", "b")
     done = find_run(results, "a", "r2")
-    assert done.failed and "run r2 is one of INVENTORY=" in done.text
+    assert done.failed and "run r2 is one of the inventory " in done.text
     with pytest.raises(run_folder.RunError, match=r"no run of .*a in .*; give one of these, .*INVENTORY=.*b: r2"):
         run_folder.resolve(results, "", [str(results.parent / "a")])
-    assert "INVENTORY=" in open_run(results, "r2", "a").text
+    assert "the inventory" in open_run(results, "r2", "a").text
     (results.parent / "b").unlink()
     run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
 

@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.drains import S
 
 from tests.kit.actions import run_action
 from tests.kit.builders import write_report
-from tests.kit.reports import FAILS, LACKS, PASSES, report_of
+from tests.kit.reports import FAILS, LACKS, PASSES, job_failed, report_of
 
 REASON = "gpuval:run-10:speed"
 
@@ -62,6 +62,12 @@ def test_what_others_took_out_of_service_is_left_alone(state, reason):
     assert decide(node(state, reason), FAILS)[0] == "FOREIGN"
     assert decide(node(state, reason), PASSES)[0] == ""
     assert decide(node(state, reason), LACKS, incomplete=True, word="hung")[0] == "FOREIGN"
+
+
+def test_a_job_of_a_users_own_drains_nothing_but_in_an_acceptance():
+    for fields, state in (({"narrowed_by": ["stages"], "profile": "custom"}, ""), ({}, "DRAIN")):
+        report = job_failed(**fields)
+        assert drains.decide(node(), report["nodes"][0], report["run"], None, incomplete=True).state == state
 
 
 def test_a_reason_that_is_left_on_a_node_in_service_counts_for_nothing():

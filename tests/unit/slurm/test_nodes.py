@@ -72,6 +72,9 @@ def test_a_reason_without_a_time(at):
         ("gpu:h200:8(S:0-1),nvme:2", ("h200", 8)),
         ("gpu:a100:2,gpu:h100:6(S:0)", ("h100", 6)),
         ("gpu_shared:h200:8", ("", 0)),
+        ("gpu:4090:8", ("4090", 8)),
+        ("gpu:2080ti:4(S:0,2),nvme:1", ("2080ti", 4)),
+        ("gpu:h100:4,gpu:1g.10gb:28", ("1g.10gb", 28)),
     ],
 )
 def test_gpus_of_a_gres(gres, expected):

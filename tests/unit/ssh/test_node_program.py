@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 
 from tests.kit.runner import plan, stage, until_written
@@ -113,9 +114,25 @@ def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_
     assert not list(base.glob("*/*/plan.json"))
     (tmp_path / "not_there.py").write_text("")
     in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}
-    for plan_of, packages in ((here, in_environment), ({**PLAN, "python": "/no/python"}, asked)):
-        told = node_program.answer(*sent(command, stream(base, plan=plan_of, packages=packages)))
-        assert told["launch"]["state"] in {"started", "finished"}, told
+    told = node_program.answer(*sent(command, stream(base, plan=here, packages=in_environment)))
+    assert told["launch"]["state"] in {"started", "finished"}, told
+
+
+def test_one_of_several_packages_is_enough(base):
+    command = node_program.command(sys.executable, [])
+    asked = {"names": ["not_there|json", "not_there|not_here"], "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": sys.executable}, packages=asked)))
+    assert "lacks: not_there or not_here. Install" in told["launch"]["message"]
+    assert "pip install not_here)" in told["launch"]["message"]
+
+
+def test_a_mistyped_python_of_workloads_is_no_fault_of_the_node(base):
+    command = node_program.command(sys.executable, [])
+    asked = {"names": ["torch"], "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": "/no/python"}, packages=asked)))
+    assert told["launch"]["state"] == "refused"
+    assert "/no/python of gpuval_workload_python cannot be started (No such file" in told["launch"]["message"]
+    assert launch_errors.described(told["launch"])["class"] == "no_package"
 
 
 def test_a_node_without_space_for_what_its_plan_loads_is_refused_before_it_works(base, tmp_path):

@@ -133,6 +133,22 @@ def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages,
     assert launching.packages({"stages": stages}, workloads, runtime) == {}
 
 
+@pytest.mark.parametrize(
+    ("command", "image", "names"),
+    [
+        (["{python}", "-m", "gpuval_workloads.training", "--size", "auto"], None, ["torch"]),
+        (["{python}", "-m", "gpuval_workloads.inference", "--server", "auto"], None, ["vllm|transformers"]),
+        (["{python}", "-m", "gpuval_workloads.inference", "--server-command", "/x/serve"], None, []),
+        (["{python}", "-m", "gpuval_workloads.training"], "training:1", []),
+        (["{runner}", "facts"], None, []),
+        (["/my/python", "-m", "gpuval_workloads.training"], None, []),  # not the Python that would be asked
+    ],
+)
+def test_what_the_nodes_own_stages_import_on_the_host(command, image, names):
+    workloads = {"mine": {"command": command, "image": image}}
+    assert launching.packages({"stages": ["mine"]}, workloads, "auto").get("names", []) == names
+
+
 def gang_job(tmp_path, launcher):
     path = tmp_path / "mine.yml"
     path.write_text(

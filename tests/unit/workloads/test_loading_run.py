@@ -145,7 +145,7 @@ def test_an_empty_source(load, stored):
     ended = load(folder="models--nobody--nothing")
     assert ended.code == 1
     assert "the store has no model under models:gpuval/models/models--nobody--nothing" in ended.result["message"]
-    assert "make validate" in ended.result["message"]
+    assert "gpuval.fleet.validate" in ended.result["message"]
 
 
 def test_a_bucket_that_does_not_exist(load, stored):

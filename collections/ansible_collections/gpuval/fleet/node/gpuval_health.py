@@ -7,6 +7,7 @@ with 0, since a Prolog that ends otherwise drains its node; --strict makes that 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 READ_SECONDS = 0.7
 MAX_BYTES = 64 << 20
 MAX_LINE = 400
+VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 
 
 class UsageError(Exception):
@@ -40,20 +42,23 @@ def main(arguments):
         options = parser().parse_args(arguments)
         entry = entry_of(read(options.file), names(options.node), options.max_age_days)
     except UsageError as error:
-        print(line(f"wrong option: {error}; see gpuval-health --help"), file=sys.stderr)
+        say(f"wrong option: {error}; see gpuval-health --help", sys.stderr)
         return int(strict)
     except NoEvidence as error:
-        print(line(f"no evidence: {error}"))
+        say(f"no evidence: {error}")
+        return int(strict)
+    except Exception as error:  # Python's own exit code for one would drain the node
+        say(f"no evidence: {type(error).__name__}: {error}")
         return int(strict)
     verdict, run_id, word = entry["verdict"], entry["run_id"], entry["class"]
     refused = verdict == "FAIL" or (strict and verdict != "PASS")
     if options.reason and refused:
-        print(line(f"{run_id}:{word or verdict}", "gpuval:"))
+        say(f"{run_id}:{word or verdict}", start="gpuval:")
         return 1
     text = f"{verdict} in run {run_id}" + (f" ({word})" if word else "")
     if verdict != "PASS":
         text += f": {entry['action'] or 'inspect'}: {entry['reason']}"
-    print(line(text))
+    say(text)
     return int(refused)
 
 
@@ -127,7 +132,8 @@ def entry_of(document, wanted, max_age_days):
     if entry is None:
         raise NoEvidence("no verdict on {}".format(" or ".join(dict.fromkeys(wanted))))
     texts = ("verdict", "run_id", "finished_at", "reason")
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in texts):
+    known = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
+    if not known or entry["verdict"] not in VERDICTS:
         raise NoEvidence("the entry of the node is damaged")
     for key in ("class", "action"):
         entry[key] = entry.get(key) if isinstance(entry.get(key), str) else ""
@@ -145,12 +151,13 @@ def age_days(time):
     return (datetime.now(timezone.utc) - then).total_seconds() / 86400
 
 
-def line(text, start="gpuval: "):
-    """One line that is safe in a log and as a reason of Slurm's."""
-    return start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
+def say(text, stream=None, start="gpuval: "):
+    """Print one line that is safe in a log and as a reason of Slurm's. A full disk or a closed output changes no exit
+    code."""
+    shown = start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
+    with contextlib.suppress(OSError, ValueError):
+        print(shown, file=stream, flush=True)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # a thread that hangs does not hold the program
+    os._exit(main(sys.argv[1:]))  # a thread that hangs does not hold the program

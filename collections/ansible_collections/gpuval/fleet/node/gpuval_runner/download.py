@@ -78,7 +78,7 @@ def download(
         part.unlink()
         raise ChecksumError(
             f"the archive that came has SHA-256 {sha256.hexdigest()[:16]}..., announced was "
-            f"{expected.sha256[:16]}...: it was removed; put the image into the store again (make load)"
+            f"{expected.sha256[:16]}...: it was removed; put the image into the store again (gpuval.fleet.load)"
         )
     part.replace(target)
     return received
@@ -176,7 +176,7 @@ def _hash_of(path: Path, progress: Progress) -> Any:
 
 def _refused(code: int) -> str:
     if code == http.client.NOT_FOUND:
-        return "the store has no such archive (404): put the image there again (make load)"
+        return "the store has no such archive (404): put the image there again (gpuval.fleet.load)"
     if code in (401, 403):
         return f"the store refuses the archive ({code}): the signed URL has expired or the node's clock is wrong"
     return f"the store refuses the archive with {code}"

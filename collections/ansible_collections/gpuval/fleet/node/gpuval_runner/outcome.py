@@ -26,7 +26,7 @@ class Evidence:
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
     nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
-    there are, `stuck` whether processes of the stage outlived KILL.
+    there are, `not_numbers` what else they found (NaN), `stuck` whether processes of the stage outlived KILL.
     """
 
     exit_code: Optional[int] = None
@@ -36,6 +36,7 @@ class Evidence:
     result: Optional[Result] = None
     patterns: int = 0
     matched: int = 0
+    not_numbers: tuple[str, ...] = ()
     last_line: str = ""
     oom: str = ""
     stuck: bool = False
@@ -65,6 +66,8 @@ def judge(evidence: Evidence) -> tuple[str, str]:
         if evidence.stuck:
             return "failure", _sentence("it reported success but left processes that KILL did not end", message)
         return "success", message
+    if evidence.not_numbers:
+        return "failure", _sentence(f"not a number: {', '.join(evidence.not_numbers[:4])}", _last(evidence))
     if evidence.patterns:
         what = "ended without a result: its output has no declared figure; compare `patterns` and `output` with its log"
     elif result:

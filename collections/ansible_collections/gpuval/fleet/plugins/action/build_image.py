@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import tempfile
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from ansible.errors import AnsibleConnectionFailure
 
 from ..module_utils import image_archive
-from ..plugin_utils.artifacts import build_context, image_upload, images
+from ..plugin_utils.artifacts import build_context, image_upload, images, sbom
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.store.access import open_store
@@ -227,6 +228,7 @@ class ActionModule(ControllerAction):
                 outcome = self._module(arguments)
                 if self.options["publish"]:
                     self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", local)
+                    self._list_parts(arguments["reference"], outcome)
             finally:
                 if not local:
                     self._remove_tmp_path(there)
@@ -240,6 +242,16 @@ class ActionModule(ControllerAction):
                 raise images.ImagesError("the archive arrived damaged from the builder: run again")
         here.chmod(0o600)
         here.replace(images.archive_file(self.state, archive["sha256"]))
+
+    def _list_parts(self, reference, outcome):
+        """Keep the bill of materials beside the archive; an image without a shell has none."""
+        archive = outcome["archive"]
+        if not outcome.get("listing"):
+            self._display.warning(f"{reference} cannot list its packages, so there is no SBOM of it")
+            return
+        document = sbom.document(reference, archive["id"], outcome["listing"])
+        path = images.sbom_file(self.state, archive["sha256"])
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def _module(self, arguments):
         outcome = self.ask_node("build_image", arguments, self.task_vars)

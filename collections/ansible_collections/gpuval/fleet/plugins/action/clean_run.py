@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from datetime import datetime
 
 from ..module_utils.store import StoreError
@@ -82,7 +83,7 @@ class ActionModule(RunAction):
             its = origin.shown(run_folder.inventory_of(results, run_id))
             self._display.warning(
                 f"the embedded store goes on, since it serves run {run_id}"
-                + (f": to end that, make clean INVENTORY={its}" if its else "")
+                + (f": to end that, `make clean INVENTORY={shlex.quote(its)}`" if its else "")
             )
 
     def _end(self, folder, run, access):

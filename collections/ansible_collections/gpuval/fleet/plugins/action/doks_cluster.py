@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
@@ -45,7 +47,7 @@ class ActionModule(ControllerAction):
         ready = cluster.wait_until_ready(api, planned.cluster, pools, *timing)
         kubeconfig = api.get_bytes(f"{path_of(ready)}/kubeconfig")
         written = cluster.write_inventory(folder, kubeconfig, plan.expected_nodes(ready, pools, sizes))
-        self._display.display(f"ready: make validate INVENTORY={folder}")
+        self._display.display(f"ready: `make validate INVENTORY={shlex.quote(str(folder))}`")
         return {"changed": bool(planned.missing or written), "files": written}
 
     def _delete(self, api, tag, options, folder, timing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..plugin_utils.core import schemas
+from ..plugin_utils.core import commands, schemas
 from ..plugin_utils.gang import document, judging, keys
 from ..plugin_utils.judge import actions, baseline, criteria
 from ..plugin_utils.judge.peer_groups import PeerHistory
@@ -41,6 +41,7 @@ class ActionModule(RunAction):
             folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen
         )
         actions.assign(report, earlier)
+        commands.in_remedies(report)
         report["summary"] = summary_lines(report)
         if not folder.is_copy:
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], history.documents())

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 
@@ -191,10 +189,6 @@ class ActionModule(RunAction):
             if store.reachable and images.archives(plan.get("images", {})):
                 given["store"]["downloads"] = images.signed_downloads(
                     store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS
-                )
-            if options["attempt"] == 1:  # a later attempt is a part of it
-                store.client.put(
-                    f"{run['folder']}/plans/{node}.json", json.dumps(plans.kept(plan)).encode(), "application/json"
                 )
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}

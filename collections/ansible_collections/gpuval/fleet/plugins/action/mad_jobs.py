@@ -85,7 +85,7 @@ def _check(options):
     if options["runtime"] == "host" and options["placement"] != IN_PODS:
         raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
     if not options["repository"]:
-        raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (make mad REPO=...)")
+        raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (`make mad REPO=...`)")
 
 
 def _fresh(state_dir: Path) -> Path:

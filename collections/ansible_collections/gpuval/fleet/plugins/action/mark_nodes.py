@@ -17,7 +17,7 @@ from ..plugin_utils.slurm import drains
 MAX_SHOWN = 300
 #: The rule alone is of no use to one who has the file of gpuval's Roles.
 GRANT = (
-    "make prepare writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
+    "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
     "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
 )
 INCOMPLETE = "INCOMPLETE"
@@ -122,7 +122,7 @@ class ActionModule(RunAction):
         chosen = set(options["nodes"])
         whole, is_accepting = failed_checks.is_whole(run), failed_checks.accepts(run)
         wanted, left = {}, {}
-        for node in report["nodes"]:
+        for node in (failed_checks.counted(one, run) for one in report["nodes"]):
             name = node["name"]
             if chosen and name not in chosen:
                 continue

@@ -14,7 +14,7 @@ from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
-from ..plugin_utils.judge import baseline, criteria, setups, versions
+from ..plugin_utils.judge import baseline, criteria, declared, setups, versions
 from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -177,10 +177,14 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     if gang_stages:
         expected["gang_stages"] = gang_stages
     try:
-        declared, found = versions.declared(hostvars.get("gpuval_versions")), labels.of_host(hostvars)
-    except (versions.VersionsError, labels.LabelsError) as error:
+        given = {
+            "versions": versions.declared(hostvars.get("gpuval_versions")),
+            "declared": declared.of_host(hostvars),
+            "labels": labels.of_host(hostvars),
+        }
+    except (versions.VersionsError, declared.DeclaredError, labels.LabelsError) as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    given = {"versions": declared, "labels": found, "id": ids(hostvars.get("gpuval_node_ids")).get(name)}
+    given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
     return {**expected, **{key: value for key, value in given.items() if value}}
 
 

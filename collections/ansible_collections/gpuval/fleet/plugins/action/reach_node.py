@@ -46,7 +46,9 @@ class ActionModule(RunAction):
         run, node = folder.read_run(), options["node"]
         if node not in run["nodes"]:
             known = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
-            raise AnsibleActionFail(f"{node!r} is no node of run {run['run_id']}: give NODE=, one of {known}")
+            raise AnsibleActionFail(
+                f"{node!r} is no node of run {run['run_id']}: set run_reach_node (make: NODE=) to one of {known}"
+            )
         of_run = run["nodes"][node]["stages"]
         folder = in_round(folder, node, options["stage"]) or folder
         run = folder.read_run()  # that of a round, where nodes are at work together

@@ -35,7 +35,8 @@ class ActionModule(RunAction):
             return self._announce(folder, report)
         kept = project_path(options["perf_file"]) if options["perf_file"] else None
         built = images.read_catalogue(project_path(options["store"]["state_dir"])) if options["store"] else {}
-        paths = [*write_forms(report, folder.path, kept, built).values(), folder.path / "report.json"]
+        forms = write_forms(report, folder.path, kept, built).values()
+        paths = [*(path for path in forms if path.parent == folder.path), folder.path / "report.json"]
         was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
         run = folder.read_run() if folder.is_copy else folder.conclude()
         if options["store"] is not None and not folder.is_copy:

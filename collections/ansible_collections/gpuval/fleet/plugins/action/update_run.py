@@ -25,7 +25,9 @@ class ActionModule(RunAction):
     def _set_window(self, options):
         asked = {name: options[name] for name in ("max_nodes_at_once", "max_transfers")}
         if all(value is None for value in asked.values()):
-            raise AnsibleActionFail("nothing to set: give a number of nodes (make window N=20), of transfers, or both")
+            raise AnsibleActionFail(
+                "nothing to set: give a number of nodes (`make window N=20`), of transfers, or both"
+            )
         for name, value in asked.items():
             if value is not None and value < 0:
                 raise AnsibleActionFail(f"{name} is {value}: give a whole number, 0 for no limit")

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 name: acceptance
 type: aggregate
 short_description: End the console with the FINAL ACCEPTANCE block
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.

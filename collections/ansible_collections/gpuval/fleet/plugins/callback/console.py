@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 name: console
 type: stdout
 short_description: Show events, progress, warnings and failures, and no task lines
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints what the collection's actions say, warnings and failures. Plays, tasks, results and the recap need C(-v).

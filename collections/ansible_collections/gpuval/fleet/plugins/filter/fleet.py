@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import published
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets, endpoints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
 
@@ -57,6 +59,12 @@ def job_workloads(
         raise AnsibleFilterError(str(error)) from error
 
 
+def published_images(sku: str) -> dict[str, dict[str, str]]:
+    """The entries of ``gpuval_images`` that a release published for a SKU or a vendor; empty for ``auto``."""
+    known = sku_catalogue.named(sku)
+    return published.images(known.vendor if known else sku)
+
+
 class FilterModule:
     def filters(self):
         return {
@@ -66,5 +74,6 @@ class FilterModule:
             "model_folder": folder_name,
             "network_environment": network_environment,
             "network_names": network_names,
+            "published_images": published_images,
             "usual_search_seconds": usual_search_seconds,
         }

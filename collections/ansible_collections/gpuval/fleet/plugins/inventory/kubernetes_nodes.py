@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: kubernetes_nodes
 short_description: Nodes of a Kubernetes cluster
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Asks the API server for its nodes, once, and makes a host of each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: node_list
 short_description: Nodes from a CSV file or plain text
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Reads nodes from a list as spreadsheets, provisioning systems and people make it.

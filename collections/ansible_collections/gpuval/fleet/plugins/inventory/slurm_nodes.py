@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: slurm_nodes
 short_description: Nodes of a Slurm cluster
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Asks slurmctld for its nodes, once, by C(scontrol) on this machine, and makes a host of each.

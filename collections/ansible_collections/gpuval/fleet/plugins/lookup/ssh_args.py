@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: ssh_args
 short_description: SSH arguments that check host keys against the pins of the inventory
-version_added: 0.1.0
+version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - What M(gpuval.fleet.probe_nodes) pinned is what Ansible's own connections accept, and nothing else.

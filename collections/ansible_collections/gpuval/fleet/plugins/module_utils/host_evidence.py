@@ -74,12 +74,12 @@ COMMANDS = (
     ("gpu/hl-smi.txt", VENDOR_SECONDS, ("hl-smi",)),
     ("gpu/hl-smi-q.txt", VENDOR_SECONDS, ("hl-smi", "-q")),
     ("containers/docker-info.txt", COMMAND_SECONDS, ("docker", "info")),
-    ("containers/docker-ps.txt", COMMAND_SECONDS, ("docker", "ps", "--all", "--no-trunc", "--format",
-        "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
+    ("containers/docker-ps.txt", COMMAND_SECONDS,
+     ("docker", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
     ("containers/docker-images.txt", COMMAND_SECONDS, ("docker", "images", "--no-trunc", "--digests")),
     ("containers/podman-info.txt", COMMAND_SECONDS, ("podman", "info")),
-    ("containers/podman-ps.txt", COMMAND_SECONDS, ("podman", "ps", "--all", "--no-trunc", "--format",
-        "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
+    ("containers/podman-ps.txt", COMMAND_SECONDS,
+     ("podman", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
     ("containers/podman-images.txt", COMMAND_SECONDS, ("podman", "images", "--no-trunc", "--digests")),
 )  # fmt: skip
 

@@ -16,7 +16,20 @@ from .hardware.engines import ENGINES
 
 CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
+BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 ANSWER_SECONDS = 30
+MAX_LISTING_BYTES = 4 << 20
+LISTING_SECONDS = 300
+#: Prints what is in an image, a line each: kind, name, version and more, separated by tabs.
+LISTING = r"""
+(. /etc/os-release; printf 'os\t%s\t%s\n' "$ID" "${VERSION_ID:-$VERSION_CODENAME}")
+dpkg-query -W -f 'deb\t${Package}\t${Version}\t${Architecture}\n' 2>/dev/null || true
+cat /opt/gpuval-tools/sources.tsv 2>/dev/null || true
+for python in /opt/gpuval-*/bin/python python3; do
+  "$python" -c 'import importlib.metadata as m
+for d in m.distributions(): print("pypi", d.metadata["Name"], d.version, sep="\t")' 2>/dev/null || true
+done
+"""
 
 
 class BuildError(Exception):
@@ -111,6 +124,8 @@ class Builder:
                 "See why; then set container_image_new_base: true, or name the base with @sha256:..."
             )
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
+        if base_here.digest:
+            labels[BASE_DIGEST_LABEL] = base_here.digest
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
             with tarfile.open(context) as tar:
                 _unpack(tar, folder)
@@ -128,6 +143,12 @@ class Builder:
         if done.returncode != 0:
             raise BuildError(f"{self.command} cannot build {reference}: {_end(done.stdout, 1500)}")
         return self.image(reference), base_here
+
+    def listing(self, reference):
+        """What is in the image, as its own dpkg and Pythons list it; empty for an image without a shell."""
+        command = [self.command, "run", "--rm", "--network", "none", "--entrypoint", "sh", reference, "-c", LISTING]
+        done = self._call(command, LISTING_SECONDS)
+        return done.stdout[:MAX_LISTING_BYTES] if done.returncode == 0 else ""
 
     def save_command(self, reference):
         """Gives the image out as an archive that both engines load."""

@@ -56,11 +56,16 @@ TWICE = (
     "inventory, or correct its address"
 )
 
-FIND_PACKAGES = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not u.find_spec(n)))"
+FIND_PACKAGES = (
+    "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not any(map(u.find_spec, n.split('|')))))"
+)
 PYTHON_SECONDS = 30
 LACKING = (
-    "multi-node stages need Python packages that this node lacks: {names}. Install them for the stages' Python "
-    "({python} -m pip install {names}), use an image that has them, or leave the stages out with --skip-tags"
+    "stages need Python packages that this node lacks: {names}. Install them for the stages' Python ({python} -m pip "
+    "install {first}), or set gpuval_workload_python to one that has them, or use an image, or --skip-tags"
+)
+NO_PYTHON = (
+    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why})"
 )
 
 #: For logs and records, beside what is loaded.
@@ -160,7 +165,7 @@ def in_the_way(parameters):
 
 
 def lacking(parameters):
-    """Packages for stages that follow the node's own and that its Python lacks, as part of the launch's outcome."""
+    """Packages for stages that the node's Python lacks, as part of the launch's outcome."""
     python, asked = parameters["plan"]["python"], parameters.get("packages") or {}
     if not asked:
         return {}
@@ -170,10 +175,16 @@ def lacking(parameters):
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):  # the stages that need this Python say what is wrong with it
+    except OSError as error:
+        return {"message": NO_PYTHON.format(python=python, why=error.strerror)}
+    except subprocess.TimeoutExpired:  # the stages that need this Python say what is wrong with it
         return {}
     absent = done.stdout.split() if done.returncode == 0 else []
-    return {"message": LACKING.format(python=python, names=" ".join(absent))} if absent else {}
+    if not absent:
+        return {}
+    first = " ".join(name.rpartition("|")[2] for name in absent)
+    names = ", ".join(name.replace("|", " or ") for name in absent)
+    return {"message": LACKING.format(python=python, names=names, first=first)}
 
 
 def without_space(parameters):

@@ -133,6 +133,7 @@ class Store:
             verify=connection.ca_file,
             config=Config(
                 signature_version="s3v4",
+                user_agent="gpuval",  # botocore's own is put together for each request, which takes a seventh of it
                 s3={"addressing_style": "path"},
                 connect_timeout=self._timeout,
                 read_timeout=self._timeout,

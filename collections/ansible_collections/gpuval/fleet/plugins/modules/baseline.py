@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: baseline
 short_description: Make a baseline from the accepted nodes of a run, or compare two baselines
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(<name>-v<version>.json) (gpuval.baseline/1) with the next version of that name.
   - Only nodes that passed count, and of their parts only those that are close to the others.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: build_image
 short_description: Make container images, and put them into the store
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
@@ -131,6 +131,10 @@ archive:
     architecture:
       description: Architecture of the image.
       type: str
+listing:
+  description: Packages in the image, a line each.
+  returned: when an archive was asked for
+  type: str
 pushed:
   description: Digest by which the registry has the image.
   returned: when it was pushed
@@ -191,6 +195,7 @@ def work(module):
         result["changed"] = result["needed"]
     elif parameters["archive"]:
         result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
+        result["listing"] = builder.listing(reference)
     elif parameters["push"]:
         result.update(changed=True, pushed=builder.push(reference))
     return result

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: bundle_logs
 short_description: Put the evidence of all nodes and the results of a run into one archive
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(logs/logs-RUN.tar.gz) into the results, with C(MANIFEST) (SHA-256 of each file) and C(nodes.json).
   - Over SSH, M(gpuval.fleet.host_evidence) gathers the evidence of each node before.

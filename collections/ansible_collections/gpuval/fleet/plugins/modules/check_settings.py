@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: check_settings
 short_description: Check the settings of all nodes
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Holds the variables of every node of the play against what the roles declare, before anything is started. Types,
     choices, ranges and forms of values, files that they name, and criteria.

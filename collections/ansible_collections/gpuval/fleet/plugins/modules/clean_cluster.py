@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: clean_cluster
 short_description: Remove what runs made in a Kubernetes cluster
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Deletes the JobSets, Jobs, Pods, Services, Secrets and ConfigMaps of runs and of their rounds of gangs by their
     labels, waits until they are gone and fails when something is left, which it names.

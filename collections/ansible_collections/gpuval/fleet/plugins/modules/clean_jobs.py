@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: clean_jobs
 short_description: Cancel the jobs that runs have left on a Slurm cluster
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Cancels the jobs of runs by their comment, waits until they have ended, and names those that have not.
   - A job removes its folder on the node when it ends. Jobs of other users are left alone.

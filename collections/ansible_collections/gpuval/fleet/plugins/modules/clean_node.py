@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: clean_node
 short_description: Remove what runs put on a node
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Stops the runner and everything it started and removes the run's folder.
   - Removes the model cache as well when no other run is left, unless models lay there before gpuval came.

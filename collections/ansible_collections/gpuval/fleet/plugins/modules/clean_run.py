@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: clean_run
 short_description: Close a run, and report what cleaning its nodes removed and left
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - O(state=closed) marks an unfinished run as finished, so that no controller resumes it, and removes its SSH keys.
     With O(clean_store) its objects are removed from the store.

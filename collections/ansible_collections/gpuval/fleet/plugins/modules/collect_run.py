@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: collect_run
 short_description: Bring a run's evidence from the store into the results
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads records, logs and series, and checks each before it is kept.
   - Asks nodes over their own connection for what is missing then, side by side.

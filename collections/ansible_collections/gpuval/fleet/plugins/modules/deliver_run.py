@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: deliver_run
 short_description: Make what the customer gets of a run, and send it
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(delivery/NAME) into the results, a folder or an archive with one file for each node and stage, the report,
     and checksums. The same results make the same bytes.

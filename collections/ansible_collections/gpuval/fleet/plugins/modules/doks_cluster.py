@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: doks_cluster
 short_description: Plan, complete or delete a DigitalOcean Kubernetes cluster for a run
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Everything is tagged C(gpuval:NAME). Only what carries this tag is deleted.
   - Call it by the role P(gpuval.fleet.provision#role).

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: estimate_transfer
 short_description: Tell before the start whether the store can bring models and images in time
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares bytes times nodes, divided by the store's bandwidth, with the deadline, and warns. Never fails for it.
   - The sizes are those in the store. What nodes have already is not known here, so the figure is an upper bound.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: fetch_evidence
 short_description: Fetch a node's records and logs over the management connection
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - For nodes that cannot reach the store, and for what they could not upload.
   - The action plugin of the same name puts what comes back into the store in the node's place.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: find_run
 short_description: Find an earlier run
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads C(run.json) of a run.
   - With O(store), a run that results_dir does not have is looked for in the bucket. Who was expected, how the launches

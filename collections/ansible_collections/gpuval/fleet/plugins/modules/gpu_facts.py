@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_facts
 short_description: Gather the hardware and software of a GPU node
-version_added: "0.1.0"
+version_added: 1.0.0
 description:
   - Gathers accelerators, CPU, memory, disks, network, operating system, clock, container engines and firmware.
   - NVIDIA GPUs are read with C(nvidia-smi), AMD GPUs with C(amd-smi) or C(rocm-smi), Intel Gaudi with C(hl-smi).
@@ -117,12 +117,22 @@ ansible_facts:
           description: Versions of container engines, and CDI specifications.
           type: dict
         firmware:
-          description: System, board and BIOS as the firmware names them.
+          description: System, board, BIOS and BMC as the firmware names them.
           type: dict
         pci_accelerators:
           description: GPU hardware by PCI address with its kernel driver and state.
           type: list
           elements: dict
+        topology:
+          description: What joins each GPU with the others and with its nearest NIC.
+          type: list
+          elements: dict
+        peer_access:
+          description: GPUs whose addresses the IOMMU translates, and ports of PCIe switches that redirect (ACS).
+          type: dict
+        services:
+          description: Services of systemd that are active or failed, and mount points.
+          type: dict
 state:
   description: V(failure) when GPU hardware has no working driver or is not what was declared, else V(success).
   returned: always

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: host_evidence
 short_description: Gather logs and the state of a node into one archive
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Kernel log, PCI and network devices, vendor tools of the accelerators, container engines, memory and disks.
   - Of one run its records, logs, plan, unit and containers, where the node has them.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: host_network
 short_description: Bring a node's network to what was declared, and back again
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares interfaces, addresses, routes, kernel parameters, names and limits with what was declared, and changes the
     difference.
@@ -232,7 +232,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network.undo import i
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory, run_folders
 
 NEEDS_ROOT = (
-    "needs root: {what}. Set ansible_become: true in the inventory, for these nodes and for `make clean` alike."
+    "needs root: {what}. Set ansible_become: true in the inventory, for these nodes and for gpuval.fleet.clean alike."
 )
 
 ROUTE = {
@@ -327,7 +327,7 @@ def apply(module):
     if outcome.failures:
         back = "; the changes were rolled back" if outcome.rolled_back and not outcome.left else ""
         if outcome.left:
-            back = f"; could not be rolled back: {'; '.join(outcome.left)}: run `make clean`"
+            back = f"; could not be rolled back: {'; '.join(outcome.left)}: run gpuval.fleet.clean"
         message = "; ".join(outcome.failures) + back
         module.fail_json(msg=message, changed=bool(outcome.left), rolled_back=outcome.rolled_back, **result)
     module.exit_json(changed=True, msg=_summary(settings, changes, "were"), **result)

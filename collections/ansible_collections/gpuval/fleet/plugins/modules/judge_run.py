@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: judge_run
 short_description: Hold the evidence of a run against the criteria
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(report.json) (gpuval.report/1).
 extends_documentation_fragment:

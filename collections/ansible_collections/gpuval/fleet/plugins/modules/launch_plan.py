@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: launch_plan
 short_description: Place a node's plan and start its runner
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes the plan, the signed URLs, the runner and the workloads into the run's folder on the node.
   - Starts the runner, which continues by itself when the connection ends.

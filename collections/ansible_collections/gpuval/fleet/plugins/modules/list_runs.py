@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: list_runs
 short_description: List the runs of an inventory, or write what a validation of the rest takes
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Lists the runs of the play's inventory on this controller with state, counts of verdicts and age. Runs of other
     inventories are named.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: mad_jobs
 short_description: Make jobs and images of the models of a MAD repository
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads a model repository (C(models.json), C(docker/), C(scripts/), C(data.json)), selects models by tags, and
     writes a job (C(gpuval.job/1)) and a build context for each of them and each of its Dockerfiles that fits.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: mark_nodes
 short_description: Write verdicts on the nodes of a Kubernetes cluster or of Slurm
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Labels each node of a run with its verdict (C(gpuval.io/verdict)) and the run (C(gpuval.io/run)), and notes when
     that was (annotation C(gpuval.io/validated-at)).

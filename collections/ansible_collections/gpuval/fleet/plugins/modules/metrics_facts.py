@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: metrics_facts
 short_description: What a run measured on a host, as facts
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads the report of a validation run on the controller and returns the verdict, the stages and every figure of the
     host that the task runs for.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: network_matrix
 short_description: Write the matrix of links between nodes, and list what is odd
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Takes what M(gpuval.fleet.peer_probe) found on each node and writes C(network/matrix.json) and
     C(network/matrix.csv) into the results, and into the folder of the run.

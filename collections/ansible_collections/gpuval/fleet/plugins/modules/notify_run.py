@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: notify_run
 short_description: Send the end of a judged run to a webhook
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Sends a CloudEvent 1.0 with the verdict and the nodes that are not PASS, with their actions.
   - The form of its data is C(schemas/event.schema.json).

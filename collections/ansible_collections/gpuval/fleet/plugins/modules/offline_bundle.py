@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: offline_bundle
 short_description: Make a bundle for a site without internet, or upload what one brought
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Packs the source tree, the Python packages as wheels, the collection, the model and the container images into one
     tar with the SHA-256 of each file. C(make setup BUNDLE=) sets up another checkout from it, without any network.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: on_nodes
 short_description: Have a task done on every node
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Nodes work side by side. It is one task of the play.
   - A loop or a condition of Ansible costs the controller a process per node even where there is nothing to do.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: open_run
 short_description: Open a run, or resume an unfinished one
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Freezes the expected nodes and their stages in C(run.json).
   - Nodes that are new to a known run join it by name.

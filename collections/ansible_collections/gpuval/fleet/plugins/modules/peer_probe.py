@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: peer_probe
 short_description: Measure how a node reaches other nodes and named services
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Asks each peer by TCP and C(ping) whether it is there, how long that takes, and how large a packet gets through
     whole.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: plan_peers
 short_description: Choose the peers that each node probes
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Up to O(mesh) nodes everyone asks everyone. Above that each asks O(degree) others and is asked by them, and each
     pair of zones (C(network_zone) of the hosts) has a link of its own.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: preload_model
 short_description: See that model and datasets are in the store, whole
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Makes the tiny model, downloads a hub repository or takes a folder.
   - Resolves links, writes C(SHA256SUMS) and uploads with rclone.

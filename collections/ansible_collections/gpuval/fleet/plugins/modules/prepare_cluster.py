@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: prepare_cluster
 short_description: See that gpuval may do on a cluster what it needs
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes the least Role that gpuval needs, for an administrator of the cluster to apply, and shows it when it is new
     or has changed, or when something is missing.

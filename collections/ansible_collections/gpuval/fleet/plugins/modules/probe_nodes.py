@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: probe_nodes
 short_description: Find the nodes that can run work
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Probes all nodes of the play at once, before anything else connects to them.
   - Each node is V(reachable), or a state says why not, with a message and a remedy.

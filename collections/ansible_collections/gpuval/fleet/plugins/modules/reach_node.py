@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: reach_node
 short_description: Tell how a person gets to a node of a run, a shell or the log of a stage
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Prints the command, and writes it into O(file) for the shell that comes after Ansible.
   - On a cluster it is C(kubectl exec) into the container of the stage, or C(kubectl logs).

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: render_manifests
 short_description: Write everything that a run makes in a Kubernetes cluster into one file
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes namespace, ConfigMaps, Secrets, volumes and Jobs of all nodes as one YAML file, for who applies files.
   - The objects are made by what makes them in the cluster, with the same names. A validation of the same run finds them

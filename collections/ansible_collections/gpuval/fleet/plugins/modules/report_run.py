@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: report_run
 short_description: Write the report of a judged run, or announce its verdict
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - O(state=written) writes C(report.html), C(report.md), C(junit.xml), C(ctrf-report.json), C(gpuval.prom), C(perf.csv)
     and C(failed_nodes.txt) from C(report.json) and the evidence beside it. With O(store) it uploads them, unless the

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: run_gangs
 short_description: Run multi-node stages, and find the node or link that makes them fail
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Forms gangs of alike nodes whose own stages passed; the others are left out with a reason.
   - Runs the stages of each gang in a round of its own, over SSH or in pods, and watches it like a run.

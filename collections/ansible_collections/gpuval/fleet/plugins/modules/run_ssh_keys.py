@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: run_ssh_keys
 short_description: Place a run's SSH keys on a node
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes the keys for the multi-node work of a run into C(ssh/) in the run's folder on the node, mode 0700.
   - A stage's container has the folder mounted read-only at C(/opt/gpuval/ssh) and starts a sshd of its own from it.

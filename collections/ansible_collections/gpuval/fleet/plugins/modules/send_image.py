@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: send_image
 short_description: Take in an image's archive that the controller sends over its own connection
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Says how much of an archive is on the node, and puts it in its place once it is whole and right.
   - The role P(gpuval.fleet.image_stage#role) calls it through the action plugin of the same name, which sends what is

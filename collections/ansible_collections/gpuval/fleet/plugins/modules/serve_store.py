@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: serve_store
 short_description: Make the object store usable, or stop the embedded one
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Starts the embedded store on the controller when no S3 endpoint is given, and sees that the bucket is there.
   - Ports, keys and folder are remembered, so that a store started again is the same store.

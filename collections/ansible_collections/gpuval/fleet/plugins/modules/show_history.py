@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: show_history
 short_description: Show a node, a serial, a SKU or the fleet over all runs in the bucket
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Tells of each run the verdict, failed checks, figures, driver and firmware.
   - Tells which machines are flaky, which figures drift, and what changed between the runs.

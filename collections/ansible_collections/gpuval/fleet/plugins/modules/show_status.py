@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: show_status
 short_description: Show where a run stands
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads the store alone, from any machine that may read it.
   - A run that results_dir does not have is looked for in the bucket.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: store_upload
 short_description: Upload files into the object store
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Puts files and folders under a prefix of a bucket. What is there already with the same content is left alone.
   - In a playbook the O(store) of the roles may be given instead of a connection. It finds the embedded store too, and

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: update_run
 short_description: Change the window of a run that is watched, or record that its gangs failed
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes the window into the run's folder. The watch reads it in each of its rounds, over SSH and on a cluster.
   - A smaller window stops no node that is working; a larger one starts the next nodes at once.

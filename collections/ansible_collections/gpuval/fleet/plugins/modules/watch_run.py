@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: watch_run
 short_description: Launch the nodes' plans and watch the run until every node is done
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Launches each node's plan when its turn comes, over SSH or as a Job of a cluster, without waiting for others.
   - Prints a line for each change, with counts by stage and state, elapsed and expected time.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: write_hostfile
 short_description: Write the hostfile of the nodes of a run that may work together
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - A line C(ADDRESS slots=N) for each node that passed, gangs included, as DeepSpeed's launcher, MPI and pdsh take it.
   - The first healthy node leads. Nodes of other firmware, or that did not pass, are named in warnings.

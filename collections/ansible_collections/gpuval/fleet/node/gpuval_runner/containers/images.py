@@ -187,7 +187,7 @@ class _Bringer:
         elif not image.pull:
             raise DeliveryError(
                 f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
-                "build it there (make build), or give nodes the image through the store"
+                "build it there (gpuval.fleet.build), or give nodes the image through the store"
             )
         else:
             self._pull(engine, image)
@@ -227,7 +227,7 @@ class _Bringer:
         if not url or not store:
             raise DeliveryError(
                 f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
-                "put the image into the store (make load), or bring it over SSH"
+                "put the image into the store (gpuval.fleet.load), or bring it over SSH"
             )
         if store.expired(url):
             raise DeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
@@ -322,13 +322,11 @@ class _Bringer:
         if image.id and "@" not in image.reference:
             raise DeliveryError(
                 f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
-                "move in its registry: name the image by digest (name@sha256:...), or put it into the store (make load)"
+                "move in its registry: name the image by digest (name@sha256:...), or put it into the store (gpuval.fleet.load)"
             )
         pulled, output = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
         if not pulled:
-            remedy = (
-                "check the reference, the registry and the path to it, or bring the image as an archive (make load)"
-            )
+            remedy = "check the reference, the registry and the path to it, or bring the image as an archive (gpuval.fleet.load)"
             if "no space left" in output.lower():
                 remedy = "make room on the node"
             kind = DeliveryError if _REGISTRY.search(output) and not _OWN_FAULT.search(output) else ImageError

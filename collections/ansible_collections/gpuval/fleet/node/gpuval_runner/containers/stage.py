@@ -138,6 +138,9 @@ class ContainerRun:
         seen = access(self.accelerator.vendor, engine.facts)
         if seen.problem and not asked.devices:  # a plan that names devices has another way
             raise EngineError(seen.problem)
+        for source in (volume.partition(":")[0] for volume in asked.volumes):
+            if source.startswith("/") and _is_missing(source):  # docker would make an empty one, as root
+                raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
         user = asked.user or default_user(engine)
         values = build(plan, stage, PLACES, self.accelerator, {}, asked.python)
         own = image.environment.get("PYTHONPATH")
@@ -338,6 +341,17 @@ def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
         return ""
     what = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
     return f"out of memory: the kernel killed in its container for {what}"
+
+
+def _is_missing(path: str) -> bool:
+    """Whether there is surely nothing; a folder that this user may not see may be there."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def foreign(work: Path) -> bool:

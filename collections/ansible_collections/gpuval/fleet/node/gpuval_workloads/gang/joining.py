@@ -93,7 +93,7 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
         key = public.read_text(encoding="utf-8")
     except OSError as error:
         raise WorkloadFailure(
-            f"the run's key {public} cannot be read ({error.strerror}): make keys brings it"
+            f"the run's key {public} cannot be read ({error.strerror}): gpuval.fleet.keys brings it"
         ) from None
     given, kept_back = passed(os.environ, TOKEN_VARIABLE)
     if kept_back:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -19,8 +20,8 @@ class CsvError(ValueError):
 def read(path: Path) -> tuple[list[tuple[str, str, str]], str]:
     """Name, value and unit of each row, and what of the file does not count. Raises ``CsvError``.
 
-    A model that has several rows gets the metric into the name. Rows without a performance, as of a failure, do not
-    count.
+    A model that has several rows gets the metric into the name. Rows without a number as performance, as of a failure,
+    do not count.
     """
     try:
         with path.open("rb") as stream:
@@ -39,13 +40,13 @@ def read(path: Path) -> tuple[list[tuple[str, str, str]], str]:
     if not rows or lacking:
         raise CsvError(f"{path.name}: no rows" if not rows else f"{path.name}: no column {', '.join(lacking)}")
     found = [_figure({(key or "").strip(): value for key, value in row.items()}) for row in rows[:MAX_ROWS]]
-    figures = [figure for figure in found if figure[0] and figure[1] and figure[2]]
+    figures = [figure for figure in found if figure[0] and _is_number(figure[1]) and figure[2]]
     if not figures:
-        raise CsvError(f"{path.name}: no row has a performance")
+        raise CsvError(f"{path.name}: no row has a number as performance")
     several = Counter(name for name, _value, _unit in figures)
     cut = [f"{path.name} has {len(rows)} rows, of which the first {MAX_ROWS} count"] if len(rows) > MAX_ROWS else []
     empty = len(found) - len(figures)
-    cut += [f"{path.name}: {empty} of {len(found)} rows lack model, performance or metric"] if empty else []
+    cut += [f"{path.name}: {empty} of {len(found)} rows lack model, metric or a number as performance"] if empty else []
     named = [(f"{name}_{unit}" if several[name] > 1 else name, value, unit) for name, value, unit in figures]
     return named, "; ".join(cut)
 
@@ -53,6 +54,13 @@ def read(path: Path) -> tuple[list[tuple[str, str, str]], str]:
 def _figure(row: dict[str, object]) -> tuple[str, str, str]:
     name = next((_word(row[column]) for column in NAMES if row.get(column)), "")
     return name, _word(row.get("performance")), _word(row.get("metric"))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text.replace(",", "")))
+    except ValueError:
+        return False
 
 
 def _word(value: object) -> str:

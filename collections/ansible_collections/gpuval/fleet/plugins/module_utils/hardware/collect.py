@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional
 
-from . import clock, cpu, disks, engines, memory, nics, osinfo, pci, tuning
+from . import clock, cpu, disks, engines, memory, nics, osinfo, pci, peer_access, services, topology, tuning
 from .amd import smi as amd
 from .gaudi import smi as gaudi
 from .gpu import Detection, Gpu
@@ -53,6 +53,9 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
         "engines": engines.facts(tree, run),
         "firmware": firmware,
         "pci_accelerators": hardware,
+        "topology": topology.facts(run, accelerator["vendor"]) if gpus else [],
+        "peer_access": peer_access.facts(tree, [gpu.pci_address for gpu in gpus if gpu.pci_address]),
+        "services": services.facts(tree, run),
     }
 
 
@@ -229,6 +232,11 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("memory_bytes", memory_["total_bytes"], "bytes"),
         ("memory_ecc_corrected_count", memory_["ecc_corrected_count"], "count"),
         ("memory_ecc_uncorrected_count", memory_["ecc_uncorrected_count"], "count"),
+        ("gpu_nic_far_count", topology.far_from_nics(environment["topology"]), "count"),
+        ("gpu_iommu_translated_count", _length(environment["peer_access"]["iommu_translated"]), "count"),
+        ("acs_redirecting_count", _length(environment["peer_access"]["acs_redirecting"]), "count"),
+        ("services_failed_count", _length(environment["services"]["failed"]), "count"),
+        ("root_filesystem_used_ratio", disks.root_used_ratio(environment["disks"]), "ratio"),
         ("clock_source_fast", None if fast_clock is None else int(fast_clock), "ratio"),
         ("clock_synchronised", None if synchronised is None else int(synchronised), "ratio"),
     )
@@ -239,4 +247,12 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     for gpu in gpus:
         metrics += gpu.metrics()
-    return metrics
+    return metrics + [
+        {"name": "gpu_links_count", "value": one["links_count"], "unit": "count", "scope": f"gpu:{one['index']}"}
+        for one in environment["topology"]
+        if one["links_count"] is not None
+    ]
+
+
+def _length(names: Optional[list[str]]) -> Optional[int]:
+    return None if names is None else len(names)

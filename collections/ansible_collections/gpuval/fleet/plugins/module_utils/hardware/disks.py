@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, Optional
 
 from .tree import Tree
 
@@ -67,4 +67,15 @@ def _space(tree: Tree, mount: str) -> dict[str, Any]:
     return {
         "size_bytes": space and space.f_blocks * space.f_frsize,
         "free_bytes": space and space.f_bavail * space.f_frsize,
+        "used_ratio": space and used_ratio(space.f_blocks, space.f_bfree, space.f_bavail),
     }
+
+
+def used_ratio(blocks: int, free: int, available: int) -> Optional[float]:
+    """As df has it: blocks that are kept for root count neither as used nor as free."""
+    used = blocks - free
+    return round(used / (used + available), 4) if used + available > 0 else None
+
+
+def root_used_ratio(found: list[dict[str, Any]]) -> Optional[float]:
+    return next((one.get("used_ratio") for one in found if one.get("mount") == "/"), None)

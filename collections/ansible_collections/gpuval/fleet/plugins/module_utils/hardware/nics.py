@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
+from . import ethtool
 from .tree import Tree
 
 NET = "/sys/class/net"
@@ -35,6 +36,7 @@ def _interface(tree: Tree, name: str) -> dict[str, Any]:
         "address": tree.read(f"{NET}/{name}/address"),
         "pci_address": _pci_address(tree.link_name(f"{NET}/{name}/device")),
         "numa_node": _numa_node(tree.number(f"{NET}/{name}/device/numa_node")),
+        "interface_firmware": ethtool.firmware_version(name) if tree.is_real else None,
     }
 
 

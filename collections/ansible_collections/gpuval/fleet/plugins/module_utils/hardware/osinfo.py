@@ -10,6 +10,7 @@ from .tree import Tree
 from .values import identifier, text
 
 DMI = "/sys/class/dmi/id"
+PLATFORM = "/sys/devices/platform"
 MACHINE_ID = "/etc/machine-id"
 
 
@@ -42,7 +43,18 @@ def firmware_facts(tree: Tree) -> dict[str, Any]:
         "bios_vendor": text(tree.read(f"{DMI}/bios_vendor")),
         "bios_version": text(tree.read(f"{DMI}/bios_version")),
         "bios_date": text(tree.read(f"{DMI}/bios_date")),
+        "bmc_version": _bmc_version(tree),
     }
+
+
+def _bmc_version(tree: Tree) -> Optional[str]:
+    """Version and build of the BMC's firmware, which the IPMI driver asks it for, within its own limit of seconds."""
+    bmc = next((name for name in tree.entries(PLATFORM) if name.startswith("ipmi_bmc")), None)
+    if bmc is None:
+        return None
+    version = tree.read(f"{PLATFORM}/{bmc}/firmware_revision")
+    build = tree.read(f"{PLATFORM}/{bmc}/aux_firmware_revision")
+    return text(f"{version} {build or ''}") if version else None
 
 
 def machine_id(tree: Tree) -> Optional[str]:

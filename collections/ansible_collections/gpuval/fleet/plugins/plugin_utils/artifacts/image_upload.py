@@ -33,13 +33,16 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
 
     `entry` is that of the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone.
     """
-    description = images.object_keys(entry["name"], entry["id"])[1]
+    _, description, parts = images.object_keys(entry["name"], entry["id"])
     path = images.archive_file(state, entry["sha256"])
+    listed = images.sbom_file(state, entry["sha256"])
     store = Store(access.connection(), timeout=ANSWER_SECONDS)
     sent = not _is_there(store, entry, description)
     if sent:
         store.delete_prefix(description)  # until the end the archive does not count as whole
         _upload(store, path, entry, say, in_parts=access.takes_parts)
+        if listed.is_file():
+            store.put(parts, listed.read_bytes(), "application/vnd.cyclonedx+json")
         store.put(description, json.dumps(entry, indent=1).encode(), "application/json")
     _share(access, entry, path)
     return sent

@@ -228,8 +228,7 @@ def _planned(
     known = catalogue.get(reference)
     if known is None:
         raise ImagesError(
-            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run the playbook "
-            "gpuval.fleet.build (make build) first"
+            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run `make build` first"
         )
     if known.get("sha256") is None:  # built on the nodes themselves
         return {"id": None, "archive": None, "pull": False}
@@ -253,10 +252,10 @@ def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]],
     return {archive["key"]: store.sign_get(archive["key"], valid) for archive in archives(plan_images)}
 
 
-def object_keys(name: str, identity: str) -> tuple[str, str]:
-    """Return the keys of an image's archive and its description in the store."""
+def object_keys(name: str, identity: str) -> tuple[str, str, str]:
+    """Return the keys of an image's archive, its description and its bill of materials in the store."""
     stem = f"{PREFIX}{name}-{identity.removeprefix('sha256:')[:12]}"
-    return f"{stem}.tar", f"{stem}.json"
+    return f"{stem}.tar", f"{stem}.json", f"{stem}.cdx.json"
 
 
 def catalogue_file(state_dir: Path) -> Path:
@@ -267,6 +266,11 @@ def catalogue_file(state_dir: Path) -> Path:
 def archive_file(state_dir: Path, sha256: str) -> Path:
     """Return where the controller keeps an archive."""
     return state_dir / "images" / f"{sha256}.tar"
+
+
+def sbom_file(state_dir: Path, sha256: str) -> Path:
+    """Return where the controller keeps the bill of materials of the image in an archive."""
+    return archive_file(state_dir, sha256).with_suffix(".cdx.json")
 
 
 def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:

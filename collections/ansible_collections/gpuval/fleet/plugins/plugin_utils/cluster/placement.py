@@ -291,18 +291,17 @@ class ClusterPlacement(Placement):
 
     def _made(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
         name, attempt = view.name, launch["attempt"]
-        order = self._order(name)
         status = self._pods.status(name, time.monotonic(), attempt)
         before = self._folder.read_launch(name).get("machine")
         node = self._nodes.get(name)
         if status.job:  # of an earlier controller, applied from rendered manifests, or in the JobSet of its gang
             machine = before or (_machine(node) if node and status.job_set else None)
-            return self._started(view, {**launch, "job": status.job, "machine": machine}, order.plan)
+            return self._started(view, {**launch, "job": status.job, "machine": machine})
         launch, item = self._item(view, launch, seconds)
         if item is None:
             return launch
         job = self._submit(view, item, seconds)
-        return self._started(view, {**launch, "job": job}, order.plan)
+        return self._started(view, {**launch, "job": job})
 
     def _item(
         self, view: NodeView, launch: dict[str, Any], seconds: float
@@ -386,10 +385,7 @@ class ClusterPlacement(Placement):
                 found += [item] if item else []
         return found
 
-    def _started(self, view: NodeView, launch: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-        if launch["attempt"] == 1:
-            kept = json.dumps(plans.kept(plan)).encode()
-            self._keep_records(view, {f"{self._run['folder']}/plans/{view.name}.json": kept})
+    def _started(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         nonce = self._order(view.name).plan.get("nonce", "")
         started = {**launch, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
         return started if self._store.reachable else {**started, "store_reachable": False}
@@ -556,7 +552,7 @@ class ClusterPlacement(Placement):
             for key, raw in records.items():
                 self._store.client.put(key, raw, "application/json")
         except StoreError as error:
-            self._warn_once(view.name, f"{view.name}: its plan and what its pod printed are not in the store: {error}")
+            self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
 
     def unsettled(self) -> bool:
         """Whether a runner was cancelled and the cluster has not reported the cause yet."""

@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from . import answers
 from .argument_specs import argument_spec
+from .commands import pasteable
 from .errors import GpuvalError, disk_problem
 from .escape import console_line
 from .paths import project_path
@@ -38,7 +39,7 @@ class Console:
 
     def display(self, *lines: str) -> None:
         for line in lines:
-            self._display.display(console_line(line))
+            self._display.display(console_line(pasteable(line)))
 
     def warning(self, text: str) -> None:
         self._display.warning(_folded(text))
@@ -49,13 +50,13 @@ class Console:
 
 def _folded(text: str) -> str:
     """A line that Ansible may fold anywhere: no part of it can pass for the final block."""
-    return console_line(text).replace("FINAL ACCEPTANCE", "final acceptance")
+    return console_line(pasteable(text)).replace("FINAL ACCEPTANCE", "final acceptance")
 
 
 def _printed(value: Any) -> Any:
     """A result that Ansible prints, with each text in it as one line."""
     if isinstance(value, str):
-        return console_line(value)
+        return console_line(pasteable(value))
     if isinstance(value, Mapping):
         return {key: _printed(item) for key, item in value.items()}
     return [_printed(item) for item in value] if isinstance(value, list) else value
@@ -80,6 +81,11 @@ class ControllerAction(ActionBase):
         _checked, options = self.validate_argument_spec(argument_spec(self.name))
         try:
             result |= self.work(options, task_vars)
+        except AnsibleActionFail as error:
+            text = pasteable(error.message)
+            if text == error.message:
+                raise
+            raise AnsibleActionFail(text, result=error.result) from None
         except GpuvalError as error:
             raise AnsibleActionFail(_folded(str(error))) from None  # Ansible adds the message of each cause again
         except OSError as error:
@@ -92,7 +98,7 @@ class ControllerAction(ActionBase):
         if result.get("failed"):
             result = _printed(result)
         elif isinstance(result.get("msg"), str):
-            result["msg"] = console_line(result["msg"])
+            result["msg"] = console_line(pasteable(result["msg"]))
         facts = result.pop("ansible_facts", {})
         if self._discovered_interpreter_key:  # Ansible searched for the node's Python: once is enough
             facts[self._discovered_interpreter_key] = self._discovered_interpreter

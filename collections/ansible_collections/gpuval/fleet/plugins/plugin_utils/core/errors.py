@@ -13,7 +13,7 @@ from ...module_utils.errors import GpuvalError
 __all__ = ["GpuvalError", "disk_problem"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+_NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE)
 
 
 def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
@@ -21,9 +21,10 @@ def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
 
     ``folders`` are those in use, by the setting that chooses them.
     """
-    if error.errno not in (*_FULL, *_NOT_OURS):
-        return ""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
+    not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where nobody makes folders
+    if error.errno not in (*_FULL, *_NOT_OURS) and not not_made:
+        return ""
     within = [name for name, folder in folders.items() if path and (path == folder or folder in path.parents)]
     chosen = " or ".join(within or folders) or "gpuval_results_dir or gpuval_state_dir"
     what = f"{path}: {error.strerror}" if path else error.strerror

@@ -6,12 +6,14 @@ import functools
 import itertools
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
 
+from .commands import pasteable
 from .errors import GpuvalError
 from .text import meant
 
@@ -19,8 +21,7 @@ try:
     import jsonschema_rs
 except ImportError as error:
     raise AnsibleError(
-        "the Python that runs Ansible lacks the package jsonschema-rs: run 'make setup', or install it beside "
-        "ansible-core"
+        f"{sys.executable}, which runs Ansible, lacks the package jsonschema-rs: {pasteable('run `make setup`')}"
     ) from error
 
 SCHEMA_DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"

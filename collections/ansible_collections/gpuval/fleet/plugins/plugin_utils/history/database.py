@@ -42,10 +42,7 @@ COLUMNS = {
 def connect(temporary: Path) -> Any:
     """An in-memory database that spills into ``temporary``. Raises HistoryError without DuckDB."""
     if DUCKDB_ERROR:
-        raise HistoryError(
-            f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): run `make setup`, or install the "
-            "duckdb of requirements/controller.txt next to ansible-core"
-        )
+        raise HistoryError(f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): run `make setup`")
     temporary.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(
         config={

@@ -60,7 +60,9 @@ class Question:
         """Raises HistoryError for invalid arguments."""
         node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
         if sum(map(bool, (node, serial, sku))) > 1:
-            raise HistoryError("set only one of NODE=, SERIAL= and SKU=")
+            raise HistoryError(
+                "set only one of history_node, history_serial and history_sku (make: NODE=, SERIAL=, SKU=)"
+            )
         if since:
             try:
                 moment = datetime.fromisoformat(since)

@@ -28,6 +28,8 @@ SKIP_VARIABLES = {
     "SKIP_TRAINING": "train",
 }
 FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
+#: Lets a job stay alive, for a day unless it has a limit.
+STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
 NO = ("", "0", "false", "no", "off")
 #: Which line of the output has a figure: what model repositories print, and what the program prints of a CSV file.
 PERFORMANCE = r"performance:\s*(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<unit>\S+)"
@@ -52,7 +54,7 @@ def workloads(
     found = problems(paths, skip, force, images, environment)
     if found:
         raise JobError("; ".join(found))
-    jobs = [document.read(Path(path)) for path in paths]
+    jobs = [_staying(document.read(Path(path)), environment or {}) for path in paths]
     if not stays:
         jobs = [replace(job, stay_alive_seconds=0.0) for job in jobs]
     chosen = [job for job in jobs if bool(job.gang) == together]
@@ -149,6 +151,12 @@ def listed(value: Any) -> list[str]:
     """A setting that is a list, which text with commas may stand for, as ``-e`` gives it."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
     return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def _staying(job: Job, environment: Mapping[str, Any]) -> Job:
+    if not _asked(_variables(job, environment), STAY_VARIABLES):
+        return job
+    return replace(job, stay_alive_seconds=job.stay_alive_seconds or document.MAX_STAY_SECONDS)
 
 
 def _variables(job: Job, environment: Mapping[str, Any]) -> dict[str, str]:

@@ -13,12 +13,14 @@ from typing import Any
 
 from ..core import schemas
 from ..core.argument_specs import load_yaml
+from ..runs.failed_checks import is_own_work
 from .identity import is_useless
 from .verdict import headline, node_class
 
 FILE = Path(__file__).resolve().parents[3] / "actions" / "rules.yml"
+CONTACT_VENDOR = "contact_vendor"
 #: From the mildest to the gravest: of several faults of a node the gravest action counts.
-ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", "contact_vendor")
+ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", CONTACT_VENDOR)
 #: The same fault on more GPUs of one node is one of what they share: board, power, cooling, driver.
 MAX_GPUS_REPLACED = 2
 MAX_FAULTS = 32
@@ -29,11 +31,13 @@ Earlier = Mapping[tuple[str, str], Collection[str]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run."""
+    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run. ``own``: work of the
+    user's own failed, for which no vendor answers."""
 
     word: str
     part: str
     of: str
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def action_of(
     faults = list(_faults(node, shared))[:MAX_FAULTS]
     chosen = []
     for fault in faults:
-        steps, runs = rules.steps(fault.word, fault.part), sorted(earlier.get((fault.word, fault.of), ()))
+        steps = tuple(step for step in rules.steps(fault.word, fault.part) if not fault.own or step != CONTACT_VENDOR)
+        runs = sorted(earlier.get((fault.word, fault.of), ()))
         chosen.append((ACTIONS.index(steps[min(len(runs), len(steps) - 1)]), fault, runs))
     gravest = max(rank for rank, _, _ in chosen)
     first, runs = next((fault, runs) for rank, fault, runs in chosen if rank == gravest)
@@ -117,7 +122,7 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
         if kind == "gpu" and gpus[word] <= MAX_GPUS_REPLACED:
             fault = Fault(word, check["part"], _gpu(known.get(index, {}), shared) or f"{machine} {check['part']}")
         else:
-            fault = Fault(word, "node" if kind == "gpu" else check["part"], machine)
+            fault = Fault(word, "node" if kind == "gpu" else check["part"], machine, is_own_work(check))
         if fault not in seen:
             seen.add(fault)
             yield fault

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ class Criteria(Sequence[Check]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._checks[index]
+
+    def __iter__(self) -> Iterator[Check]:  # Sequence's own takes four times as long, for each stage that is judged
+        return iter(self._checks)
 
     def __len__(self) -> int:
         return len(self._checks)

@@ -23,6 +23,8 @@ class Subject:
     #: As reported: a node may report 7.5, which no check accepts.
     detected_gpus: float | None
     records: Mapping[str, Record]
+    #: The temperature that no GPU may exceed, in degrees Celsius, where one is declared.
+    gpu_temperature_max: float | None = None
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None
     #: What the node has: versions by its facts, and the labels of the inventory.

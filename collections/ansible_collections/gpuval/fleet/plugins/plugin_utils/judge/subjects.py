@@ -37,6 +37,7 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         declared_gpus=expected["gpu_count"],
         detected_gpus=count_of(facts, "gpu_count"),
         records=records,
+        gpu_temperature_max=expected.get("declared", {}).get("gpu_temperature_max_celsius"),
         catalogue_sku=found,
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},

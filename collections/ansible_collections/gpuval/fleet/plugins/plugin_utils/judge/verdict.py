@@ -1,7 +1,7 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
 Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
-run, one machine listed once, the accelerator and the SKU it claims to have, the versions its owner declares, and every
+run, one machine listed once, the accelerator and the SKU it claims to have, what its owner declares, and every
 criterion that applies, some of them between nodes. A required check that failed makes the node FAIL; else required
 evidence that is missing makes it INCOMPLETE; only a node of which some work is proven and nothing required is open is
 PASS. Removing evidence (a launch, a record, a metric, a
@@ -21,7 +21,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import causes, coverage, order_check, plausible, retries, versions
+from . import causes, coverage, declared, order_check, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -244,6 +244,7 @@ def judge_node(
                 *order_check.checks(subject, facts is not None, models_of(facts)),
             ]
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
+            checks += declared.checks(expected.get("declared", {}), facts, FACTS)
         for check in of_stage(criteria, stage):
             entries = causes.of_the_node(check, subject, _entries(check, subject, context))
             checks.extend(causes.beside_other_work(check, records.get(stage), entries))
@@ -301,7 +302,7 @@ def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
     """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
-    checks = (check for stage in node["stages"] for check in of_stage(criteria, stage["name"]))
+    checks = (check for stage in node["stages"] if failed for check in of_stage(criteria, stage["name"]))
     return [check for check in checks if check.name in failed]
 
 

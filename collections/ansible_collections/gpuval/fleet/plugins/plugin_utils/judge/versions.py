@@ -40,6 +40,7 @@ KINDS: Mapping[str, Version] = {
     "kernel": Version("os.kernel", "kernel_version", "the kernel", "boot the declared kernel"),
     "os": Version("os.version", "os_version", "the operating system", "install the declared release"),
     "bios": Version("firmware.bios_version", "bios_version", "the BIOS", "flash the declared BIOS and reboot"),
+    "bmc": Version("firmware.bmc_version", "bmc_version", "the BMC", "flash the declared firmware of the BMC"),
     "nic_firmware": Version(
         "nics[].firmware_version", "nic_firmware_version", "firmware of the RDMA devices",
         "flash the declared firmware and reset the device",

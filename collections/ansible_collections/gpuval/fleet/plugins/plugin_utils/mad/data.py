@@ -14,7 +14,12 @@ from .documents import check, shown, within
 from .errors import MadError
 
 DATA_FILE = "data.json"
-CUSTOM, LOCAL, DATASET = "custom", "local", "dataset"
+CUSTOM, LOCAL, DATASET, MOUNTED = "custom", "local", "dataset", "docker_mounts"
+#: By the provider of objects of S3, its account in credential.json and what that must have.
+S3 = {
+    "minio": ("MAD_MINIO", ("USERNAME", "PASSWORD", "MINIO_ENDPOINT")),
+    "aws": ("MAD_AWS_S3", ("USERNAME", "PASSWORD")),
+}
 PROVIDERS = (CUSTOM, LOCAL, "minio", "nas", "aws")
 DEFAULT_HOME = "/data_dlm"
 #: Folders of a node that a repository may not have mounted; an operator may, with docker_mounts.
@@ -56,6 +61,11 @@ class Placed:
     provider: Provider
     home: str
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Variables that fetching it needs."""
+        return _variables(self.provider.kind)
+
 
 def datasets(document: Any) -> dict[str, Dataset]:
     """By name, from data.json. Raises MadError with data set, provider and field."""
@@ -82,6 +92,8 @@ def _provider(kind: str, given: Any, where: str) -> Provider:
     path = given["path"]
     if kind == CUSTOM:
         path = within(path, what=f"{where}.path")
+    if kind in S3 and not re.fullmatch(r"s3://[^/\s]+/\S+", path):
+        raise MadError(f"{where}.path: {shown(path)} is no object or folder of S3: write s3://BUCKET/KEY")
     if kind == LOCAL:
         path = _mountable(path, f"{where}.path")
     readwrite = given.get("readwrite") in (True, "true")
@@ -103,10 +115,19 @@ def _mountable(path: str, what: str) -> str:
     return normal
 
 
-def place(names: Sequence[str], known: Mapping[str, Dataset], loaded: Collection[str], *, where: str) -> list[Placed]:
-    """Each data set that has providers: from `loaded`, the names in gpuval_datasets, else by its first provider.
+def place(
+    names: Sequence[str],
+    known: Mapping[str, Dataset],
+    loaded: Collection[str],
+    *,
+    where: str,
+    credentials: Collection[str] = (),
+    mounted: Collection[str] = (),
+) -> list[Placed]:
+    """Each data set that has providers: from `loaded`, the names in gpuval_datasets, from a folder that is `mounted` in
+    the container, else by the first provider for which `credentials`, names of secrets, suffice.
 
-    Raises MadError for one that is in neither, or that needs credentials.
+    Raises MadError for one that is in none.
     """
     placed = []
     for index, name in enumerate(names):
@@ -115,13 +136,37 @@ def place(names: Sequence[str], known: Mapping[str, Dataset], loaded: Collection
         dataset = known[name]
         if not dataset.providers:
             continue
-        provider = dataset.providers[0]
+        homes = [f"{one.home.rstrip('/')}_{index}" for one in dataset.providers]
+        inside = next((home for home in homes if home in mounted), "")
+        usable = [one for one in dataset.providers if _is_usable(one.kind, credentials)]
+        provider = (usable or dataset.providers)[0]
+        home = inside or f"{provider.home.rstrip('/')}_{index}"
         if dataset.declared in loaded:
             provider = Provider(DATASET, dataset.declared, provider.home)
-        elif provider.kind not in (CUSTOM, LOCAL):
+        elif inside:
+            provider = Provider(MOUNTED, inside)
+        elif not usable:
             raise MadError(
-                f"{where}: data: {shown(name)} comes from {provider.kind}, whose keys gpuval does not bring to nodes: "
-                f"declare {dataset.declared} in gpuval_datasets, or add a local provider"
+                f"{where}: data: {shown(name)} comes from {' or '.join(one.kind for one in dataset.providers)}: "
+                f"{_lacking(dataset)}declare {dataset.declared} in gpuval_datasets, or mount it from the nodes at "
+                f"{home} (docker_mounts in gpuval_mad_context)"
             )
-        placed.append(Placed(name, provider, f"{provider.home.rstrip('/')}_{index}"))
+        placed.append(Placed(name, provider, home))
     return placed
+
+
+def _variables(kind: str) -> tuple[str, ...]:
+    account, keys = S3.get(kind, ("", ()))
+    return tuple(f"{account}_{key}" for key in keys)
+
+
+def _is_usable(kind: str, credentials: Collection[str]) -> bool:
+    return kind in (CUSTOM, LOCAL) or (kind in S3 and set(_variables(kind)) <= set(credentials))
+
+
+def _lacking(dataset: Dataset) -> str:
+    return "".join(
+        f"give {S3[one.kind][0]} in credential.json {', '.join(S3[one.kind][1])}, "
+        for one in dataset.providers
+        if one.kind in S3
+    )

@@ -22,10 +22,11 @@ import yaml
 
 from ..core.text import meant
 from ..jobs.stages import PERFORMANCE
+from ..runs import job_secrets
 from . import checkout, credentials, perf
 from . import context as contexts
 from .context import Context, Distributed
-from .data import CUSTOM, DATASET, LOCAL, Placed, place
+from .data import CUSTOM, DATASET, LOCAL, S3, Placed, place
 from .dockerfiles import Dockerfile, fitting
 from .documents import located, shown
 from .errors import MadError
@@ -185,7 +186,7 @@ class _Planned:
 
 
 def _planned(repository: Repository, model: Model, context: Context, options: Options) -> list[_Planned]:
-    secrets = tuple(dict.fromkeys((*credentials.of(model, options.credentials), *context.secrets, *options.secrets)))
+    of_model = credentials.of(model, options.credentials)
     own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
     script = _script(root, model)
@@ -199,7 +200,11 @@ def _planned(repository: Repository, model: Model, context: Context, options: Op
             raise MadError(f"{model.where}: no image for its pods: add one to gpuval_mad_images, or {BY_REGISTRY}")
     if not given and not located(root, model.dockercontext).is_dir():
         raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
-    data = place(model.data, repository.data, options.datasets, where=model.where)
+    accounts = {name for name, value in job_secrets.flat(options.credentials).items() if value}
+    inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
+    data = place(model.data, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
+    of_data = [name for one in data for name in one.secrets]
+    secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
     for one in data:
         if one.provider.kind == CUSTOM and not located(root, one.provider.path).is_file():
             raise MadError(f"{model.where}: data: {one.name}: no file {one.provider.path} in the repository")
@@ -445,7 +450,7 @@ def _shell(one: _Planned, context: Context, options: Options) -> str:
         "RUNNER": runner,
         "PROCESSES": str(one.distributed.processes if one.distributed else 0),
         "DATA": " && ".join(filter(None, map(_fetch, one.data))),
-        "FETCHED": " ".join(shlex.quote(placed.home) for placed in one.data if placed.provider.kind == CUSTOM),
+        "FETCHED": " ".join(shlex.quote(placed.home) for placed in one.data if placed.provider.kind in (CUSTOM, *S3)),
         "PREPARED": "yes" if one.by_mpirun else "",
         "KEPT": f"{KEPT}/{one.stage}" if options.keep_folder else "",
         "BEFORE": _scripts(context.pre_scripts),
@@ -464,6 +469,8 @@ def _fetch(placed: Placed) -> str:
     if provider.kind == CUSTOM:
         script = f'"$files"/repository/{shlex.quote(provider.path)}'
         return f"( mkdir -p {home} && cd {home} && bash {script} {provider.args} )"
+    if provider.kind in S3:
+        return f"( mkdir -p {home} && cd {home} && fetch_s3 {S3[provider.kind][0]} {shlex.quote(provider.path)} )"
     if provider.kind == DATASET:
         parent = shlex.quote(posixpath.dirname(placed.home))
         return f'mkdir -p {parent} && ln -sfn "$GPUVAL_DATASET_{provider.path.upper()}" {home}'

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -120,19 +122,32 @@ def _results(
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
     """A result for each row, named MODEL_row; one without a number is a failure."""
     results = []
-    for _, given in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
-        cells = {str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in given.items() if name is not None}
-        performance = cells.get("performance", "")
-        known = _number(performance) is not None
-        results.append(
-            {
-                "model": f"{model}_{cells.get('model') or cells.get('models') or ''}",
-                "performance": performance if known else "",
-                "metric": cells.get("metric", ""),
-                "status": SUCCESS if known else FAILURE,
+    with contextlib.suppress(csv.Error):  # rows before what is malformed count
+        for _, given in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
+            found = {
+                str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in given.items() if name is not None
             }
-        )
+            performance = found.get("performance", "")
+            known = _number(performance) is not None
+            results.append(
+                {
+                    "model": f"{model}_{found.get('model') or found.get('models') or ''}",
+                    "performance": performance if known else "",
+                    "metric": found.get("metric", ""),
+                    "status": SUCCESS if known else FAILURE,
+                }
+            )
     return results or [{"status": FAILURE}]
+
+
+def table(log: str) -> str:
+    """The model's own CSV with all of its columns, fit for a spreadsheet; empty where its log has none."""
+    stream = io.StringIO()
+    with contextlib.suppress(csv.Error):
+        given = csv.reader(io.StringIO(log.rpartition(BEGIN)[2].partition(END)[0] if BEGIN in log else ""))
+        for row in itertools.islice(given, MAX_ROWS):
+            csv.writer(stream, lineterminator="\n").writerow([_cell(one_line(cell, MAX_CELL).strip()) for cell in row])
+    return stream.getvalue()
 
 
 def _row(values: Mapping[str, object]) -> Row:

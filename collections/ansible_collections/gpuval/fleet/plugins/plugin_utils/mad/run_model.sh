@@ -1,6 +1,22 @@
 # Runs one model in its container: its files from the image, its data, then its script, unchanged.
 # MODEL_* stand in lines before these.
 fail() { echo "gpuval: $1" >&2; exit 1; }
+# From s3://BUCKET/KEY, an object or a folder, into this folder, by the account of credential.json.
+fetch_s3() {
+    local user=${1}_USERNAME password=${1}_PASSWORD endpoint=${1}_MINIO_ENDPOINT from=${2%/} tool=$PWD.aws
+    export AWS_ACCESS_KEY_ID=${!user} AWS_SECRET_ACCESS_KEY=${!password} AWS_EC2_METADATA_DISABLED=true
+    export AWS_DEFAULT_REGION=${AWS_DEFAULT_REGION:-us-east-2} # where model repositories of this kind have their data
+    set -- ${!endpoint:+--endpoint-url "${!endpoint}"} s3
+    if ! command -v aws > /dev/null; then
+        "$GPUVAL_PYTHON" -m pip install --quiet --target "$tool" awscli || fail "no aws in the image, and none to install"
+        aws() { PYTHONPATH=$tool "$GPUVAL_PYTHON" -m awscli "$@"; }
+    fi
+    if aws "$@" ls "$from/" > /dev/null; then
+        aws "$@" sync --only-show-errors "$from/" .
+    else
+        aws "$@" cp --only-show-errors "$from" .
+    fi
+}
 for name in ${MAD_SYSTEM_GPU_ARCHITECTURE:-} ${MAD_SYSTEM_GPU_PRODUCT_NAME:-}; do
     case ",$MODEL_SKIPS," in
     *",${name%%:*},"*) # gfx90a:sramecc+:xnack- is gfx90a

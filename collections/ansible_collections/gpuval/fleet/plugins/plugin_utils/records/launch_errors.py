@@ -201,8 +201,8 @@ CLASSES = (
     ),
     known_class(
         "no_package",
-        "install the packages for gpuval_workload_python or in the image (docker/training has them), or leave the "
-        "stage out with --skip-tags",
+        "install the packages there, set gpuval_workload_python to a Python that has them, or gpuval_images to an image; "
+        "or leave the stage out with --skip-tags",
         r"need Python packages that (?:this node|its image) lacks|DeepSpeed cannot be imported",
     ),
     known_class(

@@ -7,9 +7,11 @@ verdict.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
@@ -49,7 +51,7 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
         "start": start,
         "stop": max(start, stop),
     }
-    yield f'{_dump(head)[:-1]}, "results": {{"tool": {{"name": "gpuval"}},\n'
+    yield f'{_dump(head)[:-1]}, "results": {{"tool": {_dump({"name": "gpuval", "version": version()})},\n'
     yield f'"summary": {_dump(summary)},\n"environment": {_dump(environment)},\n"tests": ['
     separator = "\n"
     for suite in suites:
@@ -57,6 +59,14 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"{separator}{_dump(test)}"
             separator = ",\n"
     yield "\n]}}\n"
+
+
+def version() -> str:
+    """Of the collection: an installed one has MANIFEST.json in place of galaxy.yml."""
+    root = Path(__file__).parents[3]
+    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := root / name).exists())
+    found = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 def _suites(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -59,7 +59,7 @@ def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
     run = report["run"]
     whole, accepts = failed_checks.is_whole(run), failed_checks.accepts(run)
     found = dict(known)
-    for node in report["nodes"]:
+    for node in (failed_checks.counted(one, run) for one in report["nodes"]):
         name, verdict, before = node["name"], node["verdict"], known.get(node["name"])
         if before and before["finished_at"] > run["finished_at"]:
             continue

@@ -20,11 +20,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
+from ..core import units
 from ..core.escape import NODE_NAME, clean_text, one_line
 from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
+from ..runs import folder as run_folder
+from ..runs import origin
 from . import template
-from .page import checks, curves, environment, figures, nodes
+from .page import checks, compared, curves, environment, figures, next_steps, nodes
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
 from .problems import action_text
@@ -57,11 +60,16 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
     spread = figures.figures_of(report)
     bad = bad_nodes(report)
     failures = nodes.failures(bad)
+    node_table = nodes.table(report)
+    # a delivery goes to others: neither commands of the controller nor its other runs
+    own = directory if evidence is RESULTS else None
+    comparison = compared.of_results(report, own) if own else compared.Comparison()
     data = {
         "nodes": _nodes(report, tabled, texts, linked),
         "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
+        "main": _main_figures(node_table, comparison),
         "curves": curves.of_report(report, directory or Path(), files, texts),
     }
     data["texts"] = texts.all()
@@ -77,12 +85,15 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         verdict_words=_VERDICT_WORDS[report["verdict"]],
         wall_seconds=_wall_seconds(report["run"]),
         remarks=_remarks(report),
-        causes=checks.causes(report),
+        causes=nodes.causes(report),
+        steps=next_steps.of_report(report, _inventory(own)) if own else [],
+        not_tested=nodes.not_tested(report),
+        comparison=comparison,
         bad_nodes=bad,
         failures=failures,
         MAX_SHOWN_FAILURES=MAX_SHOWN_FAILURES,
         open_failures=6 if len(failures) <= 6 else 3,
-        node_table=nodes.table(report),
+        node_table=node_table,
         MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
         reasons=reasons,
         action_text=action_text,
@@ -98,6 +109,8 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         anchor=lambda name: "#node=" + quote(one_line(name, 253), safe=""),
         breakable=_breakable,
         short=lambda value: short(float(value)),
+        plain=lambda cell: units.human(*cell).partition(" (")[0],
+        signed=lambda change: "" if change is None else f"{100 * change:+.1f} %",
     )
 
 
@@ -181,6 +194,31 @@ def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, there:
     files = (f"{stage['name']}.log" in there) + 2 * (f"{stage['name']}.json" in there)
     message = texts.number(one_line(stage["message"], 200))
     return [texts.number(stage["name"]), stage["state"], begun, lasted, stage["attempt"], message, files]
+
+
+def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> dict[str, Any]:
+    """The figures of the table of nodes, beside the fleet's and those of an earlier run: [value of each column]."""
+    baseline = {row.key: row.then for row in comparison.baseline_rows}
+    earlier = comparison.earlier.figures if comparison.earlier else {}
+    return {
+        "columns": [
+            [stage, metric, unit, short(float(median)), short(baseline.get((stage, metric)))]
+            for (stage, metric), (median, unit) in zip(table.columns, table.medians, strict=True)
+        ],
+        "earlier": comparison.earlier.run_id if comparison.earlier else "",
+        "baseline": comparison.baseline if baseline else "",
+        "now": [[short(cell[0]) if cell else None for cell in row.cells] for row in table.rows],
+        "then": {
+            number: [short(before[key][0]) if key in before else None for key in table.columns]
+            for number, row in enumerate(table.rows)
+            if (before := earlier.get(row.node["name"]))
+        },
+    }
+
+
+def _inventory(directory: Path) -> str:
+    """The inventory of the run as a command takes it; empty where it is not known."""
+    return origin.shown(origin.of(run_folder.read_object(directory / "run.json"), directory.parent))
 
 
 def _wall_seconds(run: Mapping[str, Any]) -> float | None:

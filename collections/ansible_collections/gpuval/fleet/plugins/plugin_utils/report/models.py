@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,29 +37,32 @@ def forms(
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Callable[[], str]]:
     """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``kept`` or
-    beside the run. ``images``: the catalogue."""
+    beside the run. ``images``: the catalogue. A model's own CSV is beside its log."""
     folder = run_folder.RunFolder(directory)
     document = gang_document.read(folder)
     rounds = [folder, *gang_document.round_folders(folder, document)]
     models = perf.models((plan for one in rounds for plan in one.read_plans().values()), images)
     if not models:
         return {}
-    new = [
-        row
-        for node, stage, place in _counted(report, folder, document, models)
-        for row in perf.rows(
-            {**models[stage["name"]], **_loaded(node, models[stage["name"]])},
+    new: list[perf.Row] = []
+    tables: dict[str, Callable[[], str]] = {}
+    for node, stage, place in _counted(report, folder, document, models):
+        file = place.evidence_file(node["name"], stage["name"], "logs")
+        log, columns = _text(file), models[stage["name"]]
+        new += perf.rows(
+            {**columns, **_loaded(node, columns)},
             stage,
-            _text(place.evidence_file(node["name"], stage["name"], "logs")),
+            log,
             _facts(folder, node["name"]),
             node["name"],
             report["run"]["run_id"],
             node["metrics"].get(stage["name"], ()),
         )
-    ]
+        if text := perf.table(log):
+            tables[str(file.with_suffix(".csv").relative_to(directory))] = functools.partial(str, text)
     if not folder.is_copy:
         new = _added(new, kept or directory.parent / CSV, report["run"]["run_id"])
-    return {CSV: lambda: perf.written(new), PAGE: lambda: perf_html(new)}
+    return {CSV: lambda: perf.written(new), PAGE: lambda: perf_html(new), **tables}
 
 
 def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:

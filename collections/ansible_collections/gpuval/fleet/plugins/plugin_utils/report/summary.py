@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..core import units
+from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
@@ -26,8 +25,6 @@ RETRIED = {
 }
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
-#: A command in a message; it works on the default inventory unless it names one.
-_MAKE = re.compile(r"`make [a-z-]+(?=[^`\n]*`)(?![^`]*INVENTORY=)")
 
 #: The main figures of each stage, with their texts.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -221,11 +218,11 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
     ``page`` is the path of report.html, ``inventory`` what commands need to choose the run's nodes.
     """
     rule = "=" * width
-    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
     lines = [*report["summary"]]
-    if chosen and report["verdict"] in ("FAIL", "INCOMPLETE") and not overview.alone(report["run"]):
+    if inventory and report["verdict"] in ("FAIL", "INCOMPLETE") and not overview.alone(report["run"]):
         lines.append("Validate again what did not pass: `make rerun`")
     lines += [f"Report: {page}"] if page else []
-    lines = [_MAKE.sub(rf"\g<0>{chosen}", line) for line in lines] if chosen else lines
+    failed = str(Path(page).with_name("failed_nodes.txt")) if page else commands.FAILED_NODES
+    lines = [commands.pasteable(line, inventory, failed=failed) for line in lines]
     lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in lines]
     return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])

@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .settings import SHIPPED_STAGES
+
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
 #: Beyond these the list names stages.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
-FAIL, PASS = "FAIL", "PASS"
+FAIL, PASS, INCOMPLETE = "FAIL", "PASS", "INCOMPLETE"
 #: Classes of INCOMPLETE that are about the node itself: it hangs, does not answer, or cannot be used.
 #: All others are not (not started, other work, settings, quota, preemption).
 IMPLICATED = frozenset(
@@ -48,6 +50,19 @@ def decide(known: frozenset[str] | None, node: Mapping[str, Any], *, failed: boo
         return Decision(False, frozenset())
     left = _unsettled(before, node, whole) if node["verdict"] == PASS else before
     return Decision(bool(left), left)
+
+
+def is_own_work(check: Mapping[str, Any]) -> bool:
+    """Whether a check says no more than that work of the user's own, such as a job, did not succeed."""
+    return check["kind"] == "state" and check["stage"] not in ("", None, *SHIPPED_STAGES)
+
+
+def counted(node: Mapping[str, Any], run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A node of a report as marks count it: a job that fails proves nothing about it in a run that accepts no node."""
+    failed = [one for one in node["checks"] if one["severity"] == "required" and one["verdict"] == "fail"]
+    if node["verdict"] != FAIL or accepts(run) or not failed or not all(map(is_own_work, failed)):
+        return node
+    return {**node, "verdict": INCOMPLETE}
 
 
 def is_about(node: Mapping[str, Any]) -> bool:

@@ -322,7 +322,7 @@ def ensure_of(results: Path, run_id: str, inventory: Sequence[str]) -> None:
     its = inventory_of(results, run_id)
     if not origin.is_same(its, inventory) and all(Path(source).exists() for source in its):
         raise RunError(
-            f"run {run_id} is one of INVENTORY={origin.shown(its)}, not of {origin.shown(inventory)}: give that one"
+            f"run {run_id} is one of the inventory {origin.shown(its)}, not of {origin.shown(inventory)}: give that one"
         )
 
 

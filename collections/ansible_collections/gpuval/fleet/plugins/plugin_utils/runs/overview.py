@@ -86,7 +86,7 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
     if names and lacking:
         raise run_folder.RunError(
             f"run {run['run_id']} ran {some_of(lacking)}, which its command chose: repeat that command "
-            f"(`make job`, ...) with ARGS='--limit @{folder.path / 'failed_nodes.txt'}'"
+            f"with --limit @{folder.path / 'failed_nodes.txt'}"
         )
     return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}
 

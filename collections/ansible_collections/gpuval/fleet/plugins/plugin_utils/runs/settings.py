@@ -234,8 +234,7 @@ def unknown_stages(
     """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
     found, known = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
-    named = profile is not None and "gpuval_stages" not in right
-    if named and isinstance(profiles, Mapping) and profile not in profiles:
+    if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
         names = [str(name) for name in profiles]
         found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
     lists = [("gpuval_stages", right.get("gpuval_stages", []))]

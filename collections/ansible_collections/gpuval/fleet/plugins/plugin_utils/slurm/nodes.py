@@ -17,7 +17,8 @@ _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
 _REASON = re.compile(r"\sReason=(?:(.*?)\s\[([^@\[\]]*)@(\d[^\[\]]*)\]|(.*))")
 #: Marks behind a state in text.
 _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "$": "MAINTENANCE"}
-_GRES = re.compile(r"gpu(?::([A-Za-z][^:(,]*))?:(\d{1,6})(?=[(,:]|$)")
+#: A type may begin with digits, or have no others: 4090, 1g.10gb.
+_GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d{1,6})(?=[(,]|$)")
 _MESSAGE_CHARACTERS = 300
 MOST_SECONDS = 1 << 33  # Slurm has larger numbers for "none" and "infinite"
 #: States in which slurmd does not work, and flags of a node that gets no job.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import time
 from collections import deque
@@ -203,10 +202,7 @@ class SlurmPlacement(Placement):
         name, number, plan = view.name, launch["attempt"], order.plan
         given = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
         given["folders"] = self._store.sizes(launching.folders(plan))
-        if number == 1:
-            key = f"{self._run['folder']}/plans/{name}.json"
-            self._store.client.put(key, json.dumps(plans.kept(plan)).encode(), "application/json")
-        else:  # the job took models with it
+        if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.again(plan, launch["stages"], number)
         plan = plans.whole(plan, self._run)
@@ -443,7 +439,8 @@ class SlurmWatcher:
         settings = script.Settings.of(chosen)
         force = str(chosen["gpuval_force"]).lower() in ("true", "yes", "1")
         plan = plan_of(run, name, chosen, chosen[self._workloads])
-        packages = launching.packages(expected, chosen[GANG_WORKLOADS] if later else {}, "host")
+        declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
+        packages = launching.packages(expected, declared, "host")
         return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, packages)
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:

@@ -42,6 +42,11 @@ GANG = "gpuval_workloads.gang"
 JOB = "gpuval_workloads.job"
 #: By launcher of a job the package that it needs.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
+#: What the node's own programs import: one of the packages between bars.
+OWN_PACKAGES = {
+    **{f"gpuval_workloads.{name}": "torch" for name in ("diagnostics", "fingerprint", "training")},
+    "gpuval_workloads.inference": "vllm|transformers",
+}
 #: By this a stage looks for the packages that multi-node stages in its image need.
 NEEDED_VARIABLE = "GPUVAL_NEEDED_PACKAGES"
 
@@ -195,13 +200,14 @@ def still_away(
 
 
 def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
-    """Python packages that a node's multi-node stages need on the host, beyond those of its own stages, and in which
-    environment; empty if there are none."""
+    """Python packages that a node's stages need on the host, and in which environment; empty if there are none."""
     names: set[str] = set()
     environment: dict[str, str] = {}
-    for stage in expected.get("gang_stages", ()):
+    stages = [(stage, _own_packages) for stage in expected["stages"]]
+    stages += [(stage, _needed_packages) for stage in expected.get("gang_stages", ())]
+    for stage, packages_of in stages:
         one = workloads.get(stage, {})
-        needed = _needed_packages(one) if runtime == "host" or not one.get("image") else set()
+        needed = packages_of(one) if runtime == "host" or not one.get("image") else set()
         if needed:
             names |= needed
             environment |= {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
@@ -226,6 +232,13 @@ def with_needed_packages(
         environment = {**(workloads[own].get("environment") or {}), NEEDED_VARIABLE: " ".join(sorted(names))}
         found[own] = {**workloads[own], "environment": environment}
     return found
+
+
+def _own_packages(declaration: Mapping[str, Any]) -> set[str]:
+    words = {str(word) for word in declaration.get("command", ())}
+    if "{python}" not in words or "--server-command" in words:
+        return set()
+    return {OWN_PACKAGES[program] for program in OWN_PACKAGES.keys() & words}
 
 
 def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:

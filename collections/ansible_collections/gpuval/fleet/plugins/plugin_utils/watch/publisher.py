@@ -24,6 +24,8 @@ class WatchPublisher:
         self.progress = publishing.Progress()
         #: run.json has changed since it was last put.
         self.run_changed = True
+        #: Nodes whose plan this controller has put.
+        self._plans: set[str] = set()
 
     def publish_run(self) -> None:
         """run.json and the criteria, where they are not in the store yet. Raises StoreError."""
@@ -59,6 +61,7 @@ class WatchPublisher:
             ended=ended,
         )
         try:
+            self._publish_plans()
             self._documents.publish(watched.store, watched.info, document, now)
             self.progress.publish(watched.store, watched.info)
         except StoreError as error:
@@ -66,3 +69,12 @@ class WatchPublisher:
                 watched.say(f"the end of the watch is not in the store: {error}")
         except schemas.Invalid as error:  # must not end the watch
             self._display.warning(f"the state of the launches is not in the store: {error}")
+
+    def _publish_plans(self) -> None:
+        """The plans of launched nodes: over the connection that is open, not one of each launch. Raises StoreError."""
+        watched = self._watched
+        for view in watched.views.values():
+            if view.launched and view.name not in self._plans and watched.folder.plan_file(view.name).exists():
+                plan = watched.folder.read_plan(view.name)
+                publishing.put(watched.store, watched.info, f"plans/{view.name}.json", plan)
+                self._plans.add(view.name)

@@ -139,7 +139,8 @@ class _Explainer:
             centre, shifts = moved, new_shifts
             if turn > 0 and settled:
                 break
-        assert explanation is not None
+        if explanation is None:
+            raise AssertionError("the loop above has a first turn")
         return explanation
 
     def _noise(self, explanation: Explanation | None, centre: float | None, shifts: Mapping[int, float]) -> Noise:

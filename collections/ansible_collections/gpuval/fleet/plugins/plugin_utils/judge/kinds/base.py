@@ -109,11 +109,16 @@ class MetricKind(Kind):
             return outside
         target: Target = check.value
         if check.value_from is not None:
-            if check.value_from == "gpu_count" and subject.declared_gpus is None:
+            if check.value_from == "gpu_temperature_max":
+                if subject.gpu_temperature_max is None:
+                    return [entry_of(check, "skipped", "no limit declared", expected)]
+                target = subject.gpu_temperature_max
+            elif check.value_from == "gpu_count" and subject.declared_gpus is None:
                 return [entry_of(check, "skipped", "count not declared", expected)]
-            if subject.gpus is None:
+            elif subject.gpus is None:
                 return [entry_of(check, "missing", "the GPU count of this node is unknown", expected)]
-            target = subject.gpus * (subject.gpus - 1) if check.value_from == "gpu_pairs" else subject.gpus
+            else:
+                target = subject.gpus * (subject.gpus - 1) if check.value_from == "gpu_pairs" else subject.gpus
             expected = self.expected(check, target)
         open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)
         if open_entries:

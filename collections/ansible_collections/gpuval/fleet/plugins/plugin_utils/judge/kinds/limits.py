@@ -74,6 +74,8 @@ class Max(LimitKind):
     name = "max"
 
     def describe(self, check: Check, target: Target) -> str:
+        if target is None:
+            return f"at most {check.value_from} as declared"
         return f"at most {_figure(target, check)}"
 
     def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:

@@ -207,12 +207,3 @@ def evidence_links(
         for suffix in ("log", "json")
         if f"{stage['name']}.{suffix}" in there
     ]
-
-
-def causes(report: Mapping[str, Any]) -> list[tuple[tuple[str, str], list[str]]]:
-    """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in report["nodes"]:
-        if node["verdict"] != "PASS":
-            found[node["verdict"], node.get("class") or "unknown"].append(node["name"])
-    return sorted(found.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))

@@ -15,6 +15,8 @@ from .encode import GREATEST, pairs, short
 
 MAX_FIGURES = 120
 MAX_OUTLIERS = 12
+#: Values beyond the range of the plot that the page has exactly.
+MAX_BEYOND = 300
 BINS = 48
 #: Range of the plot in robust deviations to each side; values beyond are drawn at its edge.
 SHOWN_DEVIATIONS = 14.0
@@ -118,8 +120,12 @@ def as_data(figures: Sequence[Figure], nodes: int) -> list[dict[str, Any]]:
             if scope in row_of:
                 rows[row_of[scope]][number] = value
         low, high = one.shown
+        beyond = [value for value in one.spread.outliers if not low <= value[0] <= high and value[1][1] in row_of]
         data.append(
             {
+                "n": [one.key.stage, one.metric, one.key.scope, one.key.kind],
+                "d": short(float(one.spread.robust_deviation)),
+                "o": [[number, row_of[scope], short(value)] for value, (number, scope) in beyond[:MAX_BEYOND]],
                 "l": short(float(low)),
                 "h": short(float(high)),
                 "m": short(float(one.spread.p50)),

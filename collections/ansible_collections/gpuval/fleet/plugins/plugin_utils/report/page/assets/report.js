@@ -495,6 +495,34 @@
       make("th", { scope: "row" }, check.n), make("td", {}, part === "node" ? "" : part),
       make("td", { class: "num" }, human(at(check.v, index), T[at(check.u, index)])), make("td", {}, T[at(check.e, index)]), make("td", { class: "dim" }, T[check.o]));
   }
+  /** The stages of a node as bars over its time; the table has the same as text. */
+  function stageBar(node) {
+    const known = node.s.filter((stage) => stage[2] !== null && stage[3]);
+    if (!known.length) return "";
+    const begin = Math.min(...known.map((stage) => stage[2])), end = Math.max(...known.map((stage) => stage[2] + stage[3]));
+    return make("div", { class: "stage-bar", "aria-hidden": "true" }, known.map(([name, state, start, lasted]) => {
+      const bar = make("span", { class: "w" + (stageNames.indexOf(T[name]) % 8) + (state === "success" ? "" : " broken"), title: T[name] + ": " + state + ", " + duration(lasted) }, T[name]);
+      bar.style.left = (100 * (start - begin)) / (end - begin || 1) + "%";
+      bar.style.width = (100 * lasted) / (end - begin || 1) + "%";
+      return bar;
+    }));
+  }
+  /** The main figures of a node beside the fleet, the baseline and the earlier run. */
+  function figureTable(index) {
+    const { columns, now, then, earlier, baseline } = D.main, before = then[index];
+    const rows = columns.map((_, column) => column).filter((column) => now[index][column] !== null);
+    if (!rows.length) return [];
+    const cells = (value, other, unit) => {
+      if (other === null || other === undefined) return [make("td", {}), make("td", {})];
+      const change = (100 * (value - other)) / Math.abs(other);
+      return [make("td", { class: "num" }, human(other, unit)), make("td", { class: "num" + (Math.abs(change) >= 2 ? " moved" : "") }, Number.isFinite(change) ? (change > 0 ? "+" : "") + change.toFixed(1) + " %" : "")];
+    };
+    const head = ["Figure", "This node", "Fleet's median", "Change", ...(baseline ? [baseline, "Change"] : []), ...(before ? ["Run " + earlier, "Change"] : [])];
+    return [make("h3", {}, "Figures"), table(head, rows.map((column) => {
+      const [stage, metric, unit, median, base] = columns[column], value = now[index][column];
+      return make("tr", {}, make("th", { scope: "row" }, metric, make("span", { class: "dim" }, stage)), make("td", { class: "num" }, human(value, unit)), cells(value, median, unit), baseline ? cells(value, base, unit) : [], before ? cells(value, before[column], unit) : []);
+    }), "Figures of " + D.nodes[index].n)];
+  }
   let shown = -1;
   function showNode(index) {
     const panel = byId("node-panel"), node = D.nodes[index];
@@ -512,7 +540,9 @@
       node.b.length ? make("p", { class: "labels" }, node.b.map((label) => make("span", { class: "part" }, T[label]))) : "",
       remarks.length ? make("ul", { class: "plain" }, remarks) : make("p", { class: "dim" }, "Every check that applies passed."),
       make("h3", {}, "Stages"),
+      stageBar(node),
       table(["Stage", "Ended", "From", "Took", "Message", "Files"], node.s.map((stage) => stageRow(node, stage)), "Stages of " + node.n),
+      ...figureTable(index),
       ...(curves.length ? [make("h3", {}, "Curves"), make("div", { class: "curves" }, curves)] : []),
       make("details", {}, make("summary", {}, "All " + columns.length + " checks, and what each was held against"),
         table(["Verdict", "Check", "Part", "Value", "Expected", "Source"], columns.map((column) => checkRow(node, index, column)), "Checks of " + node.n)),
@@ -562,11 +592,13 @@
   }
 
   /* ---- tables that can be ordered ---- */
-  function sortable(body, heads) {
+  const collator = new Intl.Collator("en", { numeric: true });
+  function sortable(table) {
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
     const kept = [...body.rows];
     const value = (row, column) => {
       const cell = row.cells[column];
-      if (column === 0) return cell.textContent;
+      if (!heads[column].classList.contains("num")) return cell.textContent;
       const text = cell.dataset.sort === undefined ? cell.textContent : cell.dataset.sort;
       return text === "" ? -Infinity : Number(text);
     };
@@ -575,9 +607,121 @@
       for (const other of heads) other.removeAttribute("aria-sort");
       if (next) head.setAttribute("aria-sort", next);
       const way = next === "ascending" ? 1 : -1;
-      const order = (a, b) => (column === 0 ? way * a[0].localeCompare(b[0]) : a[0] === b[0] ? 0 : way * (a[0] < b[0] ? -1 : 1));
+      const order = (a, b) => (typeof a[0] === "string" ? way * collator.compare(a[0], b[0]) : a[0] === b[0] ? 0 : way * (a[0] < b[0] ? -1 : 1));
       body.append(...(next ? kept.map((row) => [value(row, column), row]).sort(order).map((pair) => pair[1]) : kept));
     }));
+  }
+
+  /* ---- the list of nodes ---- */
+  function filterNodes() {
+    const rows = [...byId("nodes-table").tBodies[0].rows].map((row, index) => ({ row, node: D.nodes[index], text: row.textContent.toLowerCase() }));
+    const apply = () => {
+      const words = byId("nodes-find").value.toLowerCase().split(/\s+/).filter(Boolean), verdict = byId("nodes-verdict").value;
+      let count = 0;
+      for (const { row, node, text } of rows) {
+        const wanted = !verdict || node.v === verdict || (verdict === "bad" && node.v !== "PASS") || (verdict === "flaky" && node.f);
+        row.hidden = !(wanted && words.every((word) => text.includes(word)));
+        count += !row.hidden;
+      }
+      byId("nodes-shown").textContent = count === rows.length ? String(count) : count + " of " + rows.length;
+    };
+    byId("nodes-find").addEventListener("input", apply);
+    byId("nodes-verdict").addEventListener("change", apply);
+  }
+
+  /* ---- racks ---- */
+  const LEVELS = [["h0", "over 6 deviations under"], ["h1", "3 to 6 under"], ["h2", "near the median"], ["h3", "3 to 6 over"], ["h4", "over 6 deviations over"]];
+  const VERDICTS = [["v-pass", "PASS"], ["v-fail", "FAIL"], ["v-incomplete", "INCOMPLETE"]];
+  /** Of each node the value that is furthest from the median, with its scope. */
+  function furthest(figure) {
+    const scopes = Object.keys(figure.r), rows = scopes.map((scope) => unpack(figure.r[scope], figure.l, figure.h));
+    for (const [index, row, value] of figure.o) rows[row][index] = value;
+    return D.nodes.map((_, index) => {
+      let found = null;
+      rows.forEach((row, place) => {
+        const value = row[index];
+        if (value !== null && (found === null || Math.abs(value - figure.m) > Math.abs(found.value - figure.m))) found = { value, scope: scopes[place] };
+      });
+      return found;
+    });
+  }
+  function tileOf(index, figure, values) {
+    const node = D.nodes[index];
+    if (!figure) return { class: "v-" + node.v.toLowerCase(), text: node.v === "PASS" ? "" : node.v, told: node.n + ": " + node.v + (T[node.c] ? ", " + T[node.c] : "") };
+    const one = values[index];
+    if (!one) return { class: "none", text: "–", told: node.n + ": no value, " + node.v };
+    const far = (one.value - figure.m) / (Math.max(figure.d, Math.abs(figure.m) * 0.0034) || 1);
+    const percent = figure.m ? ((100 * (one.value - figure.m)) / Math.abs(figure.m)).toFixed(1) + " %" : "";
+    return {
+      class: LEVELS[far < -6 ? 0 : far < -3 ? 1 : far <= 3 ? 2 : far <= 6 ? 3 : 4][0], text: human(one.value, figure.u),
+      told: node.n + ": " + human(one.value, figure.u) + (one.scope === "node" ? "" : " (" + one.scope + ")") + ", " + percent + " from the median " + human(figure.m, figure.u) + "; " + node.v,
+    };
+  }
+  function showRacks() {
+    const map = byId("rack-map"), select = byId("rack-figure"), by = byId("rack-label");
+    const labels = D.nodes.map((node) => new Map(node.b.map((label) => [T[label].slice(0, T[label].indexOf(" ")), T[label].slice(T[label].indexOf(" ") + 1)])));
+    const names = [...new Set(labels.flatMap((one) => [...one.keys()]))].sort((a, b) => b.endsWith("rack") - a.endsWith("rack"));
+    by.append(...names.map((name) => make("option", { value: name }, name)), make("option", { value: "" }, "nothing"));
+    select.append(make("option", { value: "-1" }, "verdict"), ...D.figures.map(({ n: [stage, metric, scope, kind] }, number) => make("option", { value: number }, metric + " (" + stage + (scope === "node" ? "" : ", each " + scope) + ", " + kind + ")")));
+    let tiles = [];
+    function draw() {
+      const figure = D.figures[Number(select.value)], values = figure && furthest(figure), groups = new Map();
+      D.nodes.forEach((_, index) => {
+        const group = by.value ? labels[index].get(by.value) || "no " + by.value : "all nodes";
+        groups.set(group, [...(groups.get(group) || []), index]);
+      });
+      tiles = [];
+      map.classList.toggle("small", D.nodes.length > 300);
+      map.replaceChildren(...[...groups].sort((a, b) => collator.compare(a[0], b[0])).map(([name, members]) => {
+        const bad = members.filter((index) => D.nodes[index].v !== "PASS").length;
+        return make("div", { class: "rack" }, make("p", { class: "rack-name" }, make("b", {}, name), " ", make("span", { class: "dim" }, bad ? bad + " of " + members.length + " not PASS" : String(members.length))),
+          make("div", { class: "tiles-of" }, members.map((index) => {
+            const tile = tileOf(index, figure, values), node = D.nodes[index];
+            const link = make("a", { class: "tile " + tile.class + (node.v === "PASS" ? "" : " bad-tile"), href: "#node=" + encodeURIComponent(node.n), tabindex: tiles.length ? "-1" : "0", "aria-label": tile.told, "data-node-number": index },
+              make("span", { class: "tile-name" }, node.n.slice(-14)), make("span", {}, tile.text));
+            tiles.push(link);
+            return link;
+          })));
+      }));
+      byId("rack-legend").replaceChildren(...(figure ? LEVELS : VERDICTS).map(([name, text]) => make("span", {}, make("i", { class: "tile " + name }), text)), figure ? make("span", {}, "of several GPUs the one furthest from the median; framed: not PASS") : "");
+    }
+    const tell = (event) => { const tile = event.target.closest("a.tile"); if (tile) byId("rack-readout").textContent = tile.getAttribute("aria-label"); };
+    map.addEventListener("pointerover", tell);
+    map.addEventListener("focusin", tell);
+    map.addEventListener("keydown", (event) => {
+      const at = tiles.indexOf(document.activeElement), step = { ArrowRight: 1, ArrowLeft: -1, Home: -at, End: tiles.length - 1 - at }[event.key];
+      if (at < 0 || (step === undefined && !["ArrowDown", "ArrowUp"].includes(event.key))) return;
+      event.preventDefault();
+      let next = at + (step || 0);
+      if (step === undefined) {  // the nearest tile of the next or previous line
+        const box = tiles[at].getBoundingClientRect(), down = event.key === "ArrowDown" ? 1 : -1;
+        const away = (tile) => { const its = tile.getBoundingClientRect(); return { y: down * (its.top - box.top), x: Math.abs(its.left - box.left) }; };
+        const lines = tiles.map((tile, index) => ({ index, ...away(tile) })).filter((one) => one.y > 2);
+        if (!lines.length) return;
+        const nearest = lines.reduce((least, one) => Math.min(least, one.y), Infinity);
+        next = lines.filter((one) => one.y < nearest + 2).reduce((best, one) => (one.x < best.x ? one : best)).index;
+      }
+      next = Math.max(0, Math.min(tiles.length - 1, next));
+      tiles[at].tabIndex = -1;
+      tiles[next].tabIndex = 0;
+      tiles[next].focus();
+    });
+    select.addEventListener("change", draw);
+    by.addEventListener("change", draw);
+    draw();
+  }
+
+  /** Copies the command beside the button; where the browser has no clipboard, selects it. */
+  async function copy(button) {
+    const code = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch (_) {
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
   }
 
   /* ---- all together ---- */
@@ -611,7 +755,10 @@
   search(byId("figure-search"), "tr.figure");
   search(byId("check-search"), "tr.check");
   search(byId("statistic-search"), "tr.statistic");
-  if (byId("statistics")) sortable(byId("statistics").tBodies[0], [...byId("statistics").tHead.rows[0].cells]);
+  for (const id of ["statistics", "nodes-table"]) if (byId(id)) sortable(byId(id));
+  filterNodes();
+  showRacks();
+  for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
   let theme = "auto";
   try { theme = localStorage.getItem("gpuval-theme") || "auto"; } catch (_) { /* see above */ }
   byId("theme").addEventListener("click", () => setTheme({ auto: "light", light: "dark", dark: "auto" }[byId("theme").dataset.now || "auto"]));

@@ -1,0 +1,63 @@
+"""What keeps PCIe devices from sending to each other directly: the IOMMU translates, switches redirect (ACS)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from .pci import DEVICES
+from .tree import Tree
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+GROUPS = "/sys/kernel/iommu_groups"
+CONFIG_BYTES, _EXTENDED, _ACS = 4096, 0x100, 0x0D
+#: Bits of the ACS control register: requests, completions redirected; translated addresses may go straight.
+_REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
+
+
+def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
+    """``gpus`` are PCI addresses. Lists of addresses; None for what this user or container may not read."""
+    gpus = list(gpus)
+    kinds = {gpu: tree.read(f"{DEVICES}/{gpu}/iommu_group/type") for gpu in gpus}
+    ways = [_way(tree, gpu) for gpu in gpus]
+    ports = {port for way in ways for port in way[1:-1]}  # of switches, between the processor's own port and the GPU
+    states = {port: redirects(_config(tree, port)) for port in ports}
+    known = gpus and all(ways) and None not in states.values()
+    has_groups = gpus and tree.exists(GROUPS)  # empty with the IOMMU off, and in a virtual machine without one
+    return {
+        "iommu_translated": [gpu for gpu, kind in kinds.items() if kind and kind != "identity"] if has_groups else None,
+        "acs_redirecting": sorted(port for port, state in states.items() if state) if known else None,
+    }
+
+
+def _way(tree: Tree, gpu: str) -> list[str]:
+    """The PCI addresses from the processor's port to the GPU; empty where no bus shows."""
+    try:
+        parts = tree.path(f"{DEVICES}/{gpu}").resolve(strict=True).parts
+    except (OSError, RuntimeError):
+        return []
+    return [part for part in parts if _ADDRESS.fullmatch(part)]
+
+
+def _config(tree: Tree, address: str) -> bytes:
+    try:
+        with tree.path(f"{DEVICES}/{address}/config").open("rb") as file:
+            return file.read(CONFIG_BYTES)
+    except OSError:
+        return b""
+
+
+def redirects(config: bytes) -> Optional[bool]:
+    """Whether a port sends peers' data up, by its configuration space; None where only its beginning may be read."""
+    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
+        return None
+    place, seen = _EXTENDED, set()
+    while _EXTENDED <= place <= len(config) - 8 and place not in seen:
+        seen.add(place)
+        header = int.from_bytes(config[place : place + 4], "little")
+        if header & 0xFFFF == _ACS:
+            control = int.from_bytes(config[place + 6 : place + 8], "little")
+            return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
+        place = header >> 20 & 0xFFC
+    return False

@@ -1,0 +1,47 @@
+"""Services of systemd and mounted file systems, for those that the node's owner expects."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+from .tools import Run
+from .tree import Tree
+
+MAX_NAMES = 256
+#: The kernel's own file systems, and those of containers and packages.
+NOT_SHOWN = frozenset(
+    {
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
+        *("devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc"),
+        *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "squashfs", "sysfs", "tracefs"),
+    }
+)
+
+
+def facts(tree: Tree, run: Run) -> dict[str, Any]:
+    """`active` and `failed` are names of services, None without systemd; `mounts` are folders."""
+    answer = run("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
+    states = units(answer.stdout) if answer.ok else None
+    return {
+        "active": _named(states, "active"),
+        "failed": _named(states, "failed"),
+        "mounts": mounts(tree.read("/proc/mounts") or ""),
+    }
+
+
+def units(text: str) -> dict[str, str]:
+    """By service its state of ``systemctl list-units --plain --no-legend``: unit, load, active, sub, description."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0].removesuffix(".service"): row[2] for row in rows if len(row) >= 4 and row[0].endswith(".service")}
+
+
+def mounts(text: str) -> list[str]:
+    rows = (line.split(" ") for line in text.splitlines())
+    folders = (row[1] for row in rows if len(row) >= 3 and row[2] not in NOT_SHOWN and "/kubelet/" not in row[1])
+    decoded = (re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder) for folder in folders)
+    return list(dict.fromkeys(decoded))[:MAX_NAMES]
+
+
+def _named(states: Optional[dict[str, str]], state: str) -> Optional[list[str]]:
+    return None if states is None else sorted(name for name, now in states.items() if now == state)[:MAX_NAMES]

@@ -1,0 +1,26 @@
+"""Images that the release of this collection published, by vendor."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..core import schemas
+
+FILE = Path(__file__).resolve().parents[3] / "images" / "published.yml"
+
+
+@functools.cache
+def read(path: Path = FILE) -> dict[str, Any]:
+    """Return gpuval.published/1; images of a checkout were not published."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    schemas.validate("published", document, what=str(path))
+    return document
+
+
+def images(vendor: str) -> dict[str, dict[str, str]]:
+    """Return the entries of `gpuval_images` for nodes of a vendor; none where no image is known."""
+    return {name: {"reference": reference} for name, reference in read()["vendors"].get(vendor, {}).items()}

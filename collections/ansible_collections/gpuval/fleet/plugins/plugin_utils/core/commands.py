@@ -1,0 +1,95 @@
+"""The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
+
+Messages name a command as in a checkout, between backticks. What is printed or reported passes `pasteable`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+
+COLLECTION = Path(__file__).resolve().parents[3]
+REQUIREMENTS = COLLECTION / "requirements.txt"
+#: Of a checkout. A project of the operator's own may have another one there.
+MAKEFILE = COLLECTION.parents[3] / "Makefile"
+FAILED_NODES = "results/latest/failed_nodes.txt"
+#: Targets that do more than a playbook of their name.
+TARGETS = {
+    "baseline-diff": ("compare_baselines",),
+    "rerun": ("validate", "--limit", "@{failed}"),
+    "shell": ("reach", "-e", "run_reach=shell"),
+    "follow": ("reach", "-e", "run_reach=follow"),
+}
+#: Variables of make by the extra variable that they set.
+VARIABLES = {"N": "run_window_nodes", "NODE": "run_reach_node", "REPO": "gpuval_mad_repository"}
+_MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
+
+
+def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, checkout: bool | None = None) -> str:
+    """The text with each command as it works here.
+
+    ``inventory`` is what commands need to choose nodes; empty leaves a checkout's commands alone, elsewhere it is that
+    of this process. ``failed``: path of the list of nodes to validate again.
+    """
+    if "`make " not in text:
+        return text
+    if in_checkout() if checkout is None else checkout:
+        return _MAKE.sub(lambda found: _make(found, inventory), text)
+    sources = [inventory] if inventory else _given()
+    return _MAKE.sub(lambda found: f"`{_playbook(found[1], found[2], sources, failed)}`", text)
+
+
+@functools.cache
+def in_checkout() -> bool:
+    """Whether the collection in use lies in a checkout of gpuval, with its make targets."""
+    try:
+        return MAKEFILE.read_text(encoding="utf-8").startswith("# gpuval:")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def in_remedies(document: Any) -> None:
+    """Make the commands in all remedies of a document pasteable, in place."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            if name == "remedy" and isinstance(value, str):
+                document[name] = pasteable(value)
+            elif isinstance(value, (dict, list)):
+                in_remedies(value)
+    elif isinstance(document, list):
+        for item in document:
+            in_remedies(item)
+
+
+def _make(found: re.Match[str], inventory: str) -> str:
+    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory and "INVENTORY=" not in found[2] else ""
+    return f"`make {found[1]}{chosen}{found[2]}`"
+
+
+def _playbook(target: str, rest: str, sources: Sequence[str], failed: str) -> str:
+    if target == "setup":
+        return shlex.join([sys.executable, "-m", "pip", "install", "-r", str(REQUIREMENTS)])
+    name, *options = (word.format(failed=failed) for word in TARGETS.get(target, (target,)))
+    for word in shlex.split(rest):
+        variable, _, value = word.partition("=")
+        if variable == "INVENTORY":
+            sources = [value]
+        elif variable == "ARGS":
+            options += shlex.split(value)
+        else:
+            options += ["-e", f"{VARIABLES.get(variable, variable)}={value}"]
+    chosen = [word for source in sources for word in ("-i", source)]
+    return shlex.join(["ansible-playbook", f"gpuval.fleet.{name}", *chosen, *options])
+
+
+def _given() -> list[str]:
+    """The inventory that this process was given, each path below the working directory as a relative one."""
+    here = f"{Path.cwd()}/"
+    return [str(source).removeprefix(here) for source in context.CLIARGS.get("inventory") or ()]

@@ -1,0 +1,87 @@
+"""What the owner declares of a node beside its versions: services that run, file systems that are mounted, how hot GPUs
+may get. Services and mounts are held against the facts, the temperature is the limit of a criterion."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import GpuvalError
+from ..core.text import some_of
+from ..records.documents import Record
+from .entries import Entry, own_entry
+
+SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
+MAX_NAMES, MAX_TEXT = 64, 200
+#: By list: its key in run.json, where the facts tell what is there, what a name is, and the remedy.
+LISTS = {
+    SERVICES: ("services", "active", "service", "see why it does not run (systemctl status NAME), and start it"),
+    MOUNTS: ("mounts", "mounts", "mount", "mount it, and see why it was not at boot (/etc/fstab, journalctl -b)"),
+}
+UNKNOWN = {
+    SERVICES: "the facts do not tell which services run: no systemd answers there, as in a pod",
+    MOUNTS: "the facts do not tell what is mounted",
+}
+
+
+class DeclaredError(GpuvalError, ValueError):
+    """A declaration that cannot be used; the message says why."""
+
+
+def names(variable: str, value: Any) -> list[str]:
+    """A list of services or mounts as run.json keeps it. Raises DeclaredError."""
+    if not value:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
+        raise DeclaredError(f"{variable} is a list of names, such as [chronyd]")
+    if len(value) > MAX_NAMES or any(len(one) > MAX_TEXT for one in value):
+        raise DeclaredError(f"{variable} has at most {MAX_NAMES} names of {MAX_TEXT} characters")
+    if variable == MOUNTS and not all(one.startswith("/") for one in value):
+        raise DeclaredError(f"{variable}: a mount is an absolute path, such as /data")
+    tidy = (one.strip().removesuffix(".service") if variable == SERVICES else one.rstrip("/") or "/" for one in value)
+    return list(dict.fromkeys(tidy))
+
+
+def temperature(value: Any) -> float | None:
+    """The limit in degrees Celsius, None without one. Raises DeclaredError."""
+    if value in (None, "") or (value in (0, "0") and value is not False):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not 30 <= number <= 120:
+        raise DeclaredError(f"{TEMPERATURE} is a number of degrees from 30 to 120, not {str(value)[:40]!r}")
+    return number
+
+
+def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
+    """What the variables of a host declare, as run.json keeps it; what is empty is left out. Raises DeclaredError."""
+    found = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
+    limit = temperature(hostvars.get(TEMPERATURE))
+    return {key: value for key, value in {**found, "gpu_temperature_max_celsius": limit}.items() if value}
+
+
+def checks(wanted: Mapping[str, Any], facts: Record | None, stage: str) -> list[Entry]:
+    """The entries of the declared services and mounts."""
+    return [_check(variable, wanted[key], facts, stage) for variable, (key, *_) in LISTS.items() if wanted.get(key)]
+
+
+def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: str) -> Entry:
+    key, place, what, remedy = LISTS[variable]
+    entry = functools.partial(
+        own_entry, f"{key}_declared", stage, "equal", expected=some_of(wanted), remedy=remedy,
+        source=f"{variable} of the inventory",
+    )  # fmt: skip
+    if facts is None:
+        return entry("missing", "no facts say what the node has")
+    known = facts["environment"].get("services")
+    there = known.get(place) if isinstance(known, dict) else None
+    if not isinstance(there, list):
+        return entry("missing", UNKNOWN[variable])
+    absent = [name for name in wanted if name not in there]
+    if absent:
+        return entry("fail", f"{what} not there: {some_of(absent)}", value=some_of(absent))
+    return entry("pass", f"{len(wanted)} {what}{'s' if len(wanted) > 1 else ''} there")

@@ -1,0 +1,31 @@
+"""What to do next, as commands of the controller that can be pasted. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ..problems import actions_line
+
+
+def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]]:
+    """What each is for, and the command, which acts on the latest run of the inventory. The first has no command where
+    nodes need hands."""
+    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
+    bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
+    steps = []
+    if not bad and report["nodes"]:
+        steps.append(("Keep the figures of this fleet as a baseline", f"make baseline NAME=site{chosen}"))
+        steps.append(("Make the customer's copy", f"make deliver{chosen}"))
+        steps.append(("Remove what the run put on the nodes", f"make clean{chosen}"))
+    if bad:
+        actions = actions_line(bad).removeprefix("Actions: ")
+        steps += [(f"Act on the nodes: {actions}", "")] if actions else []
+        steps.append(("Collect logs and host evidence of the run", f"make logs{chosen}"))
+        name = bad[0]["name"]
+        steps.append((f"See whether {name} failed before", f"make history NODE={shlex.quote(name)}{chosen}"))
+        steps.append(("Validate again what did not pass", f"make rerun{chosen}"))
+        if len(bad) < len(report["nodes"]):
+            steps.append(("Use the nodes that passed", f"make hostfile FILE=hostfile{chosen}"))
+    return steps

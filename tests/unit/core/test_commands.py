@@ -1,0 +1,116 @@
+"""Commands in messages work where they are read: make targets in a checkout, playbooks beside an installed collection."""
+
+import ast
+import re
+import shlex
+import sys
+
+import pytest
+from ansible import context
+from ansible.module_utils.common.collections import ImmutableDict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import commands
+
+COLLECTION = commands.COLLECTION
+MESSAGE = re.compile(r"(.?)\bmake ([a-z]+(?:-[a-z]+)*)((?: [A-Z]+=\S+)?)")
+#: Targets without a playbook of their name.
+OTHERS = {"setup", *commands.TARGETS}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    def give(*sources):
+        monkeypatch.setattr(context, "CLIARGS", ImmutableDict(inventory=sources))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `make validate` first", "run `ansible-playbook gpuval.fleet.validate -i hosts` first"),
+        ("(`make window N=20`)", "(`ansible-playbook gpuval.fleet.window -i hosts -e run_window_nodes=20`)"),
+        ("`make clean INVENTORY='a b'`", "`ansible-playbook gpuval.fleet.clean -i 'a b'`"),
+        ("`make x ARGS='--limit n1'`", "`ansible-playbook gpuval.fleet.x -i hosts --limit n1`"),
+        ("`make rerun`", "`ansible-playbook gpuval.fleet.validate -i hosts --limit @results/latest/failed_nodes.txt`"),
+        ("see to it: make it work", "see to it: make it work"),
+    ],
+)
+def test_an_installed_collection_names_playbooks(given, text, shown):
+    given("hosts")
+    assert commands.pasteable(text, checkout=False) == shown
+
+
+def test_all_sources_of_an_inventory_are_named_and_a_run_names_its_own(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given(str(tmp_path / "a"), "n1,n2,")
+    assert "-i a -i n1,n2," in commands.pasteable("`make status`", checkout=False)
+    assert "-i its" in commands.pasteable("`make status`", "its", checkout=False)
+
+
+def test_missing_packages_are_installed_into_the_python_that_runs_ansible():
+    shown = commands.pasteable("run `make setup`", checkout=False)
+    command = shlex.split(shown.strip("run `"))
+    assert command[:4] == [sys.executable, "-m", "pip", "install"]
+    assert command[-1] == str(commands.REQUIREMENTS)
+    assert "boto3==" in commands.REQUIREMENTS.read_text()
+
+
+def test_a_checkout_names_its_targets():
+    assert commands.in_checkout()
+    assert commands.pasteable("`make status`") == "`make status`"
+    assert commands.pasteable("`make status`", "a b") == "`make status INVENTORY='a b'`"
+
+
+def test_a_makefile_of_ones_own_beside_the_collections_is_no_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "MAKEFILE", tmp_path / "Makefile")
+    for text in (None, "validate:\n\tansible-playbook gpuval.fleet.validate\n"):
+        if text:
+            commands.MAKEFILE.write_text(text)
+        commands.in_checkout.cache_clear()
+        assert not commands.in_checkout()
+    commands.in_checkout.cache_clear()
+
+
+def test_remedies_of_a_report_are_adapted_and_evidence_is_not(given, monkeypatch):
+    given("hosts")
+    monkeypatch.setattr(commands, "in_checkout", lambda: False)
+    document = {
+        "nodes": [{"reason": "`make clean`", "remedy": "`make probe`", "checks": [{"remedy": "`make report`"}]}]
+    }
+    commands.in_remedies(document)
+    (node,) = document["nodes"]
+    assert node["reason"] == "`make clean`"
+    assert node["remedy"] == "`ansible-playbook gpuval.fleet.probe -i hosts`"
+    assert node["checks"] == [{"remedy": "`ansible-playbook gpuval.fleet.report -i hosts`"}]
+
+
+def texts():
+    """Strings of the controller's code without documentation, and the lines of data that are shown."""
+    for path in sorted(COLLECTION.glob("plugins/**/*.py")):
+        tree = ast.parse(path.read_text())
+        named = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)]
+        documentation = {
+            id(one.value) for one in named if {getattr(to, "id", "") for to in one.targets} & {"DOCUMENTATION"}
+        }
+        documentation |= {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+        for one in ast.walk(tree):
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in documentation:
+                yield path, one.value
+    for path in sorted(COLLECTION.glob("roles/*/files/criteria*.yml")):
+        yield from ((path, line) for line in path.read_text().splitlines() if not line.strip().startswith("#"))
+
+
+def test_messages_name_commands_that_exist_and_that_can_be_adapted():
+    targets = set(re.findall(r"^([a-z-]+):", commands.MAKEFILE.read_text(), re.MULTILINE))
+    found = 0
+    for path, text in texts():
+        if path.name in ("commands.py", "cluster.py") or "doc_fragments" in path.parts:
+            continue
+        for before, target, variables in MESSAGE.findall(text):
+            if target in targets:
+                found += 1
+                assert before == "`", f"{path}: write `make {target}` between backticks"
+                assert target in OTHERS or (COLLECTION / f"playbooks/{target}.yml").exists(), (path, target)
+                named = variables.strip().partition("=")[0]
+                assert named in {"", "INVENTORY", "ARGS", *commands.VARIABLES}, (path, variables)
+    assert found > 30

@@ -1,0 +1,76 @@
+"""What an owner declares of nodes: services, mounts and a limit of temperature, held against evidence."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, declared
+
+from tests.kit.builders import facts_record, healthy, judge, make_record, make_run, metric
+
+SERVICES = {"active": ["chronyd", "nvidia-fabricmanager"], "failed": [], "mounts": ["/", "/data"]}
+SHIPPED = criteria.load(criteria.shipped_files())
+
+
+def judged(hostvars, *, there=SERVICES, hottest=80, stages=("facts", "diagnostics")):
+    run = make_run(stages=list(stages))
+    run["nodes"]["node-1"]["declared"] = declared.of_host(hostvars)
+    schemas.validate("run", run, what="run.json")
+    evidence = healthy(run)
+    facts = facts_record()
+    facts["environment"]["services"] = there
+    hot = [metric("gpu_temperature_max_celsius", hottest - index, "celsius", f"gpu:{index}") for index in range(8)]
+    evidence.records["node-1"] = {
+        "facts": facts,
+        "diagnostics": make_record("node-1", "diagnostics", metrics=hot),
+    }
+    report = judge(run, evidence, SHIPPED)
+    schemas.validate("report", report, what="report")
+    found = [entry for entry in report["nodes"][0]["checks"] if "declared" in entry["name"]]
+    assert all(entry["severity"] == "required" for entry in found)
+    return {(entry["name"], entry["part"]): entry for entry in found}
+
+
+def test_what_is_declared_is_there():
+    found = judged({declared.SERVICES: ["chronyd.service"], declared.MOUNTS: ["/data/"], declared.TEMPERATURE: 85})
+    assert {entry["verdict"] for entry in found.values()} == {"pass"}
+    assert {name for name, _ in found} == {
+        "services_declared", "mounts_declared", "diagnostics_gpu_temperature_declared"
+    }  # fmt: skip
+
+
+def test_what_is_not_there_fails_and_is_named():
+    found = judged({declared.SERVICES: ["chronyd", "slurmd"], declared.MOUNTS: ["/data", "/scratch"]})
+    assert found["services_declared", "node"]["verdict"] == found["mounts_declared", "node"]["verdict"] == "fail"
+    assert found["services_declared", "node"]["value"] == "slurmd"
+    assert found["mounts_declared", "node"]["value"] == "/scratch"
+    assert "systemctl status" in found["services_declared", "node"]["remedy"]
+
+
+@pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])
+def test_facts_that_do_not_tell_are_missing_evidence(there):
+    found = judged({declared.SERVICES: ["chronyd"], declared.MOUNTS: ["/data"]}, there=there)
+    assert [found[name, "node"]["verdict"] for name in ("services_declared", "mounts_declared")] == ["missing"] * 2
+
+
+def test_a_gpu_hotter_than_declared_fails_and_without_a_declaration_is_no_failure():
+    found = judged({declared.TEMPERATURE: "79.5"})
+    assert found["diagnostics_gpu_temperature_declared", "gpu:0"]["verdict"] == "fail"
+    assert list(found) == [("diagnostics_gpu_temperature_declared", "gpu:0")]
+    (entry,) = judged({}, hottest=95).values()
+    assert (entry["verdict"], entry["reason"]) == ("skipped", "no limit declared")
+
+
+@pytest.mark.parametrize(
+    ("hostvars", "words"),
+    [
+        ({declared.SERVICES: "chronyd"}, "list of names"),
+        ({declared.SERVICES: [3]}, "list of names"),
+        ({declared.MOUNTS: ["data"]}, "absolute path"),
+        ({declared.MOUNTS: ["/x"] * 65}, "at most 64"),
+        ({declared.TEMPERATURE: "warm"}, "30 to 120"),
+        ({declared.TEMPERATURE: 185}, "30 to 120"),
+        ({declared.TEMPERATURE: True}, "30 to 120"),
+    ],
+)
+def test_declarations_that_cannot_be_used(hostvars, words):
+    with pytest.raises(declared.DeclaredError, match=words):
+        declared.of_host(hostvars)
