@@ -45,8 +45,8 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
-	test test-all molecule sanity lint reference locks build-collection distclean
+.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
+	test test-all molecule sanity lint reference docs docs-serve locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -69,6 +69,9 @@ from-bundle:
 inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (NODES="gpu[01-16]", SSH_USER=, KEY=, GPUS=, OUTPUT=)
 	@$(BIN)/python tools/inventory.py $(if $(NODES),--nodes '$(NODES)') $(if $(SSH_USER),--user '$(SSH_USER)') \
 		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)')
+
+doctor: $(VENV)/.ready ## Check controller and inventory before anything starts (ARGS="--tags nodes": probe the nodes, too)
+	$(PLAY) gpuval.fleet.doctor $(ARGS)
 
 provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node pools, and an inventory of them (ARGS="-e @site.yml --check": plan and cost)
 	$(PLAY) gpuval.fleet.provision $(ARGS)
@@ -204,18 +207,24 @@ molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the 
 reference: $(VENV)/.ready ### Write docs/reference/ from argument specs, schemas, criteria and SKUs
 	$(BIN)/python tools/reference.py
 
+docs: $(VENV)/.docs ### Build the documentation into site/, with an example report (offline)
+	$(BIN)/mkdocs build --strict $(ARGS)
+
+docs-serve: $(VENV)/.docs ### Show the documentation at http://127.0.0.1:8000, and build it again at every change
+	$(BIN)/mkdocs serve $(ARGS)
+
 locks: ### Lock requirements/*.txt by hash into requirements/locked/ (needs uv)
 	$(PYTHON) tools/lock.py
 
 distclean: ### Remove the environments; results and the store are kept
-	rm -rf $(VENV) $(NODE_VENV) dist
+	rm -rf $(VENV) $(NODE_VENV) dist site
 
 ##@ Release
 
 bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
 	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)
 
-build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
+build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
 # Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. Its progress is shown.
@@ -237,6 +246,9 @@ $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
 
 $(VENV)/.notebook: requirements/locked/notebook.txt $(VENV)/.ready
 	$(call install,$(VENV),notebook)
+
+$(VENV)/.docs: requirements/locked/docs.txt $(VENV)/.ready
+	$(call install,$(VENV),docs)
 
 $(NODE_VENV)/.ready: requirements/locked/node.txt
 	$(call new_venv,$(NODE_VENV))

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 #: The widest first: all others follow its versions, since environments hold several of these files.
-NAMES = ("development", "controller", "node", "gangs", "notebook")
+NAMES = ("development", "controller", "node", "gangs", "notebook", "docs")
 #: PyTorch, and packages that only its builds for GPUs need.
 UNLOCKED = re.compile(r"(?:torch|triton|cuda-[a-z0-9-]+|nvidia-(?!ml-py)[a-z0-9-]+)(?===)")
 OLDEST_PYTHON = "3.11"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import sys
@@ -46,6 +47,7 @@ def main() -> int:
 def pages() -> dict[Path, str]:
     """The text of each generated page, by its path."""
     made = {"variables.md": variables(), "criteria.md": criteria(), "skus.md": skus(), "files.md": files()}
+    made["modules.md"] = modules()
     paths = {PAGES / name: text for name, text in made.items()} | {role / "README.md": readme(role) for role in roles()}
     return {path: text.rstrip() + "\n" for path, text in paths.items()}
 
@@ -62,7 +64,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def prose(text: Any) -> str:
     """A description of Ansible's as Markdown in one cell."""
     joined = " ".join(text) if isinstance(text, list) else str(text or "")
-    marked = re.sub(r"\b[CVO]\(([^)]*)\)", r"`\1`", joined)
+    marked = re.sub(r"\b(?:RV|[CEMOPV])\(([^)]*)\)", r"`\1`", joined)
     return " ".join(marked.split()).replace("|", r"\|")
 
 
@@ -132,6 +134,77 @@ def variable(name: str, option: dict[str, Any]) -> list[str]:
     if option.get("no_log"):
         meaning += " Secret."
     return [f"`{name}`", kind, code(option["default"]) if "default" in option else "-", meaning]
+
+
+# modules
+
+
+def modules() -> str:
+    """Modules and plugins, from their documentation."""
+    modules = [path for path in sorted((COLLECTION / "plugins" / "modules").glob("*.py")) if path.stem != "__init__"]
+    others = [
+        path
+        for kind in ("inventory", "lookup", "callback")
+        for path in sorted((COLLECTION / "plugins" / kind).glob("*.py"))
+    ]
+    listed = [(path, document(path)) for path in [*modules, *others]]
+    return page(
+        "Modules and plugins",
+        "The playbooks of the collection use them. Of use in plays of your own are `gpu_facts`, `metrics_facts` "
+        "and `store_upload`: see [figures in your own play](../run.md#figures-in-your-own-play). "
+        "`ansible-doc gpuval.fleet.NAME` shows one with its examples.",
+        *[section for path, its in listed if its for section in module(path, its)],
+    )
+
+
+def document(path: Path) -> dict[str, Any]:
+    """DOCUMENTATION with its fragments, and RETURN; empty without it."""
+    texts = strings(path)
+    if "DOCUMENTATION" not in texts:
+        return {}
+    found = yaml.safe_load(texts["DOCUMENTATION"])
+    options: dict[str, Any] = {}
+    fragments = found.get("extends_documentation_fragment", [])
+    for name in [fragments] if isinstance(fragments, str) else fragments:
+        if name.startswith("gpuval.fleet."):
+            fragment = strings(COLLECTION / "plugins" / "doc_fragments" / f"{name.split('.')[2]}.py")
+            options |= yaml.safe_load(fragment["DOCUMENTATION"]).get("options", {})
+    return {
+        **found,
+        "options": {**(found.get("options") or {}), **options},
+        "returns": yaml.safe_load(texts.get("RETURN", "")) or {},
+    }
+
+
+def strings(path: Path) -> dict[str, str]:
+    """The constants of a file, also those of a class in it, that are texts."""
+    assigned = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assign)]
+    return {
+        node.targets[0].id: node.value.value
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
+def module(path: Path, its: dict[str, Any]) -> list[str]:
+    kind = path.parent.name.removesuffix("s")
+    parts = [
+        f"## {path.stem}",
+        f"*{kind.capitalize()}*. {prose(its['short_description'])}.",
+        prose(its.get("description")),
+    ]
+    if its["options"]:
+        rows = [variable(name, option) for name, option in its["options"].items()]
+        parts.append(table(["option", "type", "default", "meaning"], rows))
+    if its["returns"]:
+        rows = [
+            [f"`{name}`", value.get("type", ""), prose(value.get("description"))]
+            for name, value in its["returns"].items()
+        ]
+        parts.append(table(["returns", "type", "meaning"], rows))
+    return parts
 
 
 # criteria

@@ -91,6 +91,49 @@ def write(folder: Path, nodes: int, seed: int = 1, points: int = 600, run_id: st
         _write_node(folder / "nodes" / name, records, rng, points)
 
 
+def example(results: Path, nodes: int, points: int = 120) -> Path:
+    """A run with faults and one of a week earlier, judged and reported as a run does it; returns the run's folder."""
+    for seed, run_id in ((2, EARLIER_ID), (1, RUN_ID)):
+        folder = results / run_id
+        folder.mkdir(parents=True)
+        write(folder, nodes, seed, points, run_id)
+        judge(folder)
+    report(folder)
+    return folder
+
+
+def judge(folder: Path) -> None:
+    """Write report.json, as the action judge_run does."""
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+
+    run_folder = RunFolder(folder)
+    run = run_folder.read_run()
+    checks = criteria.load(criteria.shipped_files())
+    report = judging.report_on(run_folder, run, checks)
+    earlier, _ = earlier_faults.read(run_folder, run, actions.shipped().window_days)
+    actions.assign(report, earlier)
+    report["summary"] = summary_lines(report)
+    document = report_file.packed(report)
+    schemas.validate("report", document, what="report.json")
+    write_file(folder / "report.json", report_file.lines(document))
+    publishing.keep_verdict(run_folder, report)
+
+
+def report(folder: Path) -> None:
+    """Write all forms of the report, as the action report_run does."""
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module
+
+    write_forms(folder_module.read_report(folder_module.RunFolder(folder)), folder)
+
+
 def planted(nodes: int) -> dict[int, Callable[[Records, random.Random], dict[str, Any] | None]]:
     """Which node has which fault: one of each kind in every hundred, in a small fleet one of each kind."""
     kinds = (slow_gpu, fell_off, unreachable, wrong_result, old_driver, slow_loading, flaky, lost_metric)

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,39 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROCESSORS = 2
 MAX_SECONDS = 60
 MAX_MEMORY_BYTES = 1.5e9
+MAX_OPEN_SECONDS = 2
 MAX_BYTES = {"html": 6e6, "json": 40e6, "csv": 30e6}
-
-
-def judge(folder: Path) -> None:
-    """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-
-    run_folder = RunFolder(folder)
-    run = run_folder.read_run()
-    checks = criteria.load(criteria.shipped_files())
-    report = judging.report_on(run_folder, run, checks)
-    earlier, _ = earlier_faults.read(run_folder, run, actions.shipped().window_days)
-    actions.assign(report, earlier)
-    report["summary"] = summary_lines(report)
-    document = report_file.packed(report)
-    schemas.validate("report", document, what="report.json")
-    write_file(folder / "report.json", report_file.lines(document))
-    publishing.keep_verdict(run_folder, report)
-
-
-def report(folder: Path) -> None:
-    """Write all forms of the report, as the action report_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module
-
-    write_forms(folder_module.read_report(folder_module.RunFolder(folder)), folder)
 
 
 def used() -> dict[str, float]:
@@ -92,7 +62,27 @@ def one_fleet(nodes: int, points: int, kept: Path | None) -> dict[str, float]:
             "html": (folder / "report.html").stat().st_size,
             "json": (folder / "report.json").stat().st_size,
             "csv": (folder / "perf.csv").stat().st_size,
+            "opens": opens(folder / "report.html"),
         }
+
+
+def opens(page_file: Path) -> float | None:
+    """Seconds of the browser's main thread until the page answers; None without a browser."""
+    program = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        return None
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_context(offline=True).new_page()
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.goto(page_file.as_uri())
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}["ThreadTime"]
 
 
 def main() -> int:
@@ -108,12 +98,12 @@ def main() -> int:
     options = parser.parse_args()
     _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
     if options.step:
-        {"judge": judge, "report": report}[options.step](options.folder)
+        {"judge": fleet.judge, "report": fleet.report}[options.step](options.folder)
         print(json.dumps(used()))
         return 0
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
     heads = "".join(f" {head:>8}" for head in ("judge", "report", "CPU"))
-    sizes = "".join(f" {head:>9}" for head in ("memory", "html", "json", "csv"))
+    sizes = "".join(f" {head:>9}" for head in ("memory", "html", "json", "csv", "opens"))
     print(f"{'nodes':>6} {'evidence':>10}{heads}{sizes}")
     results = []
     for nodes in map(int, options.nodes.split(",")):
@@ -122,7 +112,8 @@ def main() -> int:
         print(
             f"{nodes:>6} {one['evidence'] / 1e6:>7.0f} MB {one['judge']:>6.1f} s {one['report']:>6.1f} s "
             f"{one['cpu']:>6.1f} s {one['memory'] / 1e6:>6.0f} MB {one['html'] / 1e6:>6.2f} MB "
-            f"{one['json'] / 1e6:>6.1f} MB {one['csv'] / 1e6:>6.1f} MB",
+            f"{one['json'] / 1e6:>6.1f} MB {one['csv'] / 1e6:>6.1f} MB "
+            f"{one['opens'] or 0:>7.2f} s",
             flush=True,
         )
     first, last = results[0], results[-1]
@@ -132,11 +123,12 @@ def main() -> int:
     kept = (
         last["judge"] + last["report"] <= MAX_SECONDS
         and last["memory"] <= MAX_MEMORY_BYTES
+        and (last["opens"] or 0) <= MAX_OPEN_SECONDS
         and all(last[form] <= most for form, most in MAX_BYTES.items())
         and all(last[name] / first[name] <= growth for name in ("judge", "report", "html"))
     )
     sizes = ", ".join(f"{form} {most / 1e6:.0f} MB" for form, most in MAX_BYTES.items())
-    limits = f"{MAX_SECONDS} s, {MAX_MEMORY_BYTES / 1e9} GB, {sizes}, linear"
+    limits = f"{MAX_SECONDS} s, {MAX_OPEN_SECONDS} s to open, {MAX_MEMORY_BYTES / 1e9} GB, {sizes}, linear"
     print(f"within {limits}: {'yes' if kept else 'no'}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")

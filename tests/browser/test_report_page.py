@@ -12,13 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
-
-from tests.kit.builders import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "report"))
@@ -64,16 +59,8 @@ def browser():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """A run of 24 nodes with a fault of each kind, judged by the shipped criteria, with all forms of its report."""
-    folder = tmp_path_factory.mktemp("results") / fleet.RUN_ID
-    folder.mkdir()
-    fleet.write(folder, NODES, points=120)
-    run_folder = runs_folder.RunFolder(folder)
-    run = run_folder.read_run()
-    checks = criteria.load(criteria.shipped_files())
-    report = verdict.judge(run, read_evidence(run_folder, run), checks, judged_at=run["finished_at"])
-    write_report(report, folder)
-    return folder
+    """A run of 24 nodes with a fault of each kind, and a run before it, judged by the shipped criteria."""
+    return fleet.example(tmp_path_factory.mktemp("results"), NODES)
 
 
 class Opened:
@@ -182,6 +169,99 @@ def test_map_and_time_line_answer_to_the_keyboard(browser, results):
         assert opened.said == []
 
 
+@pytest.mark.quick
+def test_the_first_screen_says_what_is_wrong_where_and_what_to_do(browser, results):
+    report = json.loads((results / "report.json").read_text())
+    with Opened(browser, results / "report.html", viewport=DESKTOP) as opened:
+        page = opened.page
+        words = page.locator("table.causes tr", has_text="training_crash").inner_text()
+        for one in ("FAIL", "XID 79 of gpu:5", "r01", "gpu-r01-n5"):
+            assert one in words, "verdict, reason, rack and node of a cause"
+        assert page.locator("table.causes tbody tr").count() == len(
+            {(one["verdict"], one["class"]) for one in report["nodes"] if one["verdict"] != "PASS"}
+        )
+        untested = page.locator("section", has=page.locator("#untested-title")).inner_text()
+        assert "1 node ran no stage: gpu-r01-n7" in untested
+        assert "Stage loading did not run on gpu-r01-n5" in untested
+        assert page.locator("#untested-title").bounding_box()["y"] < DESKTOP["height"]
+        opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator(".command", has_text="make rerun").locator("button").click()
+        page.locator("button.copy", has_text="Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == "make rerun"
+        assert opened.said == []
+
+
+def test_racks_show_a_figure_and_answer_to_the_keyboard(browser, results):
+    with Opened(browser, results / "report.html") as opened:
+        page = opened.page
+        assert page.locator(".rack-name").all_inner_texts() == [
+            "r01 3 of 8 not PASS", "r02 2 of 8 not PASS", "r03 1 of 8 not PASS",
+        ]  # fmt: skip
+        page.locator("#rack-figure").select_option(label="diagnostics_matmul_bf16_tflops (diagnostics, each gpu, h200)")
+        slow = page.locator("a.tile.h0")
+        assert slow.count() == 1
+        assert re.match(r"gpu-r01-n3: 61\d.* TFLOP/s \(gpu:3\), -\d\.\d % from the", slow.get_attribute("aria-label"))
+        assert page.locator("a.tile.none").all_inner_texts() == ["gpu-r01-n7\n\u2013"]
+        page.locator("a.tile").first.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        assert page.locator("#rack-readout").inner_text().startswith("gpu-r01-n4: ")
+        assert page.locator('a.tile[tabindex="0"]').count() == 1
+        page.keyboard.press("Enter")
+        wait_for_node(page, "gpu-r01-n4")
+        page.locator("#rack-label").select_option("row")
+        assert page.locator(".rack-name").all_inner_texts() == ["row-1 6 of 24 not PASS"]
+        assert opened.said == []
+
+
+def test_the_list_of_nodes_sorts_and_filters(browser, results):
+    with Opened(browser, results / "report.html") as opened:
+        page, rows = opened.page, opened.page.locator("#nodes-table tbody tr:visible")
+        page.locator("#nodes-verdict").select_option("bad")
+        assert page.locator("#nodes-shown").inner_text() == "6 of 24"
+        page.locator("#nodes-find").fill("r02 FINGERPRINT")
+        assert rows.locator("th").all_inner_texts() == ["gpu-r02-n1"]
+        page.locator("#nodes-find").fill("")
+        page.locator("#nodes-verdict").select_option("")
+        head = page.locator("#nodes-table th", has_text="training_tokens")
+        head.locator("button").click()
+        head.locator("button").press("Enter")
+        assert head.get_attribute("aria-sort") == "ascending"
+        column = head.evaluate("cell => cell.cellIndex")
+        values = rows.evaluate_all(f"rows => rows.map(row => row.cells[{column}].dataset.sort)")
+        known = [float(value) for value in values if value]
+        assert known == sorted(known)
+        assert (
+            rows.nth(values.index(str(int(known[0]) if known[0].is_integer() else known[0])))
+            .inner_text()
+            .startswith("gpu-r01-n3")
+        )
+        assert opened.said == []
+
+
+def test_compares_with_the_run_before(browser, results):
+    then = json.loads((results.parent / fleet.EARLIER_ID / "report.json").read_text())
+    with Opened(browser, results / "report.html") as opened:
+        page, compared = opened.page, opened.page.locator("#compared")
+        words = compared.inner_text()
+        assert f"With run {fleet.EARLIER_ID}" in words
+        assert "gpu-r02-n1 PASS → FAIL" in words
+        assert "gpu-r01-n3 PASS" not in words, "it failed in both"
+        page.evaluate("location.hash = '#node=gpu-r01-n3'")
+        wait_for_node(page, "gpu-r01-n3")
+        row = page.locator("#node-panel tr", has_text="training_tokens_per_second").first
+        (before,) = [
+            metric["value"]
+            for node in then["nodes"]
+            for metric in node["metrics"]["training"]
+            if (node["name"], metric["name"]) == ("gpu-r01-n3", "training_tokens_per_second")
+        ]
+        assert f"{round(before):,}" in row.inner_text().replace("\t", " ")
+        assert re.search(r"-[67]\.\d %", row.inner_text()), "against the fleet"
+        assert page.locator("#node-panel .stage-bar span").count() == 6
+        assert opened.said == []
+
+
 def test_the_bad_rack_is_named_and_statistics_can_be_ordered(browser, results):
     with Opened(browser, results / "report.html") as opened:
         page = opened.page
@@ -265,6 +345,11 @@ def test_the_page_of_a_large_fleet_folds(browser, results, tmp_path):
         assert opened.page.locator("table.nodes tbody tr").count() == len(report["nodes"])
         opened.page.locator("details.fold > summary").first.click()
         assert cards.last.is_visible()
+        session = opened.context.new_cdp_session(opened.page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        opened.page.reload()
+        busy = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}["ThreadTime"]
+        assert 0 < busy < 2, "seconds of a processor until it is there; 0.6 for a thousand nodes"
         opened.page.locator("table.nodes a").nth(30).click()
         wait_for_node(opened.page, "more-6")
         assert opened.said == []
@@ -277,8 +362,8 @@ def test_screenshots_for_the_docs(browser, results, view, tmp_path):
         page.evaluate("for (const one of document.querySelectorAll('details.bad')) one.open = false")
         page.evaluate("document.querySelector('details.bad').open = true")
         if view == "dark":
-            page.locator("#checks").scroll_into_view_if_needed()
-            page.evaluate("document.getElementById('checks').scrollIntoView()")
+            page.locator("#rack-figure").select_option(index=1)
+            page.evaluate("document.getElementById('racks').scrollIntoView()")
         page.wait_for_timeout(300)
         image = folder / f"report-{view}.png"
         page.screenshot(path=image)

@@ -16,7 +16,7 @@ FLEET = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 ROLES = sorted(path.name for path in (FLEET / "roles").iterdir())
 
 #: Declared without a default: absent means "not declared by the operator".
-OPTIONAL = {"gpuval_gpu_count", "gpuval_host_keys"}
+OPTIONAL = {"gpuval_gpu_count", "gpuval_nic_count", "gpuval_host_keys"}
 
 #: The stage that names a role's variables, where the role has another name.
 STAGES = {"image_stage": "image"}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet" / "playbooks"
 ALL = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
 PROGRAMS = ("ansible-playbook", "ansible-lint", "ansible-galaxy", "antsibull-changelog", "jupyter", "lint-imports",
-            "molecule", "mypy", "python", "ruff", "yamllint", "zizmor")  # fmt: skip
+            "mkdocs", "molecule", "mypy", "python", "ruff", "yamllint", "zizmor")  # fmt: skip
 #: Writes its name and arguments, one in a line, and an empty line.
 NOTES = """#!/bin/sh
 { basename "$0"; printf '%s\\n' "$@" ''; } >> notes
@@ -62,7 +62,7 @@ def project(tmp_path):
     (tmp_path / "collections/ansible_collections/gpuval/fleet").mkdir(parents=True)
     for environment in (".venv", ".venv-node"):
         (tmp_path / environment / "bin").mkdir(parents=True)
-        for mark in (".ready", ".tests", ".gangs", ".notebook"):
+        for mark in (".ready", ".tests", ".gangs", ".notebook", ".docs"):
             (tmp_path / environment / mark).touch()
     for name in PROGRAMS:
         program(tmp_path / ".venv/bin" / name, NOTES)

@@ -40,6 +40,7 @@ SETTINGS = [
     ("gpuval_retries: many", "gpuval_retries many: must be one of 0, 1"),
     ("gpuval_gpu_count: eight", "gpuval_gpu_count eight: must be a whole number"),
     ("gpuval_gpu_count: true", "gpuval_gpu_count True: must be a whole number"),
+    ("gpuval_nic_rate: 400", "gpuval_nic_rate '400': write the rate of a port with its unit, such as 400 Gb/s"),
     ("gpuval_gpu_count: -8", "gpuval_gpu_count -8: must be 0 or more"),
     ("gpuval_deadline_seconds: 2h", "gpuval_deadline_seconds 2h: must be a number of seconds: write 7200"),
     ("logs_seconds: 5 min", "logs_seconds 5 min: must be a whole number of seconds: write 300"),

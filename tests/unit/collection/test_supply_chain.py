@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES = ("controller", "development", "node", "gangs", "notebook")
+NAMES = ("controller", "development", "node", "gangs", "notebook", "docs")
 #: The build of PyTorch is the machine's choice, and comes from an index of its own.
 UNLOCKED = {"torch"}
 

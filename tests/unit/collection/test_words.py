@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-HELD = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SUPPORT.md", "CODE_OF_CONDUCT.md",
-        ".github", "Makefile", "benchmarks", "collections", "docker", "docs", "inventories", "molecule", "playbooks", "roles/testbed", "tools")  # fmt: skip
+HELD = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SUPPORT.md", "CODE_OF_CONDUCT.md", ".github",
+        "Makefile", "benchmarks", "collections", "docker", "docs", "inventories", "molecule", "playbooks",
+        "roles/testbed", "tools")  # fmt: skip
 ENDINGS = {".py", ".md", ".yml", ".yaml", ".json", ".j2", ".js", ".css", ".html", ".sh", ".toml", ".txt", ""}
 NOT_OURS = {"__pycache__", "uplot", "LICENSE"}
 DATA = yaml.safe_load(Path(__file__).with_name("words.yml").read_text())

@@ -1,4 +1,4 @@
-"""Commands in messages work where they are read: make targets in a checkout, playbooks beside an installed collection."""
+"""Commands in messages work where they are read: targets in a checkout, playbooks of an installed collection."""
 
 import ast
 import re
@@ -32,6 +32,8 @@ def given(monkeypatch):
         ("`make clean INVENTORY='a b'`", "`ansible-playbook gpuval.fleet.clean -i 'a b'`"),
         ("`make x ARGS='--limit n1'`", "`ansible-playbook gpuval.fleet.x -i hosts --limit n1`"),
         ("`make rerun`", "`ansible-playbook gpuval.fleet.validate -i hosts --limit @results/latest/failed_nodes.txt`"),
+        ("add a SKU (docs/criteria.md)", "add a SKU (https://github.com/gpuval/gpuval/blob/main/docs/criteria.md)"),
+        ("`make history NODE=n1`", "`ansible-playbook gpuval.fleet.history -i hosts -e history_node=n1`"),
         ("see to it: make it work", "see to it: make it work"),
     ],
 )
@@ -55,7 +57,13 @@ def test_missing_packages_are_installed_into_the_python_that_runs_ansible():
     assert "boto3==" in commands.REQUIREMENTS.read_text()
 
 
+def test_the_address_of_the_documentation_is_that_of_the_collection():
+    repository = re.search(r"^documentation: (\S+)$", (COLLECTION / "galaxy.yml").read_text(), re.MULTILINE)[1]
+    assert commands.DOCUMENTATION.startswith(f"{repository}/")
+
+
 def test_a_checkout_names_its_targets():
+    assert commands.pasteable("read docs/gate.md") == "read docs/gate.md"
     assert commands.in_checkout()
     assert commands.pasteable("`make status`") == "`make status`"
     assert commands.pasteable("`make status`", "a b") == "`make status INVENTORY='a b'`"
@@ -104,7 +112,7 @@ def test_messages_name_commands_that_exist_and_that_can_be_adapted():
     targets = set(re.findall(r"^([a-z-]+):", commands.MAKEFILE.read_text(), re.MULTILINE))
     found = 0
     for path, text in texts():
-        if path.name in ("commands.py", "cluster.py") or "doc_fragments" in path.parts:
+        if path.name in ("commands.py", "cluster.py", "next_steps.py") or "doc_fragments" in path.parts:
             continue
         for before, target, variables in MESSAGE.findall(text):
             if target in targets:

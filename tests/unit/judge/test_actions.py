@@ -21,6 +21,7 @@ ECC = "training_gpu_ecc_uncorrected"
 STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
 OWN = (
     "accelerator",
+    "nic_count",
     "identity",
     "gpu_uuids",
     "evidence_unchanged",

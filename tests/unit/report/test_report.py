@@ -199,6 +199,7 @@ def test_console_block_of_a_pass_says_what_was_measured():
         "- loading: 16.07 GB, 22.2 s, 723.75 MB/s (5.79 Gbps)",
         "- inference: start-up 65 s, running 2 min 00 s, 640 requests done",
         "- GPU count not declared: node-1; set gpuval_gpu_count to have it checked",
+        "- Not tested: collective, deepspeed, diagnostics, fabric, fingerprint, vendor_tools (not in the profile quick)",
         "=" * 20,
     ]
 

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import os
 import time
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
 from gpuval_workloads.common.fio import Disk  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.common.result import Result  # noqa: E402
+from gpuval_workloads.common.result import Result, WorkloadCrash  # noqa: E402
 from gpuval_workloads.diagnostics import (  # noqa: E402
     collectives,
     host,
@@ -22,7 +23,9 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     measure,
     memory,
     nccl_log,
+    numa,
     overlap,
+    p2p_off,
     peers,
     progress,
     run,
@@ -31,14 +34,13 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
 from gpuval_workloads.diagnostics.figures import Figure, Findings, Timing  # noqa: E402
 from gpuval_workloads.diagnostics.measure import Meter  # noqa: E402
 
+ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
-    ended = TorchWorkload(
-        tmp_path_factory.mktemp("diagnostics"), "gpuval_workloads.diagnostics", "--seconds", "2", "--processes", "3"
-    ).end()
+    ended = TorchWorkload(tmp_path_factory.mktemp("diagnostics"), "gpuval_workloads.diagnostics", *ARGUMENTS).end()
     assert ended.code == 0, ended.err
     return ended
 
@@ -66,6 +68,7 @@ def test_all_that_counts_wrong_data_is_zero(diagnosed):
             "diagnostics_transfer_error_count",
             "diagnostics_peer_error_count",
             "diagnostics_collective_error_count",
+            "diagnostics_p2p_off_collective_error_count",
         ),
         0,
     )
@@ -102,9 +105,77 @@ def test_collectives_have_latency_bandwidth_and_a_curve(diagnosed):
 def test_the_host_is_measured_as_a_whole(diagnosed):
     assert diagnosed.metric("diagnostics_host_memory_bytes_per_second") > 1e8
     assert diagnosed.metric("diagnostics_host_cpu_tflops") > 0.001
+    assert diagnosed.metric("diagnostics_numa_memory_bytes_per_second") > 1e8
+    assert 0.1 < diagnosed.metric("diagnostics_host_cpu_sustained_ratio") < 10
+    assert diagnosed.metric("diagnostics_both_ways_bytes_per_second", "rank:1") > 1e8
+    by_node = diagnosed.result["environment"]["numa_bytes_per_second"]
+    assert min(by_node.values()) == pytest.approx(
+        diagnosed.metric("diagnostics_numa_memory_bytes_per_second"), rel=1e-6
+    )
     assert diagnosed.metric("diagnostics_disk_write_bytes_per_second") > 1e5
     assert diagnosed.metric("diagnostics_disk_read_bytes_per_second") > 1e5
     assert set(diagnosed.result["environment"]["seconds_by_part"]) == {part.name for part in run.PARTS}
+
+
+def test_the_all_reduce_without_p2p_is_added_to_what_was_found_before(diagnosed):
+    assert diagnosed.metric("diagnostics_p2p_off_all_reduce_bus_bytes_per_second") > 1e5
+    assert diagnosed.metric("diagnostics_p2p_off_collective_error_count") == 0
+    assert diagnosed.metric("diagnostics_processes_count") == 3
+    assert "wrong words" in diagnosed.result["message"]
+    assert "p2p_off" not in diagnosed.result["environment"]["left_out"]
+
+
+def test_ranks_that_fail_without_p2p_cost_no_figure_and_leave_the_reason(monkeypatch):
+    def fail(*_arguments):
+        assert (os.environ["NCCL_P2P_DISABLE"], "GPUVAL_RESULT_FILE" in os.environ) == ("1", False)
+        raise WorkloadCrash("rank 1 was killed")
+
+    monkeypatch.setenv("GPUVAL_RESULT_FILE", "/tmp/result")
+    monkeypatch.setattr(p2p_off, "run_ranks", fail)
+    result = Result()
+    result.add_metric("diagnostics_processes_count", 2, "count")
+    before = dict(os.environ)
+    p2p_off.measure(result, [], CPU, 2)
+    assert result.environment["left_out"] == {"p2p_off": "rank 1 was killed"}
+    assert (len(result.metrics), dict(os.environ)) == (1, before)
+
+
+@pytest.mark.parametrize(("devices", "over_network"), [(("uverbs0", "rdma_cm"), True), ((), False)])
+def test_without_p2p_data_go_over_nics_where_there_are_any(tmp_path, devices, over_network):
+    for name in devices:
+        (tmp_path / name).touch()
+    assert ("NCCL_SHM_DISABLE" in p2p_off.variables(tmp_path)) is over_network
+
+
+def test_numa_nodes_are_those_with_processors_that_the_process_may_use(tmp_path):
+    for node, cpus in (("node0", "0-2,8\n"), ("node1", "3-5\n"), ("node2", "\n"), ("node10", "6\n")):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "cpulist").write_text(cpus)
+    assert numa.nodes(tmp_path, frozenset({1, 2, 3, 6, 8})) == {0: [1, 2, 8], 1: [3], 10: [6]}
+    assert numa.nodes(tmp_path / "none", frozenset({1})) == {}
+
+
+def test_a_slow_numa_node_and_threads_that_may_not_be_placed(alone, monkeypatch):
+    monkeypatch.setattr(numa, "nodes", lambda: {0: [0], 1: [1]})
+    monkeypatch.setattr(numa, "triad", lambda cpus, seconds: 8e10 if cpus == [0] else 6e10)
+    found = host.numa_memory(alone, Clockless(alone), 0.1)
+    assert {figure.name: figure.value for figure in found.figures} == {
+        "diagnostics_numa_memory_bytes_per_second": 6e10, "diagnostics_numa_balance_ratio": 0.75
+    }  # fmt: skip
+    assert found.by_numa_node == {"0": 8e10, "1": 6e10}
+    monkeypatch.setattr(numa, "triad", lambda *_arguments: os.sched_setaffinity(0, [99_999]))
+    assert host.numa_memory(alone, Clockless(alone), 0.1).left_out["numa"]
+
+
+def test_the_triad_uses_the_processors_that_it_is_given():
+    threads = torch.get_num_threads()
+    assert numa.triad([sorted(os.sched_getaffinity(0))[0]], 0.05) > 1e8
+    assert torch.get_num_threads() == threads
+
+
+def test_speed_that_falls_is_no_sustained_speed():
+    assert Timing([1.0] * 6 + [1.25] * 3).sustained_ratio == pytest.approx(0.8)
+    assert Timing([1.0]).sustained_ratio == 1
 
 
 class Clockless(Meter):
@@ -223,12 +294,12 @@ def test_a_transfer_that_writes_nothing_the_last_time_is_counted(alone, monkeypa
     right, calls = torch.Tensor.copy_, itertools.count()
 
     def ceasing(target, source, *rest, **more):
-        return target if next(calls) >= 12 else right(target, source, *rest, **more)  # 4 times 3 are timed
+        return target if next(calls) >= 18 else right(target, source, *rest, **more)  # 6 times 3 are timed
 
     monkeypatch.setattr(torch.Tensor, "copy_", ceasing)
     found = transfers.transfers(alone, Clockless(alone), 0.1)
     assert error_of(found, "diagnostics_transfer_error_count") == 2**14
-    assert next(calls) == 14
+    assert next(calls) == 20
 
 
 def test_a_copy_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch):

@@ -20,7 +20,7 @@ from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_o
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import meant, some_of
 from ..plugin_utils.jobs import stages as job_stages
-from ..plugin_utils.judge import baseline, criteria, declared, sku_catalogue, versions
+from ..plugin_utils.judge import baseline, criteria, declared, order_check, sku_catalogue, versions
 from ..plugin_utils.report import event, webhook
 from ..plugin_utils.runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
@@ -44,6 +44,7 @@ CHECKS = {
     "gpuval_labels": labels.declared,
     "gpuval_mounts": partial(declared.names, declared.MOUNTS),
     "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
+    "gpuval_nic_rate": order_check.nic_rate,
     "gpuval_pods": pod_settings.parse,
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
@@ -64,8 +65,22 @@ FILES = {
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
+        lines, remarks = self.examine(task_vars, files=options["fatal"])
+        if lines and options["fatal"]:
+            if len(lines) == 1:
+                return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
+            self._display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
+            if len(lines) > MOST_LINES:
+                self._display.display(f"  and {len(lines) - MOST_LINES} more")
+            return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
+        for line in [*lines[:MOST_LINES], *remarks]:
+            self._display.warning(line)
+        return {"changed": False, "msg": f"settings of {len(task_vars['ansible_play_hosts'])} node(s) checked"}
+
+    def examine(self, task_vars, *, files):
+        """What is wrong with the settings of all nodes, a line each, and remarks. ``files``: read those they name."""
         known = settings.declared()
-        self._files = options["fatal"]
+        self._files = files
         self._remarks: set[str] = set()
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
         hosts = task_vars["ansible_play_hosts"]
@@ -109,17 +124,7 @@ class ActionModule(ControllerAction):
                 "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
                 "with gpuval_hosts or --limit"
             ] = hosts
-        lines = [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()]
-        if lines and options["fatal"]:
-            if len(lines) == 1:
-                return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
-            self._display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
-            if len(lines) > MOST_LINES:
-                self._display.display(f"  and {len(lines) - MOST_LINES} more")
-            return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
-        for line in [*lines[:MOST_LINES], *sorted(self._remarks)]:
-            self._display.warning(line)
-        return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}
+        return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
 
     def _own(self, values):
         """The site's own names. What is no list is a problem of that setting."""

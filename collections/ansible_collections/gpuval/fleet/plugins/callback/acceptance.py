@@ -24,9 +24,6 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED
 
 MAX_REASON = 1000
 
@@ -60,7 +57,7 @@ class CallbackModule(CallbackBase):
     def __init__(self):
         super().__init__()
         self._report = None
-        self._run: RunFolder | None = None
+        self._run = ""
         self._failure = ""
         if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # nothing else captures it
             sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
@@ -69,7 +66,7 @@ class CallbackModule(CallbackBase):
         values = getattr(result, "result", None) or getattr(result, "_result", {})
         self._report = values.get("acceptance_report", self._report)
         if values.get("opened"):
-            self._run = RunFolder(Path(values["opened"]))
+            self._run = values["opened"]
         return values
 
     v2_runner_on_ok = _remember
@@ -80,7 +77,13 @@ class CallbackModule(CallbackBase):
             self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):
+        if not self._run and not self._report:
+            return  # gpuval.fleet.doctor runs without the packages that these import
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance  # noqa: PLC0415
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED  # noqa: PLC0415
+
         if self._run:
-            self._run.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
+            RunFolder(Path(self._run)).advance(FAILED, self._failure or "its playbook ended early", os.getpid())
         if self._report:
             self._display.display(acceptance(Path(self._report)))

@@ -65,7 +65,8 @@ LACKING = (
     "install {first}), or set gpuval_workload_python to one that has them, or use an image, or --skip-tags"
 )
 NO_PYTHON = (
-    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why})"
+    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why}): "
+    "correct it"
 )
 
 #: For logs and records, beside what is loaded.

@@ -322,11 +322,14 @@ class _Bringer:
         if image.id and "@" not in image.reference:
             raise DeliveryError(
                 f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
-                "move in its registry: name the image by digest (name@sha256:...), or put it into the store (gpuval.fleet.load)"
+                "move in its registry: name the image by digest (name@sha256:...), or put it into the store "
+                "(gpuval.fleet.load)"
             )
         pulled, output = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
         if not pulled:
-            remedy = "check the reference, the registry and the path to it, or bring the image as an archive (gpuval.fleet.load)"
+            remedy = (
+                "check the reference, its registry and the way to it, or bring an archive of it (gpuval.fleet.load)"
+            )
             if "no space left" in output.lower():
                 remedy = "make room on the node"
             kind = DeliveryError if _REGISTRY.search(output) and not _OWN_FAULT.search(output) else ImageError

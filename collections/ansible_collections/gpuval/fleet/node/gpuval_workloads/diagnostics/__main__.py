@@ -10,7 +10,7 @@ from pathlib import Path
 from ..common.device import choose_accelerator
 from ..common.launch import process_count, run_ranks
 from ..common.result import Result, run_workload
-from . import nccl_log
+from . import nccl_log, p2p_off
 from .config import parse_arguments
 
 
@@ -25,6 +25,8 @@ def main(result: Result) -> None:
             # One pair at a time sends on purpose: PyTorch warns that such operations wait for each other.
             os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
         run_ranks(result, "gpuval_workloads.diagnostics.worker", arguments, accelerator, processes)
+    if config.p2p_off_seconds and processes > 1 and accelerator.kind != "hpu":  # Gaudi has no such setting
+        p2p_off.measure(result, arguments, accelerator, processes)
 
 
 if __name__ == "__main__":

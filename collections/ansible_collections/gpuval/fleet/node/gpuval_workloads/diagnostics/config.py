@@ -15,6 +15,9 @@ class Config:
 
     seconds: float = 20.0
     processes: int | None = None
+    p2p_off_seconds: float = 0.0
+    #: These are the ranks that measure with the direct way between GPUs turned off, and nothing else.
+    p2p_off: bool = False
 
 
 def parse_arguments(arguments: Sequence[str]) -> Config:
@@ -25,4 +28,8 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
     )
     parser.add_argument("--seconds", type=positive_float, default=Config.seconds, help="of measuring, in all")
     parser.add_argument("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
+    parser.add_argument(
+        "--p2p-off-seconds", type=positive_float, default=0.0, help="of an all-reduce that goes not from GPU to GPU"
+    )
+    parser.add_argument("--p2p-off", action="store_true", help=argparse.SUPPRESS)
     return Config(**vars(parser.parse_args(list(arguments))))

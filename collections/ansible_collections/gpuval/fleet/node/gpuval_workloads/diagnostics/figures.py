@@ -28,6 +28,12 @@ class Timing:
         return _MAD_TO_SIGMA * median([abs(lap - middle) for lap in self.laps]) / middle if middle else 0.0
 
     @property
+    def sustained_ratio(self) -> float:
+        """The speed of the last third over that of the first: under 1 where it falls as processors grow hot."""
+        third = max(1, len(self.laps) // 3)
+        return median(self.laps[:third]) / median(self.laps[-third:])
+
+    @property
     def error_ratio(self) -> float:
         """How well the median itself is known: its standard error, relative (1.25 sigma / sqrt(n) for a normal one)."""
         return 1.2533 * self.spread_ratio / len(self.laps) ** 0.5
@@ -50,6 +56,8 @@ class Findings:
     figures: list[Figure] = field(default_factory=list)
     curves: list[tuple[str, str, Sequence[float], list[float]]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    #: Of the host's memory; for people: which node is slow.
+    by_numa_node: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, value: float | None, unit: str, scope: str | None = None) -> None:
         self.figures.append(Figure(name, value, unit, scope))
@@ -63,3 +71,4 @@ class Findings:
         self.figures += other.figures
         self.curves += other.curves
         self.left_out.update(other.left_out)
+        self.by_numa_node.update(other.by_numa_node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from ..common import fio
 from ..common.ranks import Ranks
+from . import numa
 from .figures import Findings
 from .measure import Meter
 from .progress import Report, keep_reporting
@@ -18,6 +20,7 @@ COPY_BYTES = 2**28
 MATRIX = 1024
 DISK_BYTES, BLOCK_BYTES = 2**28, 2**22
 DISK_PATIENCE_SECONDS = 600
+NUMA_PATIENCE_SECONDS = 300
 
 
 def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
@@ -35,7 +38,39 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
     multiply = meter.repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
     found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
+    found.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
     return found
+
+
+def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+    """The triad on one NUMA node after the other, on rank 0 alone.
+
+    Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
+    """
+    found = Findings()
+    places = numa.nodes() if ranks.is_first else {}
+    if not places:
+        return found
+    try:
+        with ranks.patience(NUMA_PATIENCE_SECONDS), keep_reporting(meter.report, NUMA_PATIENCE_SECONDS):
+            rates = {node: numa.triad(cpus, seconds / len(places)) for node, cpus in places.items()}
+    except (OSError, RuntimeError) as error:  # a container may not place its threads, or has no memory left
+        found.left_out["numa"] = str(error)[:200]
+        return found
+    found.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
+    found.add("diagnostics_numa_memory_bytes_per_second", min(rates.values()), "bytes/s", "node")
+    if len(rates) > 1:
+        found.add("diagnostics_numa_balance_ratio", min(rates.values()) / max(rates.values()), "ratio", "node")
+    return found
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """The processors' name, by which nodes are compared: the host of one SKU of GPU may have others."""
+    try:
+        match = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", cpuinfo.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return match[1].strip()[:120] if match else None
 
 
 def disk(ranks: Ranks, meter: Meter, seconds: float) -> Findings:

@@ -13,7 +13,7 @@ from ..common.result import RESULT_FILE_VARIABLE, Result
 from . import nccl_log
 from .collectives import collectives
 from .figures import Figure, Findings
-from .host import disk, memory_and_cores
+from .host import cpu_model, disk, memory_and_cores, numa_memory
 from .matmul import matmul
 from .measure import Meter
 from .memory import copy, pattern
@@ -29,6 +29,7 @@ SUMMED = (
     "diagnostics_host_memory_bytes_per_second",
     "diagnostics_host_cpu_tflops",
     "diagnostics_collective_error_count",
+    "diagnostics_p2p_off_collective_error_count",
 )
 
 
@@ -49,7 +50,8 @@ PARTS = (
     Part("links between devices", 0.06, peers),
     Part("host to device and back", 0.10, transfers),
     Part("kernel launches", 0.01, launch_latency),
-    Part("host memory and cores", 0.03, memory_and_cores),
+    Part("host memory and cores", 0.04, memory_and_cores),
+    Part("memory of NUMA nodes", 0.02, numa_memory),
     Part("local disk", 0.03, disk),
     Part("device memory, patterns", 0.14, pattern),
 )
@@ -91,7 +93,11 @@ def _take_down(
     if not ranks.accelerator.is_gpu:
         result.fingerprints["diagnostics_transport"] = ranks.accelerator.backend
     result.environment.update(
-        seconds_by_part=spent, left_out=found.left_out, collective_library=nccl_log.version(log) if log else None
+        seconds_by_part=spent,
+        cpu_model=cpu_model(),
+        numa_bytes_per_second=found.by_numa_node,
+        left_out=found.left_out,
+        collective_library=nccl_log.version(log) if log else None,
     )
 
 

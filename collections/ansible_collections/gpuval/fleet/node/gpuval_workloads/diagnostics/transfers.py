@@ -1,6 +1,8 @@
-"""Copies between host and device: each device alone, then all at once."""
+"""Copies between host and device: each device alone, one way and both ways, then all at once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -11,12 +13,13 @@ from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
 MOST_ALONE_SECONDS = 10.0
-"""Of one direction of one device: the others wait, and print nothing."""
+"""Of one direction, or of both at once, of one device: the others wait, and print nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
 def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
-    """Copy pinned host memory to the device and back; adds bytes per second of both ways, alone and all at once.
+    """Copy pinned host memory to the device and back; adds bytes per second of each way, alone and all at once,
+    and of both ways together.
 
     What came back is compared with what was sent.
     """
@@ -31,14 +34,16 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         "host_to_device": lambda: device.copy_(host, non_blocking=True),
         "device_to_host": lambda: back.copy_(device, non_blocking=True),
     }
-    alone = min(seconds / (2 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
-    share = seconds / 2 - alone * ranks.world_size
+    both = _both_ways(ranks, copies["host_to_device"], torch.zeros_like(device), back)
+    alone = min(seconds / (3 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
+    share = (seconds - 3 * alone * ranks.world_size) / 2
     for turn in range(ranks.world_size):
         dist.barrier()
         if turn == ranks.rank:
             for direction in DIRECTIONS:
                 timing = meter.time(copies[direction], alone, together=False)
                 _add(found, direction, size, timing)
+            _add(found, "both_ways", 2 * size, meter.time(both, alone, together=False))
         ranks.tick()  # before the barrier: the one whose turn it is has counted least
         meter.report()
     dist.barrier()
@@ -52,6 +57,31 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         ranks.synchronize()
     found.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
     return found
+
+
+def _both_ways(
+    ranks: Ranks, to_device: Callable[[], object], source: torch.Tensor, target: torch.Tensor
+) -> Callable[[], None]:
+    """Both directions at once, on two streams; one after the other where there are none, as on a CPU."""
+    if ranks.accelerator.kind != "cuda":
+
+        def in_turn() -> None:
+            to_device()
+            target.copy_(source, non_blocking=True)
+
+        return in_turn
+    streams = [torch.cuda.Stream(ranks.device) for _ in range(2)]
+
+    def at_once() -> None:
+        now = torch.cuda.current_stream(ranks.device)
+        for stream, copy in zip(streams, (to_device, lambda: target.copy_(source, non_blocking=True))):
+            stream.wait_stream(now)
+            with torch.cuda.stream(stream):
+                copy()
+        for stream in streams:
+            now.wait_stream(stream)
+
+    return at_once
 
 
 def _add(found: Findings, name: str, size: int, timing: Timing) -> None:

@@ -6,9 +6,13 @@ import sys
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result
+from . import p2p_off
+from .collectives import COLLECTIVES, collectives
 from .config import parse_arguments
+from .figures import Findings
 from .matmul import precisions
-from .run import behind, run_parts, wrong
+from .measure import Meter
+from .run import Part, behind, run_parts, wrong
 
 SHOWN = 4
 MOST_OF_THE_MEMORY = 0.8
@@ -17,6 +21,10 @@ MOST_OF_THE_MEMORY = 0.8
 def main(ranks: Ranks, result: Result) -> None:
     config = parse_arguments(sys.argv[1:])
     result.environment.update(software_environment(ranks))
+    if config.p2p_off:
+        part = Part("all-reduce without P2P", 1.0, _without_p2p)
+        run_parts(ranks, result, config.p2p_off_seconds, (part,))
+        return
     everyone = run_parts(ranks, result, config.seconds)
     first = precisions(ranks)[0][0].name
     slowest, scope = min(
@@ -39,6 +47,10 @@ def main(ranks: Ranks, result: Result) -> None:
         more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
         parts.append(f"behind the others: {', '.join(odd[:SHOWN])}{more}")
     result.message = "; ".join(parts)
+
+
+def _without_p2p(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+    return collectives(ranks, meter, seconds, p2p_off.PREFIX, COLLECTIVES[:1], p2p_off.MOST_BYTES)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def gather(
     """Return the context of `docker/<folder>`, or of an absolute folder as it is. Raises ``ImagesError``."""
     if not (docker / folder / "Dockerfile").is_file():
         raise ImagesError(
-            f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of the project, or "
+            f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of a checkout, or "
             "name one of its folders in gpuval_images.<name>.folder"
         )
     if Path(folder).is_absolute():

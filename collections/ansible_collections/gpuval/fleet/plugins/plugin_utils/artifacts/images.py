@@ -135,7 +135,7 @@ def _read_bases(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise ImagesError(
-            f"{path} cannot be read ({error}): set container_image_folder to the folder docker/ of the project"
+            f"{path} cannot be read ({error}): set container_image_folder to the folder docker/ of a checkout of gpuval"
         ) from error
     schemas.validate("bases", document, what=str(path))
     return document

@@ -13,7 +13,7 @@ from .pod_settings import PodSettings
 
 Described = Mapping[str, Any]
 #: Expectations that a new node has from the node most like it; gang stages too, so that none passes without them.
-INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "versions", "declared")
+INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "nics", "versions", "declared")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The commands in messages: ``make TARGET`` in a checkout, the playbook where the collection alone is installed.
 
-Messages name a command as in a checkout, between backticks. What is printed or reported passes `pasteable`.
+Messages name a command as in a checkout, between backticks, and a page by its path in ``docs/``. What is printed or reported
+passes `pasteable`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,17 @@ TARGETS = {
     "shell": ("reach", "-e", "run_reach=shell"),
     "follow": ("reach", "-e", "run_reach=follow"),
 }
-#: Variables of make by the extra variable that they set.
-VARIABLES = {"N": "run_window_nodes", "NODE": "run_reach_node", "REPO": "gpuval_mad_repository"}
+#: Variables of make, where needed of one target, and the extra variables that they set.
+VARIABLES = {
+    "FILE": "run_hostfile",
+    "N": "run_window_nodes",
+    "NAME": "baseline_name",
+    "NODE": "run_reach_node",
+    "REPO": "gpuval_mad_repository",
+    "history NODE": "history_node",
+}
+DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"
+_PAGE = re.compile(r"(?<![\w/])docs/[a-z_]+\.md")
 _MAKE = re.compile(r"`make ([a-z-]+)([^`\n]*)`")
 
 
@@ -38,11 +48,10 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     ``inventory`` is what commands need to choose nodes; empty leaves a checkout's commands alone, elsewhere it is that
     of this process. ``failed``: path of the list of nodes to validate again.
     """
-    if "`make " not in text:
-        return text
     if in_checkout() if checkout is None else checkout:
         return _MAKE.sub(lambda found: _make(found, inventory), text)
     sources = [inventory] if inventory else _given()
+    text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
     return _MAKE.sub(lambda found: f"`{_playbook(found[1], found[2], sources, failed)}`", text)
 
 
@@ -53,6 +62,11 @@ def in_checkout() -> bool:
         return MAKEFILE.read_text(encoding="utf-8").startswith("# gpuval:")
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def command(line: str) -> str:
+    """A whole command, as it works here."""
+    return pasteable(f"`{line}`")[1:-1]
 
 
 def in_remedies(document: Any) -> None:
@@ -84,7 +98,8 @@ def _playbook(target: str, rest: str, sources: Sequence[str], failed: str) -> st
         elif variable == "ARGS":
             options += shlex.split(value)
         else:
-            options += ["-e", f"{VARIABLES.get(variable, variable)}={value}"]
+            name_here = VARIABLES.get(f"{target} {variable}") or VARIABLES.get(variable, variable)
+            options += ["-e", f"{name_here}={value}"]
     chosen = [word for source in sources for word in ("-i", source)]
     return shlex.join(["ansible-playbook", f"gpuval.fleet.{name}", *chosen, *options])
 

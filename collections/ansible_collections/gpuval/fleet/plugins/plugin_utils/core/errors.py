@@ -22,7 +22,7 @@ def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
     ``folders`` are those in use, by the setting that chooses them.
     """
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
-    not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where nobody makes folders
+    not_made = error.errno == errno.ENOENT and path in folders.values()  # as in /proc, where no folder can be made
     if error.errno not in (*_FULL, *_NOT_OURS) and not not_made:
         return ""
     within = [name for name, folder in folders.items() if path and (path == folder or folder in path.parents)]

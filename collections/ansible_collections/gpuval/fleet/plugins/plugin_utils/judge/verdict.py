@@ -21,7 +21,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import causes, coverage, declared, order_check, plausible, retries, versions
+from . import causes, coverage, declared, not_tested, order_check, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -129,6 +129,9 @@ def judge(
     gaps = coverage.of_report(nodes, criteria, informational)
     if not gaps.complete:
         report["fleet"]["coverage"] = gaps.document()
+    untested = not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, subjects, criteria)
+    if untested:
+        report["fleet"]["not_tested"] = untested
     analysis = fleet.analyse(nodes, [subjects[node["name"]].properties for node in nodes])
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
@@ -243,6 +246,7 @@ def judge_node(
                 accelerator_check(subject, facts),
                 *order_check.checks(subject, facts is not None, models_of(facts)),
             ]
+            checks += order_check.nic_checks(expected.get("nics", {}), facts)
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
             checks += declared.checks(expected.get("declared", {}), facts, FACTS)
         for check in of_stage(criteria, stage):

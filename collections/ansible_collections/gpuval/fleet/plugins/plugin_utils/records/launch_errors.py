@@ -201,7 +201,7 @@ CLASSES = (
     ),
     known_class(
         "no_package",
-        "install the packages there, set gpuval_workload_python to a Python that has them, or gpuval_images to an image; "
+        "install the packages there, set gpuval_workload_python to one that has them or gpuval_images to an image, "
         "or leave the stage out with --skip-tags",
         r"need Python packages that (?:this node|its image) lacks|DeepSpeed cannot be imported",
     ),

@@ -13,7 +13,7 @@ from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
-from ..judge import retries
+from ..judge import not_tested, retries
 from ..runs import overview
 from . import problems
 
@@ -187,6 +187,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
         lines.append(f"Warnings: {some_of(warned)}; see report.html")
+    untested = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
+    if untested:
+        lines.append(f"Not tested: {untested}")
     problems = report["fleet"]["problems"]
     if problems:
         first = problems[0]

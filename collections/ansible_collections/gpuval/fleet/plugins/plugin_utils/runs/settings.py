@@ -47,7 +47,7 @@ TYPES = {
 MAX_SHOWN = 60
 SHIPPED_STAGES = (
     *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools", "storage"),
-    *("combined_load", "endpoints", "collective", "deepspeed", "fabric"),
+    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "fabric"),
 )
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
@@ -70,6 +70,7 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "gpuval_store_port": (lambda n: 0 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}, or 0 to choose one"),
     "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
+    "rdma_seconds": (lambda n: n > 0, "more than 0"),
     "endpoints_seconds": (lambda n: 0 < n <= 300, "more than 0, at most 300"),
     "combined_load_seconds": (lambda n: n >= 10, "10 or more"),
     "storage_seconds": (lambda n: n >= 5, "5 or more"),

@@ -8,17 +8,66 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
 
 from ...module_utils.store import Store, StoreError
+from ..core.urls import in_clear
+from .access import credentials_outlive
 from .backend import StoreBackend
 
 UPLOAD_SECONDS = 10.0
 #: What was written is seen by the other key within this time.
 SEEN_SECONDS = 10.0
 URL_SECONDS = 300
+EXPIRE = (
+    "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records will be "
+    "fetched over SSH. Use longer-lived keys, or a shorter gpuval_deadline_seconds."
+)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A store that answers: what is wrong with it, and what to know beside, each with what to do."""
+
+    store: Store
+    changed: bool
+    problems: list[str]
+    remarks: list[str]
+
+
+def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
+    """Start the store where that is ours to do, and use it as a run does.
+
+    Raises StoreError for a store that does not answer.
+    """
+    started = access.start()
+    store = access.store()
+    try:
+        created = store.ensure_bucket(create=access.creates_bucket)
+    except StoreError as error:
+        raise StoreError(". ".join(filter(None, (str(error), clock(store))))) from error
+    problems = findings(access, store)
+    remarks = []
+    if not problems:
+        writes = "" if access.objects else writing_reader(access, store)
+        remarks = [remark for remark in (access.shortage(), clock(store), writes) if remark]
+        if not credentials_outlive(store, deadline_seconds):
+            remarks.append(EXPIRE)
+    return Examined(store, started or created, problems, remarks)
+
+
+def tls_remark(endpoint: str) -> str:
+    """That the endpoint of a service has no TLS on a network, with what to do; else nothing."""
+    if not in_clear(endpoint):
+        return ""
+    return (
+        f"gpuval_s3_endpoint {endpoint} has no TLS: a listener on the network gets the signed URLs of all nodes, and "
+        "can write evidence in their names and read models. Use https://, with gpuval_s3_ca_file for a certificate of "
+        "your own."
+    )
 
 
 def findings(access: StoreBackend, store: Store) -> list[str]:

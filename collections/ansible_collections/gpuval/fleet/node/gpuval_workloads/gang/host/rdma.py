@@ -25,6 +25,7 @@ _IPC_LOCK = 1 << 14
 CONTROLLER = 0x0207
 #: Of tables with hundreds of places, of which hosts use the first few.
 MOST_GIDS = 64
+MOST_PKEYS, NO_PKEY = 128, "0x0000"
 ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
 ROCE_V2 = "RoCE v2"
@@ -89,6 +90,10 @@ class Port:
         return self.state == ACTIVE
 
     @property
+    def folder(self) -> str:
+        return f"{FOLDER}/{self.device}/ports/{self.number}"
+
+    @property
     def roce_v2(self) -> Gid | None:
         """The address that RoCE v2 goes by: the first of IPv4, else the first of IPv6 that is not of the link alone."""
         second = [gid for gid in self.gids if gid.type == ROCE_V2]
@@ -123,6 +128,22 @@ def without_driver(sysfs: Sysfs) -> list[str]:
     kinds = {address: sysfs.number(f"{DEVICES}/{address}/class") for address in sysfs.entries(DEVICES)}
     controllers = [address for address, kind in kinds.items() if kind is not None and kind >> 8 == CONTROLLER]
     return [address for address in controllers if not sysfs.entries(f"{DEVICES}/{address}/infiniband")]
+
+
+def pkeys(sysfs: Sysfs, port: Port) -> tuple[str, ...]:
+    """The P_Keys of a port in the order of its table: applications take that at index 0 unless they ask for another."""
+    table = f"{port.folder}/pkeys"
+    keys = (sysfs.read(f"{table}/{index}") for index in sysfs.entries(table)[:MOST_PKEYS])
+    return tuple(key for key in keys if key and key != NO_PKEY)
+
+
+def place(sysfs: Sysfs, device: str) -> tuple[int | None, frozenset[int]]:
+    """The NUMA node of a device, and the CPUs beside it; None and no CPU where the host tells none."""
+    node = sysfs.number(f"{FOLDER}/{device}/device/numa_node")
+    text = sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""
+    ranges = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in text.split(",")]
+    cpus = frozenset(cpu for r in ranges if r for cpu in range(int(r[1]), int(r[2] or r[1]) + 1))
+    return (node if node is not None and node >= 0 else None), cpus
 
 
 def _device(sysfs: Sysfs, name: str) -> Device:
@@ -177,9 +198,8 @@ def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
     """By port the counters that its driver has, of those that tell of errors and congestion."""
     found = {}
     for port in ports:
-        folder = f"{FOLDER}/{port.device}/ports/{port.number}"
-        read = {name: sysfs.number(f"{folder}/counters/{name}") for name in _PORT_COUNTERS}
-        read.update({name: sysfs.number(f"{folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
+        read = {name: sysfs.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
+        read.update({name: sysfs.number(f"{port.folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
         values = {name: value for name, value in read.items() if value is not None}
         if values:
             found[port.name] = values
@@ -260,6 +280,11 @@ def describe_gids(ports: Sequence[Port]) -> str:
         for port in ports
         if port.is_active and port.gids
     )
+
+
+def describe_pkeys(tables: Iterable[Sequence[str]]) -> str:
+    """The tables of P_Keys of several ports, as ``describe_ports``."""
+    return grouped(" ".join(table) or "empty" for table in tables)
 
 
 def grouped(texts: Iterable[str]) -> str:

@@ -161,10 +161,10 @@ def earlier_run(report: Mapping[str, Any], directory: Path) -> Earlier | None:
     results, names = directory.parent, {node["name"] for node in report["nodes"]}
     own = run_folder.read_object(directory / "run.json")
     known = []
-    for run_id in run_folder.known_run_ids(results) if own else ():
+    for run_id in run_folder.known_run_ids(results) if own.get("created_at") else ():
         run = run_folder.read_object(results / run_id / "run.json")
         before = (run.get("created_at") or "") < own["created_at"]
-        alike = run.get("profile") == own["profile"] and origin.is_same(
+        alike = run.get("profile") == own.get("profile") and origin.is_same(
             origin.of(run, results), origin.of(own, results)
         )
         if before and alike and run.get("finished_at") and names & set(run.get("nodes", ())):

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ...core import commands
 from ..problems import actions_line
 
 
@@ -28,4 +29,4 @@ def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]
         steps.append(("Validate again what did not pass", f"make rerun{chosen}"))
         if len(bad) < len(report["nodes"]):
             steps.append(("Use the nodes that passed", f"make hostfile FILE=hostfile{chosen}"))
-    return steps
+    return [(purpose, commands.command(line)) for purpose, line in steps]

@@ -678,7 +678,7 @@
           make("div", { class: "tiles-of" }, members.map((index) => {
             const tile = tileOf(index, figure, values), node = D.nodes[index];
             const link = make("a", { class: "tile " + tile.class + (node.v === "PASS" ? "" : " bad-tile"), href: "#node=" + encodeURIComponent(node.n), tabindex: tiles.length ? "-1" : "0", "aria-label": tile.told, "data-node-number": index },
-              make("span", { class: "tile-name" }, node.n.slice(-14)), make("span", {}, tile.text));
+              make("span", { class: "tile-name" }, node.n.slice(-14)), " ", make("span", {}, tile.text));
             tiles.push(link);
             return link;
           })));

@@ -1,0 +1,50 @@
+"""The all-reduce once more without the direct way between GPUs: over the node's NICs, or else the host's memory.
+
+NCCL reads its settings once in a process: so the ranks are started anew.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..common.device import Accelerator
+from ..common.launch import run_ranks
+from ..common.result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
+from . import nccl_log
+
+PREFIX = "diagnostics_p2p_off"
+MOST_BYTES = 2**28
+NICS = Path("/dev/infiniband")
+
+
+def variables(nics: Path = NICS) -> dict[str, str]:
+    """With a NIC for RDMA the host's memory is no way either: what is left is GPU, NIC, network, NIC, GPU."""
+    over_network = any(nics.glob("uverbs*"))
+    return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if over_network else {})}
+
+
+def measure(result: Result, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
+    """Add the figures to ``result``; ranks that fail leave why in ``left_out``, what was measured before stays."""
+    other, before = Result(), dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
+        os.environ.update(variables())
+        os.environ.pop(RESULT_FILE_VARIABLE, None)  # it has the figures so far
+        if accelerator.is_gpu:
+            nccl_log.ask(os.environ, Path(directory))
+        try:
+            run_ranks(other, "gpuval_workloads.diagnostics.worker", [*arguments, "--p2p-off"], accelerator, processes)
+        except (WorkloadCrash, WorkloadFailure) as error:
+            result.environment.setdefault("left_out", {})["p2p_off"] = str(error)[:400]
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+    for metric in other.metrics:
+        if metric["name"].startswith(PREFIX):
+            result.add_metric(metric["name"], metric["value"], metric["unit"], metric["scope"])
+    result.series += [one for one in other.series if one["name"].startswith(PREFIX)]
+    transport = other.fingerprints.get("diagnostics_transport")
+    if transport:
+        result.fingerprints[f"{PREFIX}_transport"] = transport

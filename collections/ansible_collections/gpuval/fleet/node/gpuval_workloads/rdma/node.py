@@ -1,0 +1,138 @@
+"""What a node has to test: its ports, pairs of them, the GPU beside each, and what a port can at most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..gang.host import pcie, rdma
+from ..gang.host.sysfs import Sysfs
+from .perftest import READ_LATENCY, SEND, WRITE, WRITE_LATENCY, End, Measurement
+
+#: Of what the lanes of PCIe move, headers of packets leave this much for data (256 bytes of 280).
+PCIE_PAYLOAD = 0.9
+#: By the options that a tool may have been built with, how it finds the GPU at an address, or of an index.
+GPU_OPTIONS = (("--use_cuda_bus_id", "address"), ("--use_cuda", "index"), ("--use_rocm", "index"))
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A port in use; the GPU, by PCI address and its place in their order, is one below the same PCIe switch."""
+
+    port: rdma.Port
+    gpu_address: str | None = None
+    gpu_index: int = 0
+    most_bytes_per_second: float | None = None
+
+    @property
+    def end(self) -> End:
+        gid = self.port.roce_v2 if self.port.link_layer == rdma.ETHERNET else None
+        return End(self.port.device, self.port.number, gid.index if gid else None)
+
+    @property
+    def ring(self) -> tuple[str | None, float | None]:
+        """What ports have in common that reach each other through one network."""
+        return self.port.link_layer, self.port.rate_bits_per_second
+
+
+@dataclass
+class Node:
+    devices: list[rdma.Device]
+    rails: list[Rail]
+    down: list[rdma.Port]
+    #: Ports of another kind, such as EFA, which the tools test by options of their own.
+    other: list[rdma.Port]
+    links: dict[str, pcie.Link]
+    cpus: dict[str, frozenset[int]]
+    numa: dict[str, int | None]
+    pkeys: list[tuple[str, ...]] = field(default_factory=list)
+
+    def described(self) -> list[dict[str, Any]]:
+        """The devices with their place, for the record."""
+        gpus = {rail.port.device: rail.gpu_address for rail in self.rails}
+        return [
+            {
+                "name": device.name, "firmware_version": device.firmware, "board_id": device.board,
+                "pci_address": device.pci_address, "numa_node": self.numa[device.name],
+                "pcie": str(self.links[device.name].now) if device.name in self.links else None,
+                "gpu": gpus.get(device.name),
+                "ports": [f"{port.name} {port.state} ({port.physical_state})" for port in device.ports[:4]],
+            }
+            for device in self.devices[:64]
+        ]  # fmt: skip
+
+
+def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
+    """The devices that a pattern fits."""
+    devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
+    found = {d.name: pcie.link(sysfs, d.pci_address) for d in devices if d.pci_address}
+    links = {name: link for name, link in found.items() if link}
+    places = {device.name: rdma.place(sysfs, device.name) for device in devices}
+    ports = [port for device in devices for port in device.ports]
+    addresses = {device.name: device.pci_address for device in devices}
+    gpus = pcie.gpus(sysfs)
+    active = [port for port in ports if port.is_active and port.link_layer in (rdma.INFINIBAND, rdma.ETHERNET)]
+    return Node(
+        devices=devices,
+        rails=[_rail(sysfs, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
+        down=[port for port in ports if not port.is_active],
+        other=[port for port in ports if port.is_active and port not in active],
+        links=links,
+        cpus={name: cpus for name, (_, cpus) in places.items()},
+        numa={name: numa for name, (numa, _) in places.items()},
+        pkeys=[rdma.pkeys(sysfs, port) for port in active if port.link_layer == rdma.INFINIBAND],
+    )
+
+
+def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
+    most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
+    if most and link:  # the most of both ends of the link: one that runs below that is a fault, and not a limit
+        most = min(most, link.most.bytes_per_second * PCIE_PAYLOAD)
+    gpu = _nearest(sysfs, address, gpus) if address else None
+    return Rail(port, gpu, gpus.index(gpu) if gpu else 0, most)
+
+
+def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
+    """The GPU that shares most bridges with a NIC; None where it shares none, and data go by the CPU."""
+    way = sysfs.way(f"{pcie.DEVICES}/{nic}")
+
+    def shared(gpu: str) -> int:
+        both = zip(way[:-1], sysfs.way(f"{pcie.DEVICES}/{gpu}")[:-1])
+        return sum(pcie.is_address(one) for one, other in both if one == other)
+
+    best = max(gpus, key=shared, default=None)
+    return best if best and shared(best) else None
+
+
+def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
+    """The options for memory of the rail's GPU; empty without a GPU, or in a tool that was not built for it."""
+    if rail.gpu_address is None:
+        return ()
+    values = {"address": rail.gpu_address, "index": str(rail.gpu_index)}
+    return next(((f"{name}={values[by]}",) for name, by in GPU_OPTIONS if name in options), ())
+
+
+def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[Measurement]:
+    """Every port by itself, then neighbours in a ring of those that are alike, which names one that is slow twice.
+
+    ``seconds`` are for all measurements of bandwidth together.
+    """
+    chosen = [test for rail in rails for test in _alone(rail, options)]
+    rings: dict[tuple[str | None, float | None], list[End]] = defaultdict(list)
+    for rail in rails:
+        rings[rail.ring].append(rail.end)
+    for ends in rings.values() if pairs else ():
+        for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):
+            chosen += [Measurement(WRITE, server, client, both_ways=True)]
+    count = sum(test.tool in (WRITE, SEND) for test in chosen)
+    each = int(seconds / count) if count else 0
+    return [Measurement(t.tool, t.server, t.client, each, t.both_ways, t.memory) for t in chosen]
+
+
+def _alone(rail: Rail, options: frozenset[str]) -> list[Measurement]:
+    end, memory = rail.end, memory_of(rail, options)
+    found = [Measurement(tool, end, end) for tool in (WRITE, SEND, READ_LATENCY, WRITE_LATENCY)]
+    return [*found, Measurement(WRITE, end, end, memory=memory)] if memory else found

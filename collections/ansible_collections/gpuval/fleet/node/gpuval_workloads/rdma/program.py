@@ -1,0 +1,272 @@
+"""The stage ``rdma``: bandwidth and latency of every port, errors meanwhile, and what was not tested, and why."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..common import command
+from ..common.arguments import positive_float
+from ..common.result import Result
+from ..gang.host import rdma
+from ..gang.host.sysfs import Sysfs
+from . import node as nodes
+from . import perftest, run
+from .node import Node, Rail
+from .perftest import Measurement
+
+HELP_SECONDS = 20.0
+MAX_MESSAGE, MAX_NAMED = 900, 6
+INSTALL = "install perftest (apt-get install perftest, dnf install perftest), or use an image that has it"
+_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
+_NAMES = {perftest.WRITE: "write", perftest.SEND: "send"}
+_LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
+
+
+@dataclass
+class Report:
+    """What failed of its ports, and what was not tested, by the test's title or the port, with the reason."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    untested: dict[str, str] = field(default_factory=dict)
+    gpu_untested: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    slowest: list[float] = field(default_factory=list)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.rdma", description="Measure RDMA of this node by perftest."
+    )
+    parser.add_argument("--seconds", type=positive_float, default=60.0, help="for all measurements of bandwidth")
+    parser.add_argument("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
+    parser.add_argument("--ordered", type=int, metavar="COUNT", help="ports the node was ordered with")
+    parser.add_argument("--without-pairs", action="store_true", help="rails are networks of their own")
+    return parser.parse_args(list(arguments))
+
+
+def main(result: Result) -> None:
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
+    measure(result, parse_arguments(sys.argv[1:]), Sysfs())
+
+
+def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS) -> None:
+    """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
+    node, report = nodes.look(sysfs, [] if options.ordered == 0 else options.devices), Report()
+    _describe(result, node)
+    has_gpus = bool(nodes.pcie.gpus(sysfs))
+    before = rdma.counters(sysfs, [rail.port for rail in node.rails])
+    measured = 0
+    tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(sysfs))
+    if tools:
+        help_text = command.run([tools[perftest.WRITE], "--help"], HELP_SECONDS).output
+        found = perftest.options(help_text)
+        tests = nodes.tests(node.rails, found, options.seconds, not options.without_pairs)
+        _tell_gpu_memory(node, report, found, has_gpus)
+        measured = _run_all(result, node, report, tests, tools, options.seconds, slack)
+    _count_errors(result, sysfs, node, report, before)
+    _conclude(result, node, report, measured)
+
+
+def _describe(result: Result, node: Node) -> None:
+    ports = [port for device in node.devices for port in device.ports]
+    result.environment["rdma"] = node.described()
+    result.fingerprints.update(
+        rdma="present" if node.rails else "none",
+        rdma_ports=rdma.describe_ports(ports)[:200] or "none",
+        rdma_firmware=rdma.describe_firmware(node.devices)[:200] or "none",
+        rdma_pkeys=rdma.describe_pkeys(node.pkeys)[:200] or "none",
+    )
+    result.add_metric("rdma_devices_count", len(node.devices), "count")
+    result.add_metric("rdma_ports_count", len(node.rails), "count")
+    result.add_metric("rdma_ports_down_count", len(node.down), "count")
+    result.add_metric("rdma_ports_other_count", len(node.other), "count")
+    result.add_metric("rdma_pkey_tables_count", len(set(node.pkeys)), "count")
+    result.add_metric("rdma_nics_slow_count", sum(link.is_slow for link in node.links.values()), "count")
+
+
+def _tools(
+    node: Node, report: Report, has_gpus: bool, ordered: int | None, driverless: Sequence[str]
+) -> dict[str, Path]:
+    """The tools by name; none where there is nothing to test, or a tool is missing."""
+    if ordered == 0:
+        return {}
+    for address in driverless:
+        report.untested[address] = "InfiniBand controller without a driver: load it (mlx5_ib)"
+    if not node.rails:
+        if node.devices and not ordered and not node.other:
+            report.untested["ports"] = (
+                "no port has a link: bring them up, or declare gpuval_nic_count: 0 where none is to be used"
+            )
+        return {}
+    found = {name: shutil.which(name) for name in perftest.TOOLS}
+    missing = [name for name, path in found.items() if not path]
+    if missing:
+        report.untested[f"{len(node.rails)} ports"] = f"{', '.join(missing)} not found: {INSTALL}"
+        if has_gpus:
+            report.gpu_untested["all GPUs"] = "perftest is missing"
+        return {}
+    return {name: Path(path) for name, path in found.items() if path}
+
+
+def _tell_gpu_memory(node: Node, report: Report, options: frozenset[str], has_gpus: bool) -> None:
+    near = [rail for rail in node.rails if rail.gpu_address]
+    if near and not nodes.memory_of(near[0], options):
+        report.gpu_untested[f"{len(near)} ports"] = "perftest was built without CUDA and ROCm"
+    elif has_gpus and node.rails and not near:
+        report.gpu_untested[f"{len(node.rails)} ports"] = "no GPU shares a PCIe switch with a port"
+
+
+def _run_all(
+    result: Result,
+    node: Node,
+    report: Report,
+    tests: Sequence[Measurement],
+    tools: dict[str, Path],
+    seconds: float,
+    slack: float,
+) -> int:
+    """Run the tests one after another; return how many gave a figure."""
+    rails = {rail.end: rail for rail in node.rails}
+    deadline = time.monotonic() + 2 * seconds + len(tests) * (perftest.LEAST_SECONDS + 1) + slack
+    hung: set[str] = set()
+    pairs: dict[str, str] = {}
+    measured = 0
+    for number, test in enumerate(tests, 1):
+        stuck = hung & {test.client.name, test.server.name}
+        late = time.monotonic() > deadline
+        if stuck or late:
+            report.untested[test.title] = f"not run, {min(stuck)} hung" if stuck else "no time was left"
+            continue
+        result.report(f"{number} of {len(tests)}: {test.title}")
+        outcome = run.run(test, tools[test.tool], node.cpus, slack)
+        problem = outcome.problem or _add_figures(result, report, test, rails, outcome.output)
+        if not problem:
+            measured += 1
+            continue
+        print(f"{test.title}: {problem}", flush=True)
+        if outcome.hung:
+            hung |= {test.client.name, test.server.name} if not test.is_pair else set()
+        if test.memory and outcome.is_of_the_setup:
+            report.gpu_untested[test.title] = problem
+        elif outcome.is_of_the_setup:
+            report.untested[test.title] = problem
+        elif test.is_pair:
+            pairs[test.title] = problem
+        else:
+            report.failed[test.title] = problem
+    _sort_pairs(report, rails, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
+    return measured
+
+
+def _sort_pairs(
+    report: Report, rails: dict[perftest.End, Rail], tests: Sequence[Measurement], problems: dict[str, str]
+) -> None:
+    """A pair that fails beside others of its ring that do not is a fault; where none of them passes there is no way."""
+    alone = {title.split()[1] for title in report.failed}
+    rings: dict[object, list[Measurement]] = defaultdict(list)
+    for test in tests:
+        rings[rails[test.client].ring].append(test)
+    for ring in rings.values():
+        failed = {test.title: problems[test.title] for test in ring if test.title in problems}
+        is_explained = any({test.client.name, test.server.name} & alone for test in ring)
+        if len(failed) < len(ring) or is_explained:
+            report.failed.update(failed)
+            continue
+        names = sorted({end.name for test in ring for end in (test.client, test.server)})
+        report.untested[f"pairs of {', '.join(names[:MAX_NAMED])}"] = (
+            f"none reaches another ({next(iter(failed.values()))}): connect them, set rdma_pairs: false where rails "
+            "are networks of their own, or leave those of other networks out of rdma_devices"
+        )
+
+
+def _add_figures(
+    result: Result, report: Report, test: Measurement, rails: dict[perftest.End, Rail], output: str
+) -> str:
+    """Put the figures of a test into the result; return why there are none."""
+    scope = f"link:{_NOT_IN_A_SCOPE.sub('-', test.name)[:64]}"
+    if test.tool in _LATENCIES:
+        found, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
+        if not found:
+            return "printed no latency that makes sense"
+        result.add_metric(f"{name}_p50_seconds", found.typical, "seconds", scope)
+        result.add_metric(f"{name}_p99_seconds", found.p99, "seconds", scope)
+        result.add_metric(f"{name}_p999_seconds", found.p999, "seconds", scope)
+        return ""
+    speed = perftest.bandwidth(output)
+    if speed is None:
+        return "printed no bandwidth that makes sense"
+    name = "pair" if test.is_pair else "gpu_write" if test.memory else _NAMES[test.tool]
+    result.add_metric(f"rdma_{name}_bytes_per_second", speed, "bytes/s", scope)
+    most = [rails[end].most_bytes_per_second for end in (test.client, test.server)]
+    if all(most):
+        ways = 2 if test.both_ways else 1
+        ratio = speed / (ways * min(one for one in most if one))
+        result.add_metric(f"rdma_{name}_ratio", ratio, "ratio", scope)
+        report.slowest.append(ratio)
+    else:
+        report.untested[test.title] = f"{speed:.3g} bytes/s, the port does not tell its rate: nothing to compare with"
+    return ""
+
+
+def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, before: dict[str, dict[str, int]]) -> None:
+    ports = [rail.port for rail in node.rails]
+    moved = rdma.moved(before, rdma.counters(sysfs, ports))
+    for port, one in moved.items():
+        scope = f"link:{port}"
+        result.add_metric("rdma_link_error_count", one.link_errors, "count", scope)
+        result.add_metric("rdma_retransmission_count", one.retransmissions, "count", scope)
+        words = one.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
+        if words:
+            report.errors[port] = words
+    unread = sorted({port.name for port in ports} - moved.keys())
+    if unread:
+        result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} does not have it"}
+        return
+    result.add_metric("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
+    result.add_metric("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
+    result.add_metric("rdma_full_counters_count", sum(len(one.full) for one in moved.values()), "count")
+
+
+def _conclude(result: Result, node: Node, report: Report, measured: int) -> None:
+    result.add_metric("rdma_failed_count", len(report.failed), "count")
+    result.add_metric("rdma_gpu_untested_count", len(report.gpu_untested), "count")
+    if not report.untested:
+        result.add_metric("rdma_measured_count", measured, "count")
+    for name in ("failed", "untested", "gpu_untested", "errors"):
+        result.environment[name] = dict(list(getattr(report, name).items())[:32])
+    parts = [_list("failed", report.failed), _list("not tested", report.untested), _list("counted", report.errors)]
+    if node.down:
+        names = {port.name: f"{port.state} ({port.physical_state})" for port in node.down}
+        parts.append(_list("no link", names))
+    if len(set(node.pkeys)) > 1:
+        parts.append(f"P_Keys: {result.fingerprints['rdma_pkeys']}")
+    parts.append(_list("memory of GPUs not tested", report.gpu_untested))
+    other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
+    parts.append(_list("not for perftest", other))
+    if node.rails and report.slowest:
+        rates = rdma.describe_ports([rail.port for rail in node.rails])
+        parts.append(f"{rates}: {measured} tests, the slowest made {min(report.slowest):.0%} of what it can")
+    elif not any(parts):
+        parts.append("no RDMA device is to be tested here")
+    result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
+
+
+def _list(title: str, found: dict[str, str]) -> str:
+    if not found:
+        return ""
+    # equal reasons once: a tool that is missing is missing for all
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, why in found.items():
+        by_reason[why].append(name)
+    shown = [f"{', '.join(names[:MAX_NAMED])}: {why}" for why, names in list(by_reason.items())[:MAX_NAMED]]
+    return f"{title}: {'; '.join(shown)}"

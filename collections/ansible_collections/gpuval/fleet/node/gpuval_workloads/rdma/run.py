@@ -1,0 +1,141 @@
+"""One test: the tool at both ends on this node, beside their ports' memory, with a deadline."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..common import command
+from . import perftest
+from .perftest import Measurement
+
+#: What a tool may need beside its measuring: a context on a GPU of a node with many takes seconds.
+SLACK_SECONDS = 30.0
+LISTEN_SECONDS, END_SECONDS = 20.0, 5.0
+HOST = "127.0.0.1"
+#: GPUs in the order of their addresses; perftest's README has the second for memory of GPUs.
+ENVIRONMENT = {"LC_ALL": "C", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "MLX5_SCATTER_TO_CQE": "0"}
+_POLL_SECONDS = 0.05
+_LISTENS = "0A"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``output`` of the client, whose table counts; without a figure ``problem`` says why."""
+
+    output: str = ""
+    problem: str = ""
+    #: The test could not begin here, and tells nothing of its ports.
+    is_of_the_setup: bool = False
+    hung: bool = False
+
+
+@dataclass
+class Side:
+    """One end of a test while its tool runs, from ``start`` to ``end``."""
+
+    arguments: Sequence[object]
+    seconds: float
+    cpus: frozenset[int] | None
+    echo: bool
+    ended: command.Ended | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread = field(init=False)
+
+    def start(self) -> Side:
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+        return self
+
+    def end(self) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def is_listening(self, port: int, seconds: float) -> bool:
+        """Wait until it does, has ended, or so long."""
+        deadline = time.monotonic() + seconds
+        while self.thread.is_alive() and time.monotonic() < deadline:
+            if _is_listening(port):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _work(self) -> None:
+        with suppress(OSError, ValueError):  # of this thread, whose child inherits it; a container may have other CPUs
+            os.sched_setaffinity(0, self.cpus or os.sched_getaffinity(0))
+        self.ended = command.run(
+            list(map(str, self.arguments)),
+            self.seconds,
+            environment={**os.environ, **ENVIRONMENT},
+            echo=(lambda line: print(f"client: {line}", flush=True)) if self.echo else None,
+            stopped=self.over.is_set,
+        )
+
+
+def server(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float) -> Side:
+    return Side([tool, *test.arguments(test.server, port)], seconds, cpus.get(test.server.device), False).start()
+
+
+def client(
+    test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float, host: str = HOST
+) -> Side:
+    arguments = [tool, *test.arguments(test.client, port), host]
+    return Side(arguments, seconds, cpus.get(test.client.device), True).start()
+
+
+def limit(test: Measurement, slack: float = SLACK_SECONDS) -> float:
+    return max(test.seconds, perftest.LEAST_SECONDS) + slack
+
+
+def run(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], slack: float = SLACK_SECONDS) -> Outcome:
+    """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
+    port, seconds = free_port(), limit(test, slack)
+    sides, is_silent = [server(test, tool, cpus, port, seconds)], False
+    try:
+        if sides[0].is_listening(port, min(LISTEN_SECONDS, slack)):
+            sides.append(client(test, tool, cpus, port, seconds))
+            sides[1].thread.join()
+            sides[0].thread.join(END_SECONDS)
+        else:
+            is_silent = sides[0].thread.is_alive()
+    finally:  # by a signal too: their processes have to end before this one
+        for side in sides:
+            side.end()
+    return outcome(sides[0].ended, sides[1].ended if len(sides) > 1 else None, is_silent)
+
+
+def outcome(server: command.Ended | None, client: command.Ended | None, is_silent: bool = False) -> Outcome:
+    """Of the ends that ran here. ``is_silent``: the server neither listened nor ended."""
+    if client and client.code == 0 and not client.timed_out and not client.problem:
+        return Outcome(client.output)
+    ends = [one for one in (server, client) if one]
+    if server:
+        print(server.output, flush=True)  # that of the client is in the log
+    hung = is_silent or any(one.timed_out for one in ends)
+    how = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
+    how = "the server did not begin to listen" if is_silent else how
+    complaint = perftest.complaint([one.output for one in ends])
+    of_the_setup = any(one.code is None for one in ends) or perftest.is_of_the_setup([one.output for one in ends])
+    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", of_the_setup and not hung, hung)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
+
+
+def _is_listening(port: int) -> bool:
+    """By the kernel's table: a connection to find out would be the one that the server waits for."""
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(name).read_text(encoding="ascii").splitlines()[1:]]
+            if any(row[3] == _LISTENS and row[1].endswith(f":{port:04X}") for row in rows if len(row) > 3):
+                return True
+    return False

