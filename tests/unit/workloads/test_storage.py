@@ -245,6 +245,7 @@ def test_a_killed_stage_leaves_nothing_in_shared_folders(tmp_path, number):
     left = stage.ranks()  # fio, in a session of its own
     stage.process.send_signal(number)
     stage.process.wait(30)
+    assert number == signal.SIGKILL or not [pid for pid in left if Path(f"/proc/{pid}").exists()]
     assert (tmp_path / "gpuval-r-n").exists() == (number == signal.SIGKILL)
     for pid in left if number == signal.SIGKILL else ():
         os.killpg(pid, signal.SIGKILL)  # as the runner ends what is left

@@ -188,7 +188,7 @@ def call(
         fio, "--name=gpuval", f"--filename={path}", f"--rw={work.rw}", f"--bs={work.block}",
         f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
         f"--direct={int(way.direct)}", f"--ioengine={way.engine}", f"--iodepth={work.depth}", f"--numjobs={work.jobs}",
-        *(["--group_reporting", "--thread"] if work.jobs > 1 else []),
+        "--thread", "--group_reporting",  # fio's processes leave the session, and would outlive a killed fio
         *([f"--io_size={work.limit_bytes // work.jobs}"] if work.limit_bytes else []),
         f"--percentile_list={':'.join(f'{percent:g}' for percent in PERCENTILES)}",
         "--fallocate=none", "--output-format=json", *work.arguments,

@@ -23,7 +23,7 @@ ORDINARY = frozenset(
     {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
      "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",
      "home", "data", "facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "collective",
-     "vendor_tools", "rdma", "storage", "endpoints",
+     "vendor_tools", "rdma", "storage", "combined_load", "endpoints",
      "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd", "gaudi", "vm"}
 )  # fmt: skip
 SHORTEST_NAME = 3

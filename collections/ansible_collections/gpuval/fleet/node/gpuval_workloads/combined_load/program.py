@@ -1,0 +1,243 @@
+"""Load each part of the node alone for a while, then all of them together, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..common import fio
+from ..common.arguments import positive_float
+from ..common.device import Accelerator, choose_accelerator
+from ..common.result import Result, WorkloadCrash, WorkloadFailure
+from ..common.stats import Sample
+from ..common.tool_output import number, shortened
+
+READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS = 300.0, 60.0, 10.0, 6.0
+WARM_UP = 0.2  # of a phase, not measured
+SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
+MIB = 1 << 20
+MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long it is
+UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
+BYTES = ("bytes_per_second", "bytes/s", 1.0)
+
+
+@dataclass
+class Worker:
+    """A process that loads a part, and what it has reported: by the clock the amount of work, and wrong results."""
+
+    kind: str
+    index: int
+    process: subprocess.Popen[str]
+    is_ready: bool = False
+    samples: Sample = field(default_factory=lambda: Sample(MAX_SAMPLES))
+    last: float = 0.0
+    last_line: str = ""
+    wrong: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.index}"
+
+    def read(self) -> None:
+        """Take all that it prints, to its end."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("["):
+                clock, done, wrong = json.loads(line)
+                self.samples.extend([(clock, done)])
+                self.last, self.wrong = clock, wrong
+            elif line.strip() == "ready":
+                self.is_ready = True
+            elif line.strip():
+                self.last_line = shortened(line)
+
+    def order(self, word: str) -> None:
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it ended: the next look at it says so
+            self.process.stdin.write(f"{word}\n")
+            self.process.stdin.flush()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What was measured from one moment to another by the monotonic clock."""
+
+    begin: float
+    end: float
+
+
+def rate(samples: Sequence[tuple[float, float]], phase: Phase) -> float | None:
+    """Work by second within a phase, after its warm-up; None without two samples in it."""
+    begin = phase.begin + WARM_UP * (phase.end - phase.begin)
+    inside = [sample for sample in list(samples) if begin <= sample[0] <= phase.end]
+    if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
+        return None
+    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def counts(accelerator: Accelerator, cores: int, has_fio: bool) -> dict[str, int]:
+    """How many processes load each kind of part: a core is left for each that feeds a GPU, moves data or measures."""
+    gpus = max(accelerator.count, 1)
+    free = max(2, cores - gpus - 4)
+    found = {"gpu": gpus, "cpu": max(1, free * 3 // 4), "memory": max(1, min(free // 4, 16)), "loopback": 1}
+    return {**found, "disk": 1} if has_fio else found
+
+
+def main(result: Result) -> None:
+    """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.combined_load", description="Load all parts.")
+    parser.add_argument("--seconds", type=positive_float, default=120.0, help="alone and together")
+    parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
+    options = parser.parse_args()
+    accelerator = choose_accelerator()
+    wanted = counts(accelerator, len(os.sched_getaffinity(0)), fio.find() is not None)
+    left_out = {} if "disk" in wanted else {"disk": "fio was not found: install it, or put it into the image"}
+    work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
+    size = _file_bytes(work, options.max_written_bytes)
+    if "disk" in wanted and not size:
+        del wanted["disk"]
+        left_out["disk"] = f"too little space in {work}"
+    variables = {
+        "GPUVAL_WORK_DIR": str(work),
+        "GPUVAL_LOAD_FILE_BYTES": str(size),
+        "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
+    }
+    result.environment.update(processes=wanted, left_out=left_out)
+    with _workers(wanted, variables) as workers:
+        _until_ready(workers, result)
+        solo = min(MOST_SOLO_SECONDS, SOLO_SHARE * options.seconds)
+        alone = {kind: _run([w for w in workers if w.kind == kind], solo, result, f"{kind} alone") for kind in wanted}
+        rates = {worker.name: rate(worker.samples.kept, alone[worker.kind]) for worker in workers}
+        for worker in workers:
+            worker.samples = Sample(MAX_SAMPLES)
+        together = options.seconds - solo * len(wanted)
+        phase = _run(workers, together, result, "all together", report=lambda p: _report(result, workers, rates, p))
+    _report(result, workers, rates, phase)
+    result.add_metric("combined_load_seconds", phase.end - phase.begin, "seconds")
+    result.add_metric("combined_load_left_out_count", len(left_out), "count")
+    wrong = [worker.name for worker in workers if worker.wrong]
+    if wrong:
+        raise WorkloadFailure(f"wrong results under load: {', '.join(wrong)}")
+    result.message = "; ".join([f"{together:.0f} s together", *(f"without {k}: {why}" for k, why in left_out.items())])
+
+
+def _file_bytes(work: Path, limit: float) -> int:
+    space = os.statvfs(work)
+    size = int(min(1 << 30, limit / 8, space.f_bavail * space.f_frsize / 4)) // MIB * MIB
+    return size if size >= 16 * MIB else 0
+
+
+@contextmanager
+def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list[Worker]]:
+    """The processes of all parts, which end with this block."""
+    workers = []
+    command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
+    try:
+        for kind, count in wanted.items():
+            for index in range(count):
+                process = subprocess.Popen(
+                    [*command, kind, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **variables},
+                )  # fmt: skip
+                workers.append(Worker(kind, index, process))
+                threading.Thread(target=workers[-1].read, daemon=True).start()
+        yield workers
+    finally:
+        for worker in workers:
+            if worker.process.stdin:
+                worker.process.stdin.close()
+        deadline = time.monotonic() + END_SECONDS  # what a call of fio may still take
+        for worker in workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.1, deadline - time.monotonic()))
+            worker.process.kill()
+            worker.process.wait(10)
+        (Path(variables["GPUVAL_WORK_DIR"]) / "combined_load.data").unlink(missing_ok=True)
+
+
+def _until_ready(workers: Sequence[Worker], result: Result) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    result.report(f"{len(workers)} processes start")
+    while late := [worker for worker in workers if not worker.is_ready]:
+        _look_at(late)
+        if time.monotonic() > deadline:
+            raise WorkloadCrash(f"not ready after {READY_SECONDS:.0f} s: {', '.join(w.name for w in late[:8])}")
+        time.sleep(0.2)
+
+
+def _run(workers: Sequence[Worker], seconds: float, result: Result, what: str, report=lambda _phase: None) -> Phase:
+    """Let the workers run for so long. Raises ``WorkloadFailure`` for one that ends, or shows no progress."""
+    begin = spoken = time.monotonic()
+    result.report(f"{what}: {seconds:.0f} s")
+    for worker in workers:
+        worker.order("run")
+    while (clock := time.monotonic()) < begin + seconds:
+        _look_at(workers)
+        stalled = [w.name for w in workers if clock - max(begin, w.last) > STALL_SECONDS]
+        if stalled:
+            raise WorkloadFailure(
+                f"{', '.join(stalled[:8])}: no progress for {STALL_SECONDS:.0f} s under load ({what})"
+            )
+        if clock - spoken >= REPORT_SECONDS:
+            spoken = clock
+            report(Phase(begin, clock))
+            result.report(f"{what}: {clock - begin:.0f} of {seconds:.0f} s")
+        time.sleep(min(0.2, max(0.01, begin + seconds - clock)))
+    for worker in workers:
+        worker.order("pause")
+    return Phase(begin, clock)
+
+
+def _look_at(workers: Sequence[Worker]) -> None:
+    ended = [worker for worker in workers if worker.process.poll() is not None]
+    if ended:
+        time.sleep(0.5)  # its last words
+        words = "; ".join(f"{w.name} ended with {w.process.returncode}: {w.last_line}" for w in ended[:8])
+        raise WorkloadFailure(f"a part failed under load: {words}")
+
+
+def _report(result: Result, workers: Sequence[Worker], alone: dict[str, float | None], phase: Phase) -> None:
+    """Put what is known of the common phase into the result: of each GPU, and of the others as sums."""
+    by_kind: dict[str, list[Worker]] = {}
+    for worker in workers:
+        by_kind.setdefault(worker.kind, []).append(worker)
+    on_gpus = os.environ.get("GPUVAL_ACCELERATOR") != "cpu"
+    result.add_metric("combined_load_processes_count", len(by_kind["gpu"]), "count")
+    for kind, its in by_kind.items():
+        name, unit, divisor = UNITS.get(kind, BYTES)
+        groups = [[worker] for worker in its] if kind == "gpu" else [its]
+        for group in groups:
+            scope = f"{'gpu' if on_gpus else 'rank'}:{group[0].index}" if kind == "gpu" else "node"
+            now = [rate(worker.samples.kept, phase) for worker in group]
+            before = [alone[worker.name] for worker in group]
+            result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
+            if None in now:
+                continue
+            total = sum(number(value) or 0.0 for value in now)
+            result.add_metric(f"combined_load_{kind}_{name}", total / divisor, unit, scope)
+            if None not in before and (base := sum(number(value) or 0.0 for value in before)):
+                result.add_metric(f"combined_load_{kind}_ratio", total / base, "ratio", scope)
+            if len(group) == 1:
+                x, y = curve(group[0].samples.kept, phase, divisor)
+                result.add_series(f"combined_load_{kind}_{name}", unit, x, y, x_unit="seconds", scope=scope)
+
+
+def curve(samples: Sequence[tuple[float, float]], phase: Phase, divisor: float) -> tuple[list[float], list[float]]:
+    """The rate over the seconds of a phase."""
+    inside = [sample for sample in list(samples) if phase.begin <= sample[0] <= phase.end]
+    pairs = [(old, new) for old, new in zip(inside, inside[1:]) if new[0] > old[0]]
+    return (
+        [round(new[0] - phase.begin, 2) for _, new in pairs],
+        [(new[1] - old[1]) / (new[0] - old[0]) / divisor for old, new in pairs],
+    )

@@ -1,0 +1,156 @@
+"""One process that loads a part of the node between two orders: ``python -m ...combined_load.worker KIND INDEX``.
+
+It reads ``run`` and ``pause`` on standard input and ends when that does. It prints ``ready`` as its first line, then,
+while it runs, JSON lists: the monotonic clock, the amount of work done so far, and how many results were wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..common import fio
+from ..common.device import choose_accelerator
+
+REPORT_SECONDS = 0.5
+CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
+GPU_SIZE, CPU_SIZE = 8192, 512
+QUEUED = 16  # products between two looks at the clock
+DISK_SECONDS = 2.0
+CHECK_EVERY = 20  # rounds between two comparisons of results
+NICE = 10  # what feeds the GPUs comes first
+
+#: Gives the amount of work of one round, and how many results of it were wrong.
+Rounds = Iterator[tuple[float, int]]
+
+
+def gpu(index: int) -> Rounds:
+    """bf16 matrix products, in operations; all give the bits of the first. Without GPUs on the processors."""
+    import torch
+
+    kind = choose_accelerator().kind
+    size, dtype = (CPU_SIZE, torch.float32) if kind == "cpu" else (GPU_SIZE, torch.bfloat16)
+    device = torch.device(kind, index) if kind != "cpu" else torch.device("cpu")
+    if kind == "cpu":
+        torch.set_num_threads(1)
+    else:
+        getattr(torch, kind).set_device(device)
+    torch.manual_seed(7)
+    a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
+    first = torch.matmul(a, b)
+    out = torch.empty_like(first)
+    checked = 0
+    while True:
+        for _ in range(QUEUED):
+            torch.matmul(a, b, out=out)
+        checked += 1
+        # The comparison waits for the products: the clock is looked at when they are done.
+        wrong = 0 if torch.equal(out, first) else 1
+        yield QUEUED * 2.0 * size**3, wrong
+
+
+def cpu(_index: int) -> Rounds:
+    """SHA-256 of a block, in bytes."""
+    os.nice(NICE)
+    block = bytes(range(256)) * (CPU_BYTES // 256)
+    first = hashlib.sha256(block).digest()
+    while True:
+        yield CPU_BYTES, int(hashlib.sha256(block).digest() != first)
+
+
+def memory(_index: int) -> Rounds:
+    """Copies of a block that no cache holds, in bytes read and written; compared now and then."""
+    os.nice(NICE)
+    source = bytearray(os.urandom(1 << 20)) * (MEMORY_BYTES >> 20)
+    target = bytearray(MEMORY_BYTES)
+    number = 0
+    while True:
+        memoryview(target)[:] = source
+        number += 1
+        yield 2.0 * MEMORY_BYTES, int(number % CHECK_EVERY == 0 and target != source)
+
+
+def loopback(_index: int) -> Rounds:
+    """Bytes through TCP over the loopback interface."""
+    os.nice(NICE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname(), 10)
+        receiver, _ = server.accept()
+    block = bytes(LOOPBACK_BYTES)
+    room = memoryview(bytearray(LOOPBACK_BYTES))
+    with sender, receiver:
+        sender.settimeout(None)
+        while True:
+            sending = threading.Thread(target=sender.sendall, args=(block,), daemon=True)
+            sending.start()
+            left = LOOPBACK_BYTES
+            while left:
+                left -= receiver.recv_into(room, left)
+            sending.join()
+            yield LOOPBACK_BYTES, 0
+
+
+def disk(_index: int) -> Rounds:
+    """Reads and writes of a file past the page cache, in bytes; only reads once so much was written. Raises
+    ``OSError`` for what fio reports."""
+    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / "combined_load.data"
+    size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
+    way, found = fio.choose_way(program, file, size)
+    written = 3 * size
+    while not found.problem:
+        rw = "randrw" if written < limit else "randread"
+        most = int(max(limit - written, 1 << 20)) if rw == "randrw" else 0
+        time_based = ("--time_based=1",) if rw == "randread" else ()
+        arguments = ("--norandommap=1", "--rwmixread=70", *time_based)
+        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), way)
+        sides = [side for side in (found.read, found.write) if side]
+        written += found.write.total_bytes if found.write else 0
+        yield float(sum(side.total_bytes for side in sides)), 0
+    raise OSError(found.error, found.problem)
+
+
+KINDS: dict[str, Callable[[int], Rounds]] = {
+    "gpu": gpu,
+    "cpu": cpu,
+    "memory": memory,
+    "disk": disk,
+    "loopback": loopback,
+}
+
+
+def serve(rounds: Rounds) -> None:
+    """Work while the parent wants it; ends after the round in which the parent goes."""
+    running, ended = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            (running.set if line.strip() == "run" else running.clear)()
+        ended.set()
+        running.set()
+
+    next(rounds)  # what has to be made first
+    print("ready", flush=True)
+    threading.Thread(target=listen, daemon=True).start()
+    done, wrong, spoken = 0.0, 0, 0.0
+    while not ended.is_set():
+        if not running.is_set():
+            running.wait()
+            spoken = 0.0
+            continue
+        amount, errors = next(rounds)
+        done, wrong = done + amount, wrong + errors
+        clock = time.monotonic()
+        if clock - spoken >= REPORT_SECONDS:
+            spoken = clock
+            print(json.dumps([clock, done, wrong]), flush=True)
+
+
+if __name__ == "__main__":
+    serve(KINDS[sys.argv[1]](int(sys.argv[2])))

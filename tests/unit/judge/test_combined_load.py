@@ -1,0 +1,64 @@
+"""A node that cannot bear the load of all its parts is named by what it did: shipped criteria on a whole H200 node."""
+
+import copy
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+
+from tests.kit.builders import judge, make_record, make_run, metric
+from tests.kit.h200 import STAGES, records, telemetry
+
+SHIPPED = criteria.load(criteria.shipped_files())
+NODE = {"processes_count": 8, "seconds": 90, "left_out_count": 0, "cpu_mismatch_count": 0, "memory_mismatch_count": 0}
+OF_HOST = [metric(f"combined_load_{part}_bytes_per_second", 1e10, "bytes/s") for part in ("cpu", "memory")]
+
+
+def judged(ratio=0.98, *, state="success", message="", **changed):
+    """The verdict on a healthy node but for gpu:3 under common load, the failed checks by name, and its action."""
+    found = [metric(f"combined_load_{name}", value, name.rpartition("_")[2]) for name, value in NODE.items()]
+    for gpu in range(8):
+        found.append(metric("combined_load_gpu_ratio", ratio if gpu == 3 else 0.98, "ratio", f"gpu:{gpu}"))
+        found.append(metric("combined_load_gpu_mismatch_count", 0, "count", f"gpu:{gpu}"))
+    others = copy.deepcopy(telemetry())
+    for one in others:
+        if one["name"] in changed and one["scope"] in ("node", "gpu:3"):
+            one["value"] = changed[one["name"]]
+    exit_code = 0 if state == "success" else None
+    record = make_record(
+        stage="combined_load", state=state, message=message, exit_code=exit_code, metrics=[*found, *OF_HOST, *others]
+    )
+    evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
+    (node,) = judge(make_run(stages=[*STAGES, "combined_load"]), evidence, SHIPPED)["nodes"]
+    failed = {check["name"]: check for check in node["checks"] if check["verdict"] == "fail"}
+    return node["verdict"], failed
+
+
+def test_a_node_that_holds_its_speed_is_accepted():
+    assert judged() == ("PASS", {})
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ({"ratio": 0.6}, "combined_load_gpu_ratio"),
+        ({"gpu_throttle_hardware_ratio": 0.4}, "combined_load_gpu_throttle_hardware"),  # power brake
+        ({"gpu_lost_count": 1}, "combined_load_gpu_lost"),  # fell off the bus
+        ({"kernel_xid_critical_count": 1}, "combined_load_xid"),
+    ],
+)
+def test_what_browns_out_is_named(fault, check):
+    verdict, failed = judged(**fault)
+    assert verdict == "FAIL"
+    assert check in failed
+    if fault.get("ratio"):
+        assert failed[check]["part"] == "gpu:3"
+        assert "power supplies" in failed[check]["remedy"]
+
+
+def test_a_node_that_reboots_under_load_fails_with_that_reason():
+    """What the runner writes when the boot id is another one: tests/unit/runner/test_runner_run.py."""
+    message = "interrupted by a reboot of the node (last seen 2026-11-25T16:00:00Z)"
+    verdict, failed = judged(state="crash", message=message)
+    assert verdict == "FAIL"
+    assert message in failed["combined_load_state"]["reason"]

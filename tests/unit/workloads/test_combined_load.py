@@ -1,0 +1,140 @@
+"""The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from gpuval_workloads.combined_load import program
+from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.result import Result, WorkloadFailure
+
+from tests.kit.workload_process import NODE, TorchWorkload
+
+PHASE = program.Phase(100.0, 110.0)
+
+
+def steady(speed, start=99.0, end=111.0):
+    return [(start + n / 2, speed * n / 2) for n in range(int(2 * (end - start)))]
+
+
+def workers_of(wanted, folder):
+    return program._workers(wanted, {"GPUVAL_WORK_DIR": str(folder), "PYTHONPATH": str(NODE)})
+
+
+def test_the_rate_is_that_of_the_phase_without_its_warm_up():
+    slow_start = [(clock, done / 10 if clock < 101.5 else done) for clock, done in steady(8.0)]
+    assert program.rate(slow_start, PHASE) == pytest.approx(8.0)
+    assert program.rate(steady(8.0, end=101.0), PHASE) is None
+    assert program.rate([], PHASE) is None
+    x, y = program.curve(steady(8.0), PHASE, 2.0)
+    assert (x[0], x[-1], set(y)) == (0.5, 10.0, {4.0})
+
+
+def test_processes_leave_cores_to_what_feeds_the_gpus():
+    big = program.counts(Accelerator("cuda", 8, "nccl"), 192, True)
+    assert big == {"gpu": 8, "cpu": 135, "memory": 16, "loopback": 1, "disk": 1}
+    assert program.counts(CPU, 1, False) == {"gpu": 1, "cpu": 1, "memory": 1, "loopback": 1}
+
+
+@pytest.mark.slow
+def test_all_parts_work_together_and_are_compared_with_each_alone(tmp_path):
+    pytest.importorskip("torch")
+    ended = TorchWorkload(
+        tmp_path, "gpuval_workloads.combined_load", "--seconds", "60", "--max-written-bytes", "3e8"
+    ).end()
+    assert ended.code == 0, ended.err
+    names = {metric["name"] for metric in ended.result["metrics"]}
+    for kind in ended.result["environment"]["processes"]:
+        scope = "rank:0" if kind == "gpu" else "node"
+        assert ended.metric(f"combined_load_{kind}_mismatch_count", scope) == 0
+        assert ended.metric(f"combined_load_{kind}_{'tflops' if kind == 'gpu' else 'bytes_per_second'}", scope) > 0
+    # One core cannot give two parts what each had alone.
+    assert 0 < ended.metric("combined_load_gpu_ratio", "rank:0") < 3
+    assert ended.metric("combined_load_cpu_ratio") < 1.5
+    assert ended.metric("combined_load_seconds") == pytest.approx(42, abs=3)
+    assert "combined_load_left_out_count" in names
+    assert any(series["name"] == "combined_load_gpu_tflops" for series in ended.result["series"])
+    assert not list(tmp_path.glob("*.data"))
+
+
+def test_a_part_that_dies_under_load_is_named(tmp_path):
+    with workers_of({"cpu": 2}, tmp_path) as workers:
+        result = Result()
+        program._until_ready(workers, result)
+        workers[1].process.send_signal(signal.SIGKILL)
+        with pytest.raises(WorkloadFailure, match=r"cpu:1 ended with -9"):
+            program._run(workers, 20, result, "all together")
+    assert all(worker.process.poll() is not None for worker in workers)
+
+
+def test_a_part_that_hangs_under_load_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "STALL_SECONDS", 3.0)
+    monkeypatch.setattr(program, "END_SECONDS", 0.5)
+    with workers_of({"memory": 1, "loopback": 1}, tmp_path) as workers:
+        program._until_ready(workers, Result())
+        os.kill(workers[0].process.pid, signal.SIGSTOP)
+        with pytest.raises(WorkloadFailure, match=r"^memory:0: no progress for 3 s under load"):
+            program._run(workers, 60, Result(), "all together")
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    """The pipe closes when the stage is killed: no part loads the node on."""
+    with workers_of({"cpu": 1}, tmp_path) as (worker,):
+        program._until_ready([worker], Result())
+        worker.order("run")
+        worker.process.stdin.close()
+        assert worker.process.wait(10) == 0
+
+
+def test_wrong_results_are_counted_for_their_part(monkeypatch):
+    monkeypatch.setenv("GPUVAL_ACCELERATOR", "nvidia")
+    lines = "".join(f"print('[{clock}, {done}, {int(clock > 105)}]');" for clock, done in steady(2e12))
+    process = program.subprocess.Popen([sys.executable, "-c", lines], stdout=program.subprocess.PIPE, text=True)
+    worker = program.Worker("gpu", 3, process)
+    worker.read()
+    process.wait(10)
+    result = Result()
+    program._report(result, [worker], {"gpu:3": 2.5e12}, PHASE)
+    assert result.metric("combined_load_gpu_mismatch_count", "gpu:3") == 1
+    assert result.metric("combined_load_gpu_tflops", "gpu:3") == pytest.approx(2.0)
+    assert result.metric("combined_load_gpu_ratio", "gpu:3") == pytest.approx(0.8)
+
+
+def test_a_long_phase_is_measured_from_its_begin():
+    """Four hours, a report every half second: samples are thinned, not forgotten."""
+    samples = program.Sample(program.MAX_SAMPLES)
+    samples.extend((n / 2, 3.0 * n / 2) for n in range(2 * 14400))
+    assert program.rate(samples.kept, program.Phase(0, 14400)) == pytest.approx(3.0)
+    assert samples.kept[0] == (0, 0)
+    assert samples.kept[-1][0] > 14300
+
+
+def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
+    pytest.importorskip("resource")
+    if program.fio.find() is None:
+        pytest.skip("fio is not installed")
+    from gpuval_workloads.combined_load import worker
+
+    size, limit = 16 << 20, 80 << 20
+    monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
+    for name, value in {"WORK_DIR": tmp_path, "LOAD_FILE_BYTES": size, "LOAD_WRITTEN_BYTES": limit}.items():
+        monkeypatch.setenv(f"GPUVAL_{name}", str(value))
+    calls = []
+    call = worker.fio.call
+
+    def watched(*arguments, **options):
+        found = call(*arguments, **options)
+        calls.append((arguments[2].rw, found.write.total_bytes if found.write else 0))
+        return found
+
+    monkeypatch.setattr(worker.fio, "call", watched)
+    rounds = worker.disk(0)
+    deadline = time.monotonic() + 60
+    while not calls or calls[-1][0] != "randread":
+        assert next(rounds)[0] > 0
+        assert time.monotonic() < deadline
+    assert sum(written for _, written in calls) <= limit + 1
+    assert Path(tmp_path, "combined_load.data").stat().st_size == size
