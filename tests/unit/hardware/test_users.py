@@ -1,4 +1,5 @@
 import json
+import os
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
@@ -32,12 +33,19 @@ def process(root, pid, name, environ=b"", cgroup=""):
 def test_a_process_on_a_gpu_is_named_with_its_container(tmp_path):
     process(tmp_path, 7, "python3", cgroup=f"0::/system.slice/docker-{BOX}.scope\n")
     process(tmp_path, 8, "nvidia-persiste")
+    answers = {
+        "--query-compute-apps=pid,process_name": "7, /usr/bin/python3\n8, /usr/bin/nvidia-persistenced\n",
+        "--query-compute-apps=pid,gpu_uuid": "7, GPU-b\n7, GPU-a\n7, GPU-that-left\n8, GPU-a\n",
+        "--query-gpu=gpu_uuid,index": "GPU-a, 0\nGPU-b, 3\nUnable to determine the device handle\n",
+    }
     tools = Tools(
-        nvidia_smi="7, /usr/bin/python3\n8, /usr/bin/nvidia-persistenced\n",
+        nvidia_smi=lambda arguments: answers[arguments[0]],
         docker=lambda arguments: "/trainer <no value>\n" if BOX in arguments else "",
     )
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text(f"root:x:99999:0\nbob:x:{os.getuid()}:100:Bob:/home/bob:/bin/sh\n")
     (user,) = accelerator_users(Tree(str(tmp_path)), tools, "r1")
-    assert str(user) == "python3 (pid 7) in container trainer"
+    assert str(user) == "python3 (pid 7) of user bob on gpu:3, gpu:0 in container trainer"
 
 
 def test_what_is_of_this_run_is_not_in_its_way(tmp_path):
@@ -46,7 +54,7 @@ def test_what_is_of_this_run_is_not_in_its_way(tmp_path):
     process(tmp_path, 9, "python3", cgroup=f"12:devices:/docker/{BOX}\n")
     tools = Tools(nvidia_smi="7, a\n8, b\n9, c\n", docker=lambda _: "/gpuval-r1-n1 r1")
     (user,) = accelerator_users(Tree(str(tmp_path)), tools, "r1")
-    assert str(user) == "python3 (pid 8) of gpuval run r2"
+    assert str(user) == f"python3 (pid 8) of user {os.getuid()} of gpuval run r2"
 
 
 def test_amd_and_gaudi_are_seen_without_their_tools(tmp_path):

@@ -21,6 +21,7 @@ ECC = "training_gpu_ecc_uncorrected"
 STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
 OWN = (
     "accelerator",
+    "accelerators_in_use",
     "nic_count",
     "identity",
     "gpu_uuids",

@@ -142,6 +142,48 @@ def test_one_thing_wrong_is_found_classed_and_localised(change, word, part):
         assert f"({part}, serial 165490{part[-1]}, 0000:9{part[-1]}:00.0)" in report["summary"][1]
 
 
+OTHER = "trainer (pid 7) of user bob on gpu:1"
+SLOW_LINK = change_metric("diagnostics", "diagnostics_peer_bytes_per_second", 84e9, "link:gpu1>gpu0")
+
+
+def ended(state):
+    def change(by_stage):
+        by_stage["diagnostics"].update(state=state, message="out of memory", metrics=telemetry())
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "word"),
+    [
+        (lambda _by_stage: None, "INCOMPLETE", "accelerators_in_use"),
+        (SLOW_LINK, "INCOMPLETE", "accelerators_in_use"),
+        *((ended(state), "INCOMPLETE", "accelerators_in_use") for state in ("crash", "failure", "timeout")),
+        (change_metric("diagnostics", "diagnostics_peer_error_count", 2, "link:gpu2>gpu5"),
+         "FAIL", "diagnostics_peer_errors"),
+        (change_metric("diagnostics", "gpu_xid_critical_count", 1, "gpu:6"), "FAIL", "diagnostics_xid_per_gpu"),
+        (change_metric("diagnostics", "gpu_ecc_uncorrected_new_count", 1, "gpu:6"),
+         "FAIL", "diagnostics_gpu_ecc_uncorrected"),
+        (change_metric("training", "training_model_tflops", 201, "gpu:3"), "FAIL", "training_speed_h200"),
+    ],
+)  # fmt: skip
+def test_beside_other_work_a_stage_proves_no_speed_but_faults_count(change, verdict, word):
+    def beside(by_stage):
+        change(by_stage)
+        by_stage["diagnostics"]["environment"]["accelerator_users"] = [{"process": OTHER}]
+
+    (node,) = judged(beside)["nodes"]
+    assert (node["verdict"], node["class"]) == (verdict, word)
+    (entry,) = [one for one in node["checks"] if one["name"] == "accelerators_in_use"]
+    assert OTHER in entry["reason"] and "end that work, or keep the node free" in entry["remedy"]
+    assert (node["action"]["name"] == "retest") == (verdict == "INCOMPLETE" or word == "training_speed_h200")
+
+
+def test_a_slow_link_of_a_free_node_fails():
+    (node,) = judged(SLOW_LINK)["nodes"]
+    assert (node["verdict"], node["action"]["name"]) == ("FAIL", "reboot")
+
+
 @pytest.mark.parametrize("stage", ["facts", "image", "loading", "stream"])
 @pytest.mark.parametrize(
     ("metric_name", "scope", "word"),

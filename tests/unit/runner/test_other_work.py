@@ -1,6 +1,8 @@
-"""A plan that gives way ends when another process comes onto the accelerators."""
+"""Another process on the accelerators: a plan that gives way ends, the records of others name it."""
 
 import itertools
+import os
+import pwd
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ from gpuval_node.hardware.users import User
 from gpuval_runner import other_work
 from gpuval_runner.other_work import OtherWork
 
-from tests.kit.runner import stage, until
+from tests.kit.runner import SUCCEED, stage, until
 
 
 def seen(*looks):
@@ -52,24 +54,66 @@ def test_what_the_runner_started_is_its_own_whatever_its_environment():
             assert other_work._not_ours([User(own.pid, "VLLM::EngineCor"), User(1, "init")]) == [User(1, "init")]
         finally:
             own.kill()
+    assert other_work._not_ours([User(own.pid, "sleep")]) == []  # it has ended
+
+
+@pytest.mark.parametrize(
+    ("looks", "named"),
+    [([[]], []), ([["b", "c"], []], []), ([["b", "c"], ["c", "d"]], ["c"])],
+)
+def test_an_ordinary_plan_looks_at_the_end_of_a_stage_only(looks, named):
+    left = iter(looks)
+    work = OtherWork(lambda: set(next(left)), look_seconds=0, gives_way=False)
+    assert [work.beside(stage) for stage in ("facts", "image", "loading", "dataset_c4")] == [[]] * 4
+    assert work.beside("training") == named
+    assert work.found == ""
+
+
+def nvidia_smi(node, pid):
+    """The fake tool; returns the variables of a runner that finds it."""
+    tool = node.base / "bin/nvidia-smi"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(f"""#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "GPU-b, 1" ;;
+  *gpu_uuid) echo "{pid}, GPU-b" ;;
+  *) echo "{pid}, /usr/bin/trainer" ;;
+esac
+""")
+    tool.chmod(0o755)
+    return {"PATH": f"{tool.parent}:/usr/bin:/bin"}
+
+
+TITLED = "open('/proc/self/comm', 'w').write('tr\\x1b[31mainer'); print(flush=True); input()"
+
+
+def test_a_record_names_who_uses_the_accelerators_beside_its_stage(node):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", TITLED], **pipes) as other:
+        other.stdout.readline()
+        ended = f"kill {other.pid}; while kill -0 {other.pid} 2>/dev/null && ! grep -q ') Z' /proc/{other.pid}/stat; "
+        stages = [stage("a"), stage("hangs", "sleep 30", timeout_seconds=0.5), stage("loading")]
+        stages.append(stage("b", f"{ended} do sleep 0.05; done; {SUCCEED}"))
+        node.put_plan(*stages, accelerator={"vendor": "nvidia", "count": 8})
+        node.call("run", environment=nvidia_smi(node, other.pid))
+    states = {"a": "success", "hangs": "timeout", "loading": "success", "b": "success"}
+    assert node.states() == states
+    user = f"trainer (pid {other.pid}) of user {pwd.getpwuid(os.getuid()).pw_name} on gpu:1"
+    for name in states:
+        beside = name in ("a", "hangs")
+        assert node.record(name)["environment"] == ({"accelerator_users": [{"process": user}]} if beside else {})
+        assert node.record(name)["message"].endswith(f"; other work on the accelerators: {user}") is beside
+    assert node.record("a")["duration_seconds"] < other_work.LOOK_SECONDS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("gives_way", "script"), [(True, "sleep 20"), (True, "exit 1"), (False, "sleep 4")])
-def test_a_runner_gives_way(node, gives_way, script):
-    tool = node.base / "bin/nvidia-smi"
-    tool.parent.mkdir(parents=True)
+@pytest.mark.parametrize("script", ["sleep 20", "exit 1"])
+def test_a_runner_gives_way(node, script):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        tool.write_text(f"#!/bin/sh\necho '{other.pid}, /usr/bin/trainer'\n")
-        tool.chmod(0o755)
         accelerator = {"vendor": "nvidia", "count": 8}
-        changes = {"gives_way": True} if gives_way else {}
-        node.put_plan(stage("a", script), stage("b"), accelerator=accelerator, **changes)
-        node.call("run", environment={"PATH": f"{tool.parent}:/usr/bin:/bin"})
+        node.put_plan(stage("a", script), stage("b"), accelerator=accelerator, gives_way=True)
+        node.call("run", environment=nvidia_smi(node, other.pid))
         other.stdin.close()
-    if not gives_way:
-        assert node.record("b")["state"] == "success"
-        return
     assert node.states() == {"a": "cancelled", "b": "cancelled"}
     expected = f"gave way: others use this node's accelerators or run here: python (pid {other.pid})"
     assert node.record("a")["message"].startswith(expected[:60])

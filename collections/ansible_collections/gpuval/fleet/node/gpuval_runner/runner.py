@@ -243,7 +243,7 @@ class Runner:
         """Return what may explain the end of a stage: other work on the accelerators, and of a failure a signal."""
         if self.interrupt.signal:
             return self.halt() if failed else None
-        return self._gave_way() if self._other_work.look() else None
+        return self._gave_way() if self.plan.gives_way and self._other_work.look() else None
 
     def _gave_way(self) -> Stop:
         return Stop("cancelled", f"gave way: {other_work.IN_THE_WAY} {self._other_work.found}")
@@ -294,6 +294,7 @@ class Runner:
             ),
             halt=self.halt,
             disturbed=self.disturbed,
+            beside=lambda: [] if self.plan.gives_way else self._other_work.beside(name),
             containers=self._containers,
             started=self._started,
             tick=self.note_store,

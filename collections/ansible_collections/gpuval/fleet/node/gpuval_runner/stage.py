@@ -17,6 +17,7 @@ from gpuval_runner.errors import StoreError
 from gpuval_runner.files import read_bounded
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
+from gpuval_runner.other_work import MOST_NAMED
 from gpuval_runner.outcome import Evidence, Stop, judge
 from gpuval_runner.patterns import MAX_NAMES, PatternReader
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
@@ -26,10 +27,11 @@ from gpuval_runner.record import MAX_WORD, Record
 from gpuval_runner.result import Result
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 from gpuval_runner.telemetry.monitor import Telemetry
-from gpuval_runner.text import encodable, seconds
+from gpuval_runner.text import encodable, one_line, seconds
 
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
+MAX_USERS, MAX_USER = 16, 200
 INTERRUPTED = "interrupted"
 #: How much later than its stage the runner may see a signal that was sent to both.
 SIGNAL_SECONDS = 0.2
@@ -47,7 +49,7 @@ class StageContext:
     `halt` reports cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
     so that a later runner resumes. `started` gets the pid of the stage's first process. `stays` is asked once, with
     its final record, whether a stage that is done may keep its process; `superseded`: whether a later plan waits.
-    `disturbed` reports what explains a stage's end, given whether it failed.
+    `disturbed` reports what explains a stage's end, given whether it failed; `beside`: who uses the accelerators then.
     """
 
     plan: Plan
@@ -65,6 +67,7 @@ class StageContext:
     stays: Callable[[Record], bool] = lambda _record: False
     superseded: Callable[[], bool] = lambda: False
     disturbed: Callable[[bool], Optional[Stop]] = lambda _failed: None
+    beside: Callable[[], list[str]] = list
 
 
 class Output:
@@ -344,6 +347,8 @@ class StageRun:
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         if ended.start_error:
             self._log.line(self._redactor.text(message))
+        elif ended.stop is None or ended.stop.state == "timeout":
+            self._note_others()
         for line in self._telemetry.summary.kernel_lines:
             self._log.line(f"kernel: {line}")
         if self._telemetry.problem:
@@ -362,6 +367,12 @@ class StageRun:
         context.publisher.record(record)
         context.publisher.series(self._stage, curves)
         return record
+
+    def _note_others(self) -> None:
+        named = [one_line(user, MAX_USER) for user in self._context.beside()[:MAX_USERS]]
+        if named:
+            self._record.add_telemetry([], {"accelerator_users": [{"process": user} for user in named]})
+            self._progress.notes.append(f"other work on the accelerators: {', '.join(named[:MOST_NAMED])}")
 
     def _curves(self, found: Optional[Result]) -> list[Curve]:
         """The workload's own curves, and those of its output that have other names."""

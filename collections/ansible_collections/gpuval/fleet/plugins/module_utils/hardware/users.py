@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .engines import ENGINES
@@ -48,17 +48,21 @@ _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
 
 @dataclass(frozen=True)
 class User:
-    """A process on an accelerator; `container` is the id of the one it runs in."""
+    """A process on an accelerator; `container` is the one it runs in, `owner` its user, `parts` are its GPUs."""
 
     pid: int
     name: str
     container: str = ""
     run_id: str = ""
+    owner: str = field(default="", compare=False)
+    parts: str = field(default="", compare=False)
 
     def __str__(self) -> str:
+        user = f" of user {self.owner}" if self.owner else ""
+        on = f" on {self.parts}" if self.parts else ""
         where = f" in container {self.container}" if self.container else ""
         whose = f" of gpuval run {self.run_id}" if self.run_id else ""
-        return f"{self.name} (pid {self.pid}){where}{whose}"
+        return f"{self.name} (pid {self.pid}){user}{on}{where}{whose}"
 
 
 def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
@@ -78,8 +82,9 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
         container, labelled = _container_name(run, container) if container else ("", "")
         if but_run and labelled == but_run:
             continue
-        users.append(User(pid, name, container, run_id or labelled))
-    return users
+        users.append(User(pid, name, container, run_id or labelled, _owner(tree, pid)))
+    parts = nvidia.gpus_of_processes(run, QUERY_SECONDS) if users else {}
+    return [replace(user, parts=", ".join(parts.get(user.pid, ()))) for user in users]
 
 
 def foreign_runs(run: Run, but_run: str) -> list[str]:
@@ -153,6 +158,16 @@ def _run_id(tree: Tree, pid: int) -> str:
         if entry.startswith(MARKER):
             return entry[len(MARKER) :].decode("utf-8", "replace").partition("/")[0]
     return ""
+
+
+def _owner(tree: Tree, pid: int) -> str:
+    """The user's name if it is local: a directory service that hangs must not delay a launch."""
+    try:
+        number = str(tree.path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return ""
+    accounts = (line.split(":") for line in (tree.read("/etc/passwd") or "").splitlines())
+    return next((account[0] for account in accounts if account[2:3] == [number]), number)
 
 
 def _container(tree: Tree, pid: int) -> str:

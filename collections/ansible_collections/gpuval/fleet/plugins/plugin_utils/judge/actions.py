@@ -15,6 +15,7 @@ from ..core import schemas
 from ..core.argument_specs import load_yaml
 from ..runs.failed_checks import is_own_work
 from .identity import is_useless
+from .own_checks import IN_USE
 from .verdict import headline, node_class
 
 FILE = Path(__file__).resolve().parents[3] / "actions" / "rules.yml"
@@ -108,7 +109,8 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
     """What decided against the node: what failed, else what is missing."""
     required = [check for check in node["checks"] if check["severity"] == "required"]
     bad = [check for check in required if check["verdict"] == "fail"]
-    bad = bad or [check for check in required if check["verdict"] == "missing"]
+    missing = [check for check in required if check["verdict"] == "missing"]
+    bad = bad or [check for check in missing if check["name"] == IN_USE][:1] or missing  # what else is missing follows
     machine = _machine(node, shared)
     if not bad:
         yield Fault(node["class"] or "nothing_proven", "node", machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..records import launch_errors
+from ..records import environment, launch_errors
 from ..records.documents import Record
 from .check import Check
 from .entries import Entry
@@ -27,14 +27,15 @@ def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[En
 
 
 def beside_other_work(check: Check, record: Record | None, entries: list[Entry]) -> list[Entry]:
-    """The entries of a check; a speed below its limit proves nothing where the stage gave way to other work."""
-    if not check.retry or record is None or record["state"] != "cancelled":
+    """The entries of a check; a speed below its limit proves nothing beside other work, or where the stage gave way."""
+    if not check.retry or record is None:
         return entries
-    if launch_errors.classify("", record["message"]).name != "foreign_work":
+    gave_way = record["state"] == "cancelled" and launch_errors.classify("", record["message"]).name == "foreign_work"
+    if not (gave_way or environment.accelerator_users(record["environment"])):
         return entries
     return [
         {**one, "verdict": "missing", "reason": f"measured beside other work; {one['reason']}"}
-        if one["verdict"] == "fail"
+        if one["verdict"] in ("fail", "warn")
         else one
         for one in entries
     ]

@@ -10,7 +10,7 @@ from ..core import units
 from ..core.escape import one_line
 from ..core.text import natural_order, some_of
 from ..core.vendors import GPU_VENDORS
-from ..records import launch_errors
+from ..records import environment, launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
 from ..runs import datasets, plans, settings
@@ -19,7 +19,7 @@ from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
-IMAGE = "image"
+IMAGE, IN_USE = "image", "accelerators_in_use"
 WRONG_DIGEST, NO_PACKAGE, NO_RCLONE = "wrong_digest", "no_package", "no_rclone"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
@@ -133,6 +133,8 @@ def state_check(
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
     if (kind, fault) in _BLAMELESS:
         verdict, remedy = "missing", _BLAMELESS[kind, fault].format(node=name)  # no evidence about the node
+    if record and verdict == "fail" and environment.accelerator_users(record["environment"]):
+        verdict = "missing"  # that work may have ended it
     if contact and explains(contact, state):
         why = "its pod ended" if contact.get("pod") else "the node was unreachable"
         why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
@@ -141,6 +143,19 @@ def state_check(
     return own_entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )
+
+
+def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
+    """A stage beside other work on the accelerators proves nothing, be it slow, fast or broken off."""
+    named = environment.accelerator_users(record["environment"]) if record else ""
+    if not named:
+        return []
+    entry = own_entry(
+        IN_USE, stage, "identity", "missing", expected="no other work on the accelerators",
+        reason=f"other work on the accelerators at the end of {stage}: {one_line(named, 400)}",
+        remedy=f"end that work, or keep the node free, {_AGAIN.format(node=name)}",
+    )  # fmt: skip
+    return [entry]
 
 
 def explains(contact: Mapping[str, Any], state: str) -> bool:

@@ -38,6 +38,7 @@ from .own_checks import (
     exempt_check,
     explains,
     identity_checks,
+    in_use_checks,
     launch_check,
     no_stage_check,
     state_check,
@@ -240,6 +241,7 @@ def judge_node(
         checks.append(accelerator_check(subject, facts))
     for stage in () if never_started else expected["stages"]:
         of_gang = stage in expected.get("gang_stages", ())
+        checks += in_use_checks(name, stage, records.get(stage))
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += [

@@ -36,6 +36,11 @@ def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
     return [found for found in _descend(environment, path.split(".")) if isinstance(found, Mapping)]
 
 
+def accelerator_users(environment: Any) -> str:
+    """Who else used the accelerators at the end of a stage, as its runner saw; empty for none."""
+    return ", ".join(texts(environment, "accelerator_users[].process"))
+
+
 def _descend(place: Any, steps: list[str]) -> Iterator[Any]:
     if not steps:
         yield place

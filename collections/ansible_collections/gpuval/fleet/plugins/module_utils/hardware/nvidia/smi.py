@@ -94,6 +94,23 @@ def processes(run: Run, timeout: float) -> dict[int, str]:
     return {int(pid): name.strip() for pid, _, name in rows if pid.strip().isdigit()}
 
 
+def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
+    """By pid the GPUs that compute processes work on (``gpu:1``), where the tool tells."""
+    form = "--format=csv,noheader"
+    used, known = (
+        run("nvidia-smi", query, form, timeout=timeout)
+        for query in ("--query-compute-apps=pid,gpu_uuid", "--query-gpu=gpu_uuid,index")
+    )
+    pairs = [[part.strip() for part in line.split(",")] for line in known.stdout.splitlines()] if known.ok else []
+    indices = {uuid: int(index) for uuid, index in (pair for pair in pairs if len(pair) == 2) if index.isdigit()}
+    found: dict[int, list[str]] = {}
+    for line in used.stdout.splitlines() if used.ok else ():
+        pid, _, uuid = line.partition(",")
+        if pid.strip().isdigit() and uuid.strip() in indices:
+            found.setdefault(int(pid), []).append(f"gpu:{indices[uuid.strip()]}")
+    return found
+
+
 def parse_rows(text: str) -> list[dict[str, str]]:
     """Return rows of `--query-gpu=index,... --format=csv` by column name, without the units in the header's brackets.
 
