@@ -36,3 +36,13 @@ def test_without_images_there_is_none_to_bring():
 def test_what_a_gang_needs_is_followed_further():
     declared = {**DECLARED, "collective": {"command": ["x"], "needs": ["training"]}}
     assert plans.select(PROFILE, ["collective"], declared, ["collective"], [])[0] == PROFILE
+
+
+def test_a_tag_of_a_stage_that_the_profile_lacks_ends_the_run():
+    with pytest.raises(
+        plans.PlanError, match=r"--tags storage: no stage of this run, which has facts, image, training, coll"
+    ):
+        plans.select(PROFILE, GANG, DECLARED, ["facts", "storage"], [])
+    assert plans.select(["facts"], [], DECLARED, ["facts", "image"], []) == (["facts"], []), (
+        "there may be no image to bring"
+    )

@@ -38,7 +38,8 @@ def test_stages_outside_the_profile_and_figures_that_no_node_reports():
     assert ("facts", "gpu_links_count") not in found
     assert ("facts", "x_count") not in found, "it is for another SKU"
     (line,) = [one for one in report["summary"] if one.startswith("Not tested: ")]
-    assert "memory_ecc_uncorrected_count (no EDAC driver; 2 of 2 nodes)" in line
+    assert "training (not in the profile quick; 2 of 2 nodes)" in line
+    assert line.endswith("; 1 figure or part of other stages: see report.html")
     assert "| facts | memory_ecc_uncorrected_count | no EDAC driver | 2: node-1, node-2 |" in markdown_report(report)
 
 
@@ -71,8 +72,12 @@ def test_a_stage_that_never_ended_and_a_check_without_its_figure():
 
 
 def test_the_line_is_bounded():
-    gaps = [{"stage": "s", "what": f"w{n}", "reason": f"r{n // 12}", "count": 1, "names": ["a"]} for n in range(100)]
-    line = not_tested.line(gaps, 1)
-    assert line.startswith("w0, w1, w2, w3, w4, w5, w6, w7 and 4 more (r0)")
-    assert line.endswith("and for 5 more reasons: see report.md")
+    stages = [
+        {"stage": f"s{n}", "what": f"s{n}", "reason": f"r{n // 2}", "count": 1, "names": ["a"]} for n in range(12)
+    ]
+    figures = [{"stage": "s", "what": f"w{n}", "reason": f"r{n}", "count": 1, "names": ["a"]} for n in range(100)]
+    line = not_tested.line([*stages, *figures], 1)
+    assert line.startswith("s0, s1 (r0); s2, s3 (r1); ")
+    assert line.endswith("stages for 2 more reasons and 100 figures or parts of other stages: see report.html")
+    assert not_tested.line(stages[:1], 1) == "s0 (r0)"
     assert not_tested.line([], 3) == ""

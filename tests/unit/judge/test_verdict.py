@@ -355,7 +355,7 @@ def test_advice_that_fails_or_is_missing_does_not_decide():
     report = judge(run, evidence)
     assert {entry["verdict"] for entry in entries(report, "steps")} == {"warn"}
     assert report["verdict"] == "PASS"
-    assert "Warnings: node-1; see report.html" in report["summary"]
+    assert "Warnings: steps; see report.html" in report["summary"]
     evidence.records["node-1"]["training"]["metrics"] = [one for one in metrics if not one["scope"].startswith("rank")]
     report = judge(run, evidence)
     assert only(report, "steps")["verdict"] == "missing"

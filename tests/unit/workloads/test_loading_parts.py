@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
+from gpuval_workloads.common.units import human_bytes, human_rate, human_seconds
 from gpuval_workloads.loading import hashing, manifest, skew
 from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
-from gpuval_workloads.loading.units import human_bytes, human_rate, human_seconds
 
 A, B = "a" * 64, "b" * 64
 

@@ -210,7 +210,7 @@ def test_a_slow_disk_misses_its_floor_and_stands_out_of_the_fleet(tmp_path):
     *rest, (verdict, checks) = judged(*(like(good.result, 1 + n / 1000) for n in range(9)), slow.result)
     assert ({verdict for verdict, _ in rest}, verdict) == ({"PASS"}, "FAIL")
     assert checks["storage_floors"]["verdict"] == "fail"
-    assert "under the declared 3e+07" in checks["storage_floors"]["reason"]
+    assert "under the declared 30.00 MB/s" in checks["storage_floors"]["reason"]
     assert checks["storage_sequential_read_fleet"]["verdict"] == "warn"
     assert rest[0][1]["storage_sequential_read_fleet"]["verdict"] == "pass"
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from ansible import context
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core import schemas

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from ansible.template import trust_as_template
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path

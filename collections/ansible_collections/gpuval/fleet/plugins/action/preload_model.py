@@ -10,8 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.artifacts import dataset_source, model_source

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..common.arguments import positive_int
 from ..common.result import Result, WorkloadFailure, run_workload
+from ..common.units import human_bytes, human_rate, human_seconds
 from . import hashing, manifest
 from .rclone import (
     REFUSED_KEY,
@@ -26,7 +27,6 @@ from .rclone import (
     TransportError,
     find_rclone,
 )
-from .units import human_bytes, human_rate, human_seconds
 
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.

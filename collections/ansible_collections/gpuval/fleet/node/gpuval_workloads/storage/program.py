@@ -16,6 +16,7 @@ from pathlib import Path
 from ..common import fio
 from ..common.arguments import positive_float
 from ..common.result import Result, WorkloadFailure
+from ..common.units import human_bytes
 from . import health, table
 from .targets import Target, TargetError, free_bytes, in_memory, place, refused
 
@@ -266,10 +267,17 @@ def _missed(name: str, limit: float, found: Findings) -> str:
     """A floor (a ceiling of latency) that is not kept, in words."""
     value = found.figures.get(name)
     if value is None or not found.direct:
-        return f"no {name} (floor {limit:g})"
-    if name.endswith("_per_second"):
-        return f"{name} {value:.4g}, under the declared {limit:g}" if value < limit else ""
-    return f"{name} {value:.4g}, over the declared {limit:g}" if value > limit else ""
+        return f"no {name} (floor {_with_unit(name, limit)})"
+    rate = name.endswith("_per_second")
+    kept = value >= limit if rate else value <= limit
+    side = "under" if rate else "over"
+    return "" if kept else f"{name} {_with_unit(name, value)}, {side} the declared {_with_unit(name, limit)}"
+
+
+def _with_unit(name: str, value: float) -> str:
+    if name.endswith("_bytes_per_second"):
+        return f"{human_bytes(value)}/s"
+    return f"{value:,.0f} requests/s" if name.endswith("_per_second") else f"{value * 1e6:,.0f} us"
 
 
 Reading = tuple["health.Health | None", str]

@@ -20,8 +20,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Any, cast
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ...module_utils.image_archive import sha256_of
 from ...module_utils.store import Connection, StoreError

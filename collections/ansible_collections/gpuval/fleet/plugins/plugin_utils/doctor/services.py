@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ...module_utils import placement
 from ...module_utils.store import StoreError

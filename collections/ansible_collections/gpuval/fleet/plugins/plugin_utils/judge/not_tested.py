@@ -110,14 +110,21 @@ def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
 
 
 def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
-    """The gaps in one line: what shares a reason is named together; empty without any."""
+    """The gaps in one line: stages, by their reason, and how many figures and parts of others; empty without any."""
     by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
     for gap in gaps:
-        by_reason[gap["reason"], gap["count"]].append(gap["what"])
+        if gap["what"] == gap["stage"]:
+            by_reason[gap["reason"], gap["count"]].append(gap["stage"])
     parts = [
-        f"{', '.join(whats[:8])}{f' and {len(whats) - 8} more' if len(whats) > 8 else ''} ({reason}"
-        + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
-        for (reason, count), whats in list(by_reason.items())[:most]
+        f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
+        for (reason, count), stages in list(by_reason.items())[:most]
     ]
-    left = len(by_reason) - most
-    return "; ".join(parts) + (f"; and for {left} more reasons: see report.md" if left > 0 else "")
+    figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
+    others = [
+        f"stages for {len(by_reason) - most} more reasons" if len(by_reason) > most else "",
+        f"{figures} figure{'s' if figures > 1 else ''} or part{'s' if figures > 1 else ''} of other stages"
+        if figures
+        else "",
+    ]
+    parts += [f"{' and '.join(filter(None, others))}: see report.html"] if any(others) else []
+    return "; ".join(parts)

@@ -184,9 +184,11 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     two = [str(check["value"]) for check in report["fleet"]["checks"] if check["kind"] == "outlier" and check["value"]]
     if two:
         lines.append(f"The fleet is {some_of(two, 2, '; ')}: set floors or a baseline to judge it")
-    warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
+    warned = Counter(name for node in nodes for name in _warnings(node))
     if warned:
-        lines.append(f"Warnings: {some_of(warned)}; see report.html")
+        many = len(nodes) > 1
+        texts = (f"{name} ({count} of {len(nodes)} nodes)" if many else name for name, count in warned.most_common())
+        lines.append(f"Warnings: {some_of(texts)}; see report.html")
     gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
     if gaps:
         lines.append(f"Not tested: {gaps}")
@@ -207,6 +209,10 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
+
+
+def _warnings(node: Mapping[str, Any]) -> set[str]:
+    return {check["name"] for check in node["checks"] if check["verdict"] == "warn"}
 
 
 def _hardware(node: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 from ..records import nonces
 from . import datasets, outputs
+from .settings import SHIPPED_STAGES
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -219,6 +220,12 @@ def select(
     With tags of gangs alone a node does what they need: it tells what it is, and brings images.
     """
     run_tags, skip_tags = list(run_tags), list(skip_tags)
+    absent = [tag for tag in run_tags if tag in SHIPPED_STAGES and tag not in {IMAGE, *profile, *gang_stages}]
+    if absent:
+        raise PlanError(
+            f"--tags {','.join(absent)}: no stage of this run, which has {', '.join([*profile, *gang_stages])}; "
+            "choose a profile that has it (-e gpuval_profile=standard), or name it in gpuval_stages"
+        )
     chosen: list[str] = []
     if gang_stages:
         try:

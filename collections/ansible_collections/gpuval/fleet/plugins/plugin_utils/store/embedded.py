@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files

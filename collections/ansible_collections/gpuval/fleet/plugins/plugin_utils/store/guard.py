@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ...module_utils.store import Store
 from ..core.text import some_of

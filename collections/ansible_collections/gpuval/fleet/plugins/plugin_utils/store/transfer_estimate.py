@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes, human_rate
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes, human_rate
 
 from ...module_utils.store import Store
 from ..core.units import duration
