@@ -36,7 +36,7 @@ def test_a_process_on_a_gpu_is_named_with_its_container(tmp_path):
     answers = {
         "--query-compute-apps=pid,process_name": "7, /usr/bin/python3\n8, /usr/bin/nvidia-persistenced\n",
         "--query-compute-apps=pid,gpu_uuid": "7, GPU-b\n7, GPU-a\n7, GPU-that-left\n8, GPU-a\n",
-        "--query-gpu=gpu_uuid,index": "GPU-a, 0\nGPU-b, 3\nUnable to determine the device handle\n",
+        "--query-gpu=uuid,index": "GPU-a, 0\nGPU-b, 3\nUnable to determine the device handle\n",
     }
     tools = Tools(
         nvidia_smi=lambda arguments: answers[arguments[0]],

@@ -99,7 +99,7 @@ def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
     form = "--format=csv,noheader"
     used, known = (
         run("nvidia-smi", query, form, timeout=timeout)
-        for query in ("--query-compute-apps=pid,gpu_uuid", "--query-gpu=gpu_uuid,index")
+        for query in ("--query-compute-apps=pid,gpu_uuid", "--query-gpu=uuid,index")
     )
     pairs = [[part.strip() for part in line.split(",")] for line in known.stdout.splitlines()] if known.ok else []
     indices = {uuid: int(index) for uuid, index in (pair for pair in pairs if len(pair) == 2) if index.isdigit()}
