@@ -261,7 +261,7 @@ def test_questions_that_have_no_answer_say_what_to_do(bucket):
         ({"sku": "mi300x"}, "known are h200"),
         ({"metric": "tflop"}, "training_model_tflops"),
         ({"since": "soon"}, "give a date"),
-        ({"node": "a", "sku": "b"}, "one of NODE="),
+        ({"node": "a", "sku": "b"}, "only one of history_node"),
     ):
         with pytest.raises(HistoryError, match=message):
             bucket.ask(**asked)

@@ -88,7 +88,7 @@ def archived(node, identity=A):
 
 def test_what_was_to_be_built_on_the_node_is_never_asked_of_a_registry(engine, node, monkeypatch):
     told = bring(node, monkeypatch, {"own:1": {"id": None, "archive": None, "pull": False}})
-    assert "make build" in told["message"]
+    assert "gpuval.fleet.build" in told["message"]
     assert told["environment"]["fault"] == "delivery"
     assert "pull" not in engine.asked()
     engine.has(A, "own:1")
