@@ -14,23 +14,34 @@ NODE = {"processes_count": 8, "seconds": 90, "left_out_count": 0, "cpu_mismatch_
 OF_HOST = [metric(f"combined_load_{part}_bytes_per_second", 1e10, "bytes/s") for part in ("cpu", "memory")]
 
 
-def judged(ratio=0.98, *, state="success", message="", **changed):
+def judged(ratio=0.98, *, nic=0.98, state="success", message="", **changed):
     """The verdict on a healthy node but for gpu:3 under common load, the failed checks by name, and its action."""
     found = [metric(f"combined_load_{name}", value, name.rpartition("_")[2]) for name, value in NODE.items()]
     for gpu in range(8):
         found.append(metric("combined_load_gpu_ratio", ratio if gpu == 3 else 0.98, "ratio", f"gpu:{gpu}"))
         found.append(metric("combined_load_gpu_mismatch_count", 0, "count", f"gpu:{gpu}"))
+    found.append(metric("combined_load_nics_count", 1, "count"))
+    found += [metric("combined_load_nic_ratio", nic, "ratio", "link:mlx5_0:1")] if nic else []
     others = copy.deepcopy(telemetry())
     for one in others:
         if one["name"] in changed and one["scope"] in ("node", "gpu:3"):
             one["value"] = changed[one["name"]]
     exit_code = 0 if state == "success" else None
     record = make_record(
-        stage="combined_load", state=state, message=message, exit_code=exit_code, metrics=[*found, *OF_HOST, *others]
+        stage="combined_load",
+        state=state,
+        message=message,
+        exit_code=exit_code,
+        metrics=[*found, *OF_HOST, *others],
+        fingerprints={"combined_load_nics": "present"},
     )
     evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
     (node,) = judge(make_run(stages=[*STAGES, "combined_load"]), evidence, SHIPPED)["nodes"]
-    failed = {check["name"]: check for check in node["checks"] if check["verdict"] == "fail"}
+    failed = {
+        check["name"]: check
+        for check in node["checks"]
+        if check["verdict"] in (["fail"] if check["severity"] == "required" else ["fail", "warn", "missing"])
+    }
     return node["verdict"], failed
 
 
@@ -54,6 +65,13 @@ def test_what_browns_out_is_named(fault, check):
     if fault.get("ratio"):
         assert failed[check]["part"] == "gpu:3"
         assert "power supplies" in failed[check]["remedy"]
+
+
+def test_a_port_that_slows_down_is_advice():
+    verdict, failed = judged(nic=0.7)
+    assert (verdict, failed["combined_load_nic_ratio"]["severity"]) == ("PASS", "advisory")
+    assert failed["combined_load_nic_ratio"]["part"] == "link:mlx5_0:1"
+    assert judged(nic=None)[1]["combined_load_nic_ratio"]["verdict"] == "missing"
 
 
 def test_a_node_that_reboots_under_load_fails_with_that_reason():

@@ -1,5 +1,6 @@
 """The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
 
+import json
 import os
 import signal
 import sys
@@ -10,7 +11,10 @@ import pytest
 from gpuval_workloads.combined_load import program
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.result import Result, WorkloadFailure
+from gpuval_workloads.gang.host.sysfs import Sysfs
 
+from tests.kit import perftest as standin
+from tests.kit.sysfs_tree import IB_GIDS, Tree
 from tests.kit.workload_process import NODE, TorchWorkload
 
 PHASE = program.Phase(100.0, 110.0)
@@ -20,8 +24,8 @@ def steady(speed, start=99.0, end=111.0):
     return [(start + n / 2, speed * n / 2) for n in range(int(2 * (end - start)))]
 
 
-def workers_of(wanted, folder):
-    return program._workers(wanted, {"GPUVAL_WORK_DIR": str(folder), "PYTHONPATH": str(NODE)})
+def workers_of(wanted, folder, **variables):
+    return program._workers(wanted, {"GPUVAL_WORK_DIR": str(folder), "PYTHONPATH": str(NODE), **variables})
 
 
 def test_the_rate_is_that_of_the_phase_without_its_warm_up():
@@ -37,6 +41,8 @@ def test_processes_leave_cores_to_what_feeds_the_gpus():
     big = program.counts(Accelerator("cuda", 8, "nccl"), 192, True)
     assert big == {"gpu": 8, "cpu": 135, "memory": 16, "loopback": 1, "disk": 1}
     assert program.counts(CPU, 1, False) == {"gpu": 1, "cpu": 1, "memory": 1, "loopback": 1}
+    with_nics = program.counts(Accelerator("cuda", 8, "nccl"), 192, True, 8)
+    assert with_nics == {**big, "cpu": 123, "nic": 8}  # two tools of each port poll
 
 
 @pytest.mark.slow
@@ -138,3 +144,96 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
         assert time.monotonic() < deadline
     assert sum(written for _, written in calls) <= limit + 1
     assert Path(tmp_path, "combined_load.data").stat().st_size == size
+
+
+class Nics:
+    """Two ports in a tree like /sys, and stand-ins of perftest, whose behaviour a test changes under load."""
+
+    def __init__(self, folder, monkeypatch, names=("mlx5_0", "mlx5_1")):
+        self.folder, self.bin, self.left_out = folder, folder / "bin", {}
+        self.tree = Tree(folder / "sys")
+        for index, name in enumerate(names):
+            self.tree.pci("pci0000:40", f"0000:4{index}:00.0", **{"class": "0x020700"}, **self.tree.link())
+            self.tree.rdma(name, pci=f"0000:4{index}:00.0")
+            self.tree.port(name, gids=IB_GIDS)
+        self.bin.mkdir()
+        monkeypatch.setenv("PATH", str(self.bin))
+
+    def behave(self, **devices):
+        standin.install(self.bin, {"mlx5_0": {}, "mlx5_1": {}, **devices})
+
+    def ports(self, *patterns):
+        return program.ports(Sysfs(self.tree.root), patterns or ("*",), self.left_out)
+
+    def workers(self):
+        nics = self.ports()
+        variables = {"GPUVAL_LOAD_SYSFS": str(self.tree.root), "GPUVAL_LOAD_NICS": json.dumps(nics)}
+        return workers_of({"nic": len(nics)}, self.folder, **variables)
+
+    def tools(self):
+        found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        return [path for path in found if str(self.bin) in path.read_text(errors="replace")]
+
+
+@pytest.fixture
+def nics(tmp_path, monkeypatch):
+    return Nics(tmp_path, monkeypatch)
+
+
+def test_each_port_is_loaded_alone_then_together(nics):
+    nics.behave()
+    result = Result()
+    with nics.workers() as workers:
+        program._until_ready(workers, result)
+        alone = program._run(workers, 5, result, "nic alone")
+        rates = {worker.name: program.rate(worker.samples.kept, alone) for worker in workers}
+        nics.behave(mlx5_1={"share": 0.5})
+        time.sleep(1)
+        together = program._run(workers, 5, result, "all together")
+        gpu = program.Worker("gpu", 0, workers[0].process)
+        program._report(result, [gpu, *workers], {**rates, "gpu:0": None}, together)
+    full = standin.SPEED * 1.97e9 / 8
+    for port, share in {"link:mlx5_0:1": 1, "link:mlx5_1:1": 0.5}.items():
+        assert result.metric("combined_load_nic_bytes_per_second", port) == pytest.approx(share * full, rel=0.02)
+        assert result.metric("combined_load_nic_ratio", port) == pytest.approx(share, rel=0.02)
+
+
+def test_a_port_that_fails_under_load_is_named_with_the_words_of_the_tool(nics):
+    nics.behave()
+    with nics.workers() as workers:
+        program._until_ready(workers, Result())
+        nics.behave(mlx5_1={"fail": " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"})
+        with pytest.raises(WorkloadFailure, match=r"nic:mlx5_1:1 ended with 1: ib_write_bw -b mlx5_1:1: .* status 12"):
+            program._run(workers, 20, Result(), "all together")
+
+
+@pytest.mark.slow  # as long as a measurement may take
+def test_a_port_that_hangs_under_load_is_named_and_its_tools_end(nics):
+    nics.behave()
+    with nics.workers() as workers:
+        program._until_ready(workers, Result())
+        nics.behave(mlx5_0={"hang": True})
+        with pytest.raises(WorkloadFailure, match=r"nic:mlx5_0:1 ended with 1: .*had not ended after 18 s"):
+            program._run(workers, 60, Result(), "all together")
+        nics.behave(mlx5_1={"hang": True})
+        time.sleep(1)
+        assert nics.tools()
+    assert not nics.tools()
+
+
+def test_a_port_that_may_not_be_opened_is_left_out_with_the_reason(nics):
+    standin.install(nics.bin, {"mlx5_0": {}})  # the tool knows no other, as in a container
+    with nics.workers() as workers:
+        program._until_ready(workers, Result())
+        assert [(worker.name, bool(worker.left_out)) for worker in workers] == [
+            ("nic:mlx5_0:1", False),
+            ("nic:mlx5_1:1", True),
+        ]
+        assert "Unable to find the Infiniband/RoCE device" in workers[1].left_out
+
+
+def test_ports_without_perftest_are_left_out_and_none_without_devices(nics, tmp_path):
+    assert not nics.ports() and "apt-get install perftest" in nics.left_out.pop("nic")
+    nics.behave()
+    assert [name for name, _ in nics.ports("mlx5_1")] == ["mlx5_1:1"] and not nics.left_out
+    assert program.ports(Sysfs(tmp_path / "empty"), ["*"], nics.left_out) == [] and not nics.left_out

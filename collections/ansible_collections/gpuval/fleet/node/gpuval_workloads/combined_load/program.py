@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,17 @@ from ..common.device import Accelerator, choose_accelerator
 from ..common.result import Result, WorkloadCrash, WorkloadFailure
 from ..common.stats import Sample
 from ..common.tool_output import number, shortened
+from ..gang.host.sysfs import Sysfs
+from ..rdma import node as rdma_node
+from ..rdma import perftest, run
+from ..rdma.program import INSTALL
+from .worker import LEFT_OUT
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS = 300.0, 60.0, 10.0, 6.0
+NIC_END_SECONDS = 30.0  # what perftest may still take; END_SECONDS is that of fio
 WARM_UP = 0.2  # of a phase, not measured
 SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
+NIC_SOLO_SECONDS = 15.0  # at least: two measurements of perftest after the warm-up
 MIB = 1 << 20
 MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long it is
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
@@ -38,15 +46,17 @@ class Worker:
     kind: str
     index: int
     process: subprocess.Popen[str]
+    port: str = ""
     is_ready: bool = False
     samples: Sample = field(default_factory=lambda: Sample(MAX_SAMPLES))
     last: float = 0.0
     last_line: str = ""
     wrong: int = 0
+    left_out: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.kind}:{self.index}"
+        return f"{self.kind}:{self.port or self.index}"
 
     def read(self) -> None:
         """Take all that it prints, to its end."""
@@ -56,7 +66,8 @@ class Worker:
                 clock, done, wrong = json.loads(line)
                 self.samples.extend([(clock, done)])
                 self.last, self.wrong = clock, wrong
-            elif line.strip() == "ready":
+            elif line.strip() == "ready" or line.startswith(LEFT_OUT):
+                self.left_out = shortened(line.partition(LEFT_OUT)[2])
                 self.is_ready = True
             elif line.strip():
                 self.last_line = shortened(line)
@@ -85,12 +96,25 @@ def rate(samples: Sequence[tuple[float, float]], phase: Phase) -> float | None:
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
 
-def counts(accelerator: Accelerator, cores: int, has_fio: bool) -> dict[str, int]:
-    """How many processes load each kind of part: a core is left for each that feeds a GPU, moves data or measures."""
+def counts(accelerator: Accelerator, cores: int, has_fio: bool, nics: int = 0) -> dict[str, int]:
+    """How many processes load each kind of part: a core is left for each that feeds a GPU, moves data or measures, and
+    two for each port, whose tools poll."""
     gpus = max(accelerator.count, 1)
-    free = max(2, cores - gpus - 4)
+    free = max(2, cores - gpus - 2 * nics - 4)
     found = {"gpu": gpus, "cpu": max(1, free * 3 // 4), "memory": max(1, min(free // 4, 16)), "loopback": 1}
-    return {**found, "disk": 1} if has_fio else found
+    return {**found, **({"disk": 1} if has_fio else {}), **({"nic": nics} if nics else {})}
+
+
+def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
+    """The active ports of RDMA devices that fit a pattern, each with a TCP port of its own for perftest."""
+    names = [rail.port.name for rail in rdma_node.look(sysfs, patterns).rails]
+    if names and not shutil.which(perftest.WRITE):
+        left_out["nic"] = f"{perftest.WRITE} not found: {INSTALL}"
+        return []
+    numbers: set[int] = set()
+    while len(numbers) < len(names):
+        numbers.add(run.free_port())
+    return list(zip(names, numbers))
 
 
 def main(result: Result) -> None:
@@ -99,10 +123,12 @@ def main(result: Result) -> None:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.combined_load", description="Load all parts.")
     parser.add_argument("--seconds", type=positive_float, default=120.0, help="alone and together")
     parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
+    parser.add_argument("--nics", nargs="*", default=["*"], metavar="NAME", help="RDMA devices to load; * is any text")
     options = parser.parse_args()
     accelerator = choose_accelerator()
-    wanted = counts(accelerator, len(os.sched_getaffinity(0)), fio.find() is not None)
-    left_out = {} if "disk" in wanted else {"disk": "fio was not found: install it, or put it into the image"}
+    left_out = {} if fio.find() else {"disk": "fio was not found: install it, or put it into the image"}
+    nics = ports(Sysfs(), options.nics, left_out)
+    wanted = counts(accelerator, len(os.sched_getaffinity(0)), "disk" not in left_out, len(nics))
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
     if "disk" in wanted and not size:
@@ -112,12 +138,22 @@ def main(result: Result) -> None:
         "GPUVAL_WORK_DIR": str(work),
         "GPUVAL_LOAD_FILE_BYTES": str(size),
         "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
+        "GPUVAL_LOAD_SYSFS": str(Sysfs().root),
+        "GPUVAL_LOAD_NICS": json.dumps(nics),
     }
     result.environment.update(processes=wanted, left_out=left_out)
-    with _workers(wanted, variables) as workers:
-        _until_ready(workers, result)
+    with _workers(wanted, variables) as everyone:
+        _until_ready(everyone, result)
+        left_out.update({worker.name: worker.left_out for worker in everyone if worker.left_out})
+        workers = [worker for worker in everyone if not worker.left_out]
+        loaded = sum(worker.kind == "nic" for worker in workers)
+        result.fingerprints["combined_load_nics"] = "present" if loaded else "none"
+        result.add_metric("combined_load_nics_count", loaded, "count")
         solo = min(MOST_SOLO_SECONDS, SOLO_SHARE * options.seconds)
-        alone = {kind: _run([w for w in workers if w.kind == kind], solo, result, f"{kind} alone") for kind in wanted}
+        alone = {}
+        for kind in dict.fromkeys(worker.kind for worker in workers):
+            seconds = max(solo, NIC_SOLO_SECONDS) if kind == "nic" else solo
+            alone[kind] = _run([w for w in workers if w.kind == kind], seconds, result, f"{kind} alone")
         rates = {worker.name: rate(worker.samples.kept, alone[worker.kind]) for worker in workers}
         for worker in workers:
             worker.samples = Sample(MAX_SAMPLES)
@@ -142,6 +178,7 @@ def _file_bytes(work: Path, limit: float) -> int:
 def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list[Worker]]:
     """The processes of all parts, which end with this block."""
     workers = []
+    nics = json.loads(variables.get("GPUVAL_LOAD_NICS", "[]"))
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
     try:
         for kind, count in wanted.items():
@@ -150,14 +187,14 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
                     [*command, kind, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **variables},
                 )  # fmt: skip
-                workers.append(Worker(kind, index, process))
+                workers.append(Worker(kind, index, process, nics[index][0] if kind == "nic" else ""))
                 threading.Thread(target=workers[-1].read, daemon=True).start()
         yield workers
     finally:
         for worker in workers:
             if worker.process.stdin:
                 worker.process.stdin.close()
-        deadline = time.monotonic() + END_SECONDS  # what a call of fio may still take
+        deadline = time.monotonic() + (NIC_END_SECONDS if nics else END_SECONDS)
         for worker in workers:
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(max(0.1, deadline - time.monotonic()))
@@ -208,7 +245,7 @@ def _look_at(workers: Sequence[Worker]) -> None:
 
 
 def _report(result: Result, workers: Sequence[Worker], alone: dict[str, float | None], phase: Phase) -> None:
-    """Put what is known of the common phase into the result: of each GPU, and of the others as sums."""
+    """Put what is known of the common phase into the result: of each GPU and port, and of the others as sums."""
     by_kind: dict[str, list[Worker]] = {}
     for worker in workers:
         by_kind.setdefault(worker.kind, []).append(worker)
@@ -216,12 +253,14 @@ def _report(result: Result, workers: Sequence[Worker], alone: dict[str, float | 
     result.add_metric("combined_load_processes_count", len(by_kind["gpu"]), "count")
     for kind, its in by_kind.items():
         name, unit, divisor = UNITS.get(kind, BYTES)
-        groups = [[worker] for worker in its] if kind == "gpu" else [its]
+        groups = [[worker] for worker in its] if kind in ("gpu", "nic") else [its]
         for group in groups:
             scope = f"{'gpu' if on_gpus else 'rank'}:{group[0].index}" if kind == "gpu" else "node"
+            scope = f"link:{group[0].port}" if kind == "nic" else scope
             now = [rate(worker.samples.kept, phase) for worker in group]
             before = [alone[worker.name] for worker in group]
-            result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
+            if kind != "nic":  # perftest does not compare what arrives
+                result.add_metric(f"combined_load_{kind}_mismatch_count", sum(w.wrong for w in group), "count", scope)
             if None in now:
                 continue
             total = sum(number(value) or 0.0 for value in now)

@@ -7,23 +7,31 @@ while it runs, JSON lists: the monotonic clock, the amount of work done so far, 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import shutil
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from ..common import fio
 from ..common.device import choose_accelerator
+from ..gang.host.sysfs import Sysfs
+from ..rdma import node, perftest, run
 
 REPORT_SECONDS = 0.5
 CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
 GPU_SIZE, CPU_SIZE = 8192, 512
 QUEUED = 16  # products between two looks at the clock
 DISK_SECONDS = 2.0
+NIC_SLACK_SECONDS = 15.0  # beside the measuring, on a busy host
+LEFT_OUT = "left out: "
 CHECK_EVERY = 20  # rounds between two comparisons of results
 NICE = 10  # what feeds the GPUs comes first
 
@@ -116,12 +124,39 @@ def disk(_index: int) -> Rounds:
     raise OSError(found.error, found.problem)
 
 
+def nic(index: int) -> Rounds:
+    """perftest through a port and back, both directions at once, in bytes by the bandwidth that it measures. Says
+    ``LEFT_OUT`` where it cannot begin for a reason that is not the port's; exits with the problem of the port."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # it ends after its parent, when its tools have ended
+    name, tcp_port = json.loads(os.environ["GPUVAL_LOAD_NICS"])[index]
+    found = node.look(Sysfs(Path(os.environ["GPUVAL_LOAD_SYSFS"])), ["*"])
+    end = next(rail.end for rail in found.rails if rail.port.name == name)
+    test = perftest.Measurement(perftest.WRITE, end, end, both_ways=True)
+    tool = Path(shutil.which(test.tool) or test.tool)
+    is_first = True
+    while True:
+        begin = time.monotonic()
+        with redirect_stdout(io.StringIO()):  # the parent would read the tool's lines as reports
+            outcome = run.run(test, tool, found.cpus, NIC_SLACK_SECONDS, tcp_port)
+        speed = perftest.bandwidth(outcome.output)
+        if is_first and outcome.is_of_the_setup:
+            print(f"{LEFT_OUT}{outcome.problem}", flush=True)
+            sys.stdin.read()  # to the end of the stage
+            sys.exit(0)
+        if speed is None:
+            sys.exit(f"{test.title}: {outcome.problem or 'printed no bandwidth that makes sense'}")
+        is_first = False
+        # Its start and end take time in which nothing moves: the rate is what it measured between them.
+        yield speed * (time.monotonic() - begin), 0
+
+
 KINDS: dict[str, Callable[[int], Rounds]] = {
     "gpu": gpu,
     "cpu": cpu,
     "memory": memory,
     "disk": disk,
     "loopback": loopback,
+    "nic": nic,
 }
 
 

@@ -93,9 +93,15 @@ def limit(test: Measurement, slack: float = SLACK_SECONDS) -> float:
     return max(test.seconds, perftest.LEAST_SECONDS) + slack
 
 
-def run(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], slack: float = SLACK_SECONDS) -> Outcome:
+def run(
+    test: Measurement,
+    tool: Path,
+    cpus: Mapping[str, frozenset[int]],
+    slack: float = SLACK_SECONDS,
+    port: int = 0,
+) -> Outcome:
     """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
-    port, seconds = free_port(), limit(test, slack)
+    port, seconds = port or free_port(), limit(test, slack)
     sides, is_silent = [server(test, tool, cpus, port, seconds)], False
     try:
         if sides[0].is_listening(port, min(LISTEN_SECONDS, slack)):
