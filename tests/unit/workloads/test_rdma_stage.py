@@ -171,18 +171,45 @@ def test_rails_that_are_networks_of_their_own_lack_evidence_unless_declared(mach
     assert figures(machine.measure("--without-pairs"), "rdma_measured_count")
 
 
+def sorted_pairs(machine, broken, failed=()):
+    """What becomes of pairs that break off, by the numbers of their ports; ports in ``failed`` fail alone, too."""
+    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
+    names = {f"mlx5_{one}:1>mlx5_{other}:1" for one, other in broken}
+    assert names <= {test.name for test in tests}
+    report = program.Report(failed={f"ib_write_bw mlx5_{one}:1": "hung" for one in failed})
+    problems = {test.title: "Failed status 12" for test in tests if test.name in names}
+    program._sort_pairs(report, tests, problems)
+    return {title.split()[-1] for title in report.failed if ">" in title}, " ".join(report.untested)
+
+
 def test_ports_of_one_ring_without_a_way_are_no_fault_beside_another_ring_that_has_one(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, count=2)
     for index in (2, 3):  # storage, by two networks
         machine.add(index, link_layer="Ethernet", gids=ROCE_GIDS)
-    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
-    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
-    report, ends = program.Report(), {rail.end: rail for rail in rails}
-    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
-    assert not report.failed and list(report.untested) == ["pairs of mlx5_2:1, mlx5_3:1"]
-    report = program.Report(failed={"ib_write_bw mlx5_3:1": "hung"})
-    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
-    assert len(report.failed) == 2 and not report.untested
+    assert sorted_pairs(machine, [(2, 3)]) == (set(), "pairs mlx5_2:1>mlx5_3:1")
+    assert sorted_pairs(machine, [(2, 3)], failed=[3]) == ({"mlx5_2:1>mlx5_3:1"}, "")
+
+
+@pytest.mark.parametrize(
+    ("broken", "alone", "fails", "untested"),
+    [
+        ([(2, 3)], [], [(2, 3)], []),  # the other pairs join its ends
+        ([(3, 4), (5, 0)], [], [], [(3, 4), (5, 0)]),  # 4 and 5 are storage at the rate of the others
+        ([(1, 2), (2, 3), (4, 5), (5, 0)], [], [], [(1, 2), (2, 3), (4, 5), (5, 0)]),  # storage between the others
+        ([(1, 2), (2, 3)], [], [], [(1, 2), (2, 3)]),  # a cable without use, or a port of another network
+        ([(1, 2), (2, 3)], [2], [(1, 2), (2, 3)], []),
+        ([(1, 2), (2, 3), (3, 4), (5, 0)], [2], [(1, 2), (2, 3)], [(3, 4), (5, 0)]),
+    ],
+)
+def test_pairs_that_break_off_are_a_fault_where_their_ports_share_a_network(
+    tmp_path, monkeypatch, broken, alone, fails, untested
+):
+    def names(pairs):
+        return [f"mlx5_{one}:1>mlx5_{other}:1" for one, other in pairs]
+
+    found = sorted_pairs(Machine(tmp_path, monkeypatch, count=6), broken, alone)
+    assert found == (set(names(fails)), f"pairs {', '.join(names(untested))}" if untested else "")
 
 
 def test_other_pkeys_are_told_by_port(machine):

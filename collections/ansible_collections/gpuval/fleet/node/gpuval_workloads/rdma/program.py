@@ -164,28 +164,31 @@ def _run_all(
             pairs[test.title] = problem
         else:
             report.failed[test.title] = problem
-    _sort_pairs(report, rails, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
+    _sort_pairs(report, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
     return measured
 
 
-def _sort_pairs(
-    report: Report, rails: dict[perftest.End, Rail], tests: Sequence[Measurement], problems: dict[str, str]
-) -> None:
-    """A pair that fails beside others of its ring that do not is a fault; where none of them passes there is no way."""
+def _sort_pairs(report: Report, tests: Sequence[Measurement], problems: dict[str, str]) -> None:
+    """A pair that fails is a fault where an end fails alone too, or where other pairs tell that both share a network.
+
+    Else it may be the way between two networks: evidence that is missing, as is that of a port that no pair reaches.
+    """
     alone = {title.split()[1] for title in report.failed}
-    rings: dict[object, list[Measurement]] = defaultdict(list)
+    networks = {end.name: {end.name} for test in tests for end in (test.client, test.server)}
     for test in tests:
-        rings[rails[test.client].ring].append(test)
-    for ring in rings.values():
-        failed = {test.title: problems[test.title] for test in ring if test.title in problems}
-        is_explained = any({test.client.name, test.server.name} & alone for test in ring)
-        if len(failed) < len(ring) or is_explained:
-            report.failed.update(failed)
-            continue
-        names = sorted({end.name for test in ring for end in (test.client, test.server)})
-        report.untested[f"pairs of {', '.join(names[:MAX_NAMED])}"] = (
-            f"none reaches another ({next(iter(failed.values()))}): connect them, set rdma_pairs: false where rails "
-            "are networks of their own, or leave those of other networks out of rdma_devices"
+        if test.title not in problems:
+            joined = networks[test.client.name] | networks[test.server.name]
+            networks.update(dict.fromkeys(joined, joined))
+    apart = []
+    for test in (test for test in tests if test.title in problems):
+        if {test.client.name, test.server.name} & alone or test.server.name in networks[test.client.name]:
+            report.failed[test.title] = problems[test.title]
+        else:
+            apart.append(test)
+    if apart:
+        report.untested[f"pairs {', '.join(test.name for test in apart[:MAX_NAMED])}"] = (
+            f"do not reach each other ({problems[apart[0].title]}): look at cable and switch port, set rdma_pairs: "
+            "false where rails are networks of their own, or leave ports of other networks out of rdma_devices"
         )
 
 
