@@ -266,6 +266,17 @@ def test_a_slot_below_the_ports_rate_is_the_limit_but_a_link_below_its_slot_is_n
     assert rail.most_bytes_per_second == pytest.approx(0.9 * 31.5e9, rel=0.01)
 
 
+def test_two_ports_of_one_card_share_its_slot(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=2)
+    way = ("pci0000:40", "0000:40:01.0", "0000:41:00.0", "0000:42:00.0", "0000:43:00.1")
+    machine.tree.pci(*way, **machine.tree.link())
+    machine.tree.rdma("mlx5_2", pci="0000:43:00.1")
+    machine.port(2)
+    first, other, second = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    assert node.most_of(first, other, True) == 100e9 and node.most_of(first, first, False) == 50e9
+    assert node.most_of(first, second, True) == pytest.approx(0.9 * 63e9, rel=0.01)  # PCIe 5.0 x16, each way
+
+
 def test_roce_goes_by_its_address_and_is_in_no_ring_with_infiniband(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, count=2)
     machine.add(2, link_layer="Ethernet", gids=ROCE_GIDS, counters=MLX5_COUNTERS)

@@ -210,10 +210,9 @@ def _add_figures(
         return "printed no bandwidth that makes sense"
     name = "pair" if test.is_pair else "gpu_write" if test.memory else _NAMES[test.tool]
     result.add_metric(f"rdma_{name}_bytes_per_second", speed, "bytes/s", scope)
-    most = [rails[end].most_bytes_per_second for end in (test.client, test.server)]
-    if all(most):
-        ways = 2 if test.both_ways else 1
-        ratio = speed / (ways * min(one for one in most if one))
+    most = nodes.most_of(rails[test.client], rails[test.server], test.both_ways)
+    if most:
+        ratio = speed / most
         result.add_metric(f"rdma_{name}_ratio", ratio, "ratio", scope)
         report.slowest.append(ratio)
     else:
