@@ -111,6 +111,8 @@ def test_counters_that_the_driver_does_not_have_are_advice():
         left_out=left_out,
     )
     assert verdict == "PASS" and entries["rdma_link_errors"]["severity"] == "advisory"
+    verdict, entries = judged(figures(rdma_link_error_count=2), left_out=left_out)  # of the other ports
+    assert verdict == "FAIL" and entries["rdma_link_errors"]["severity"] == "required"
 
 
 def test_another_partition_than_the_fleets_fails_the_node():

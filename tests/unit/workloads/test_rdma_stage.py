@@ -1,5 +1,7 @@
 """The stage rdma with stand-ins of perftest's tools over a tree like /sys: what is healthy, and each fault."""
 
+import shutil
+
 import pytest
 from gpuval_workloads.common.result import Result
 from gpuval_workloads.gang.host.sysfs import Sysfs
@@ -124,6 +126,24 @@ def test_counters_that_a_driver_does_not_have_are_left_out_with_the_reason(machi
     result = machine.measure("--devices", "mlx5_2")
     assert result.environment["left_out"] == {"counters": "the driver of mlx5_2:1 does not have it"}
     assert "node" not in figures(result, "rdma_link_error_count")
+
+
+def test_a_port_without_counters_excuses_no_other_port(machine):
+    machine.add(2, counters={})
+    machine.devices["mlx5_1"]["errors"] = {"counters/symbol_error": 2}
+    result = machine.measure("--without-pairs")
+    assert result.environment["left_out"] == {"counters": "the driver of mlx5_2:1 does not have it"}
+    errors = figures(result, "rdma_link_error_count")
+    assert errors["node"] == errors["mlx5_1:1"] > 0 and "mlx5_2:1" not in errors
+
+
+def test_counters_that_are_gone_after_the_tests_are_missing_without_an_excuse(machine):
+    ports = node.look(Sysfs(machine.tree.root), ["*"])
+    before = {"mlx5_0:1": {"symbol_error": 0}, "mlx5_1:1": {"symbol_error": 0}}
+    shutil.rmtree(machine.tree.root / "class/infiniband/mlx5_1/ports/1")
+    result = Result()
+    program._count_errors(result, Sysfs(machine.tree.root), ports, program.Report(), before)
+    assert "left_out" not in result.environment and "node" not in figures(result, "rdma_link_error_count")
 
 
 def test_a_port_without_a_link_is_named(machine):
