@@ -78,7 +78,7 @@ def test_a_healthy_node(tmp_path, monkeypatch):
     assert set(figures(result, "rdma_write_latency_p999_seconds")) == names
     counted = {"rdma_failed_count": 0, "rdma_measured_count": 18, "rdma_link_error_count": 0, "rdma_ports_count": 3}
     assert {name: figures(result, name)["node"] for name in counted} == counted
-    assert result.fingerprints["rdma_pkeys"] == "3 x 0xffff" and result.fingerprints["rdma"] == "present"
+    assert result.fingerprints["rdma_pkeys"] == "0xffff" and result.fingerprints["rdma"] == "present"
     place = result.environment["rdma"][2]
     assert (place["numa_node"], place["pcie"], place["gpu"]) == (1, "32 GT/s x16", "0000:64:00.0")
     assert result.message == "3 x InfiniBand ACTIVE 400 Gb/s: 18 tests, the slowest made 97% of what it can"
@@ -235,9 +235,18 @@ def test_pairs_that_break_off_are_a_fault_where_their_ports_share_a_network(
 def test_other_pkeys_are_told_by_port(machine):
     machine.port(1, pkeys=("0x8001", "0x7fff"))
     result = machine.measure("--without-pairs", install=False)
-    assert result.fingerprints["rdma_pkeys"] == "1 x 0x8001 0x7fff, 1 x 0xffff"
+    assert result.fingerprints["rdma_pkeys"] == "0x8001 0x7fff, 0xffff"
     assert figures(result, "rdma_pkey_tables_count") == {"node": 2}
     assert "P_Keys: 1 x 0x8001 0x7fff, 1 x 0xffff" in result.message
+
+
+def test_pkeys_are_those_of_infiniband_ports_with_a_link(machine):
+    machine.port(1, state="1: DOWN", phys_state="2: Polling")
+    result = machine.measure(install=False)
+    assert (result.fingerprints["rdma_pkeys"], result.environment["infiniband"]) == ("0xffff", "present")
+    machine.port(0, link_layer="Ethernet", gids=ROCE_GIDS)
+    result = machine.measure(install=False)
+    assert (result.fingerprints["rdma_pkeys"], result.environment["infiniband"]) == ("none", "none")
 
 
 def test_a_node_without_devices_has_nothing_to_test(tmp_path, monkeypatch):

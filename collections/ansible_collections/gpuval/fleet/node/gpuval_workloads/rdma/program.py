@@ -80,11 +80,13 @@ def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: fl
 def _describe(result: Result, node: Node) -> None:
     ports = [port for device in node.devices for port in device.ports]
     result.environment["rdma"] = node.described()
+    result.environment["infiniband"] = "present" if node.pkeys else "none"
     result.fingerprints.update(
         rdma="present" if node.rails else "none",
         rdma_ports=rdma.describe_ports(ports)[:200] or "none",
         rdma_firmware=rdma.describe_firmware(node.devices)[:200] or "none",
-        rdma_pkeys=rdma.describe_pkeys(node.pkeys)[:200] or "none",
+        # without their number: a port that has no link is not in another partition
+        rdma_pkeys=", ".join(sorted({" ".join(keys) or "empty" for keys in node.pkeys}))[:200] or "none",
     )
     result.add_metric("rdma_devices_count", len(node.devices), "count")
     result.add_metric("rdma_ports_count", len(node.rails), "count")
@@ -254,7 +256,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         names = {port.name: f"{port.state} ({port.physical_state})" for port in node.down}
         parts.append(_list("no link", names))
     if len(set(node.pkeys)) > 1:
-        parts.append(f"P_Keys: {result.fingerprints['rdma_pkeys']}")
+        parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
     parts.append(_list("memory of GPUs not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
     parts.append(_list("not for perftest", other))
