@@ -78,7 +78,8 @@ def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: st
     if facts is None:
         return entry("missing", "no facts say what the node has")
     known = facts["environment"].get("services")
-    there = known.get(place) if isinstance(known, dict) else None
+    known = known if isinstance(known, dict) else {}
+    there = known.get(place)
     if not isinstance(there, list):
         return entry("missing", UNKNOWN[variable])
     absent = [name for name in wanted if name not in there]
