@@ -91,11 +91,13 @@ def test_workers_end_with_their_parent(tmp_path):
 
 def test_wrong_results_are_counted_for_their_part(monkeypatch):
     monkeypatch.setenv("GPUVAL_ACCELERATOR", "nvidia")
-    lines = "".join(f"print('[{clock}, {done}, {int(clock > 105)}]');" for clock, done in steady(2e12))
+    lines = "print('[W1125 10:00:00 Context.cpp:67] Warning'); print('[1, null, 0]'); print('[7]');"
+    lines += "".join(f"print('[{clock}, {done}, {int(clock > 105)}]');" for clock, done in steady(2e12))
     process = program.subprocess.Popen([sys.executable, "-c", lines], stdout=program.subprocess.PIPE, text=True)
     worker = program.Worker("gpu", 3, process)
     worker.read()
     process.wait(10)
+    assert worker.last_line == "[7]"
     result = Result()
     program._report(result, [worker], {"gpu:3": 2.5e12}, PHASE)
     assert result.metric("combined_load_gpu_mismatch_count", "gpu:3") == 1

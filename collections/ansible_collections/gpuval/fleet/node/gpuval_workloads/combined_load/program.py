@@ -52,14 +52,20 @@ class Worker:
         """Take all that it prints, to its end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("["):
-                clock, done, wrong = json.loads(line)
-                self.samples.extend([(clock, done)])
-                self.last, self.wrong = clock, wrong
-            elif line.strip() == "ready":
+            if line.strip() == "ready":
                 self.is_ready = True
-            elif line.strip():
+            elif not self._take(line) and line.strip():
                 self.last_line = shortened(line)
+
+    def _take(self, line: str) -> bool:
+        """Whether the line is a report; warnings of libraries may begin like one (``[W1125 10:00:00 Context.cpp]``)."""
+        try:
+            clock, done, wrong = map(float, json.loads(line))
+        except (TypeError, ValueError):
+            return False
+        self.samples.extend([(clock, done)])
+        self.last, self.wrong = clock, int(wrong)
+        return True
 
     def order(self, word: str) -> None:
         assert self.process.stdin is not None
