@@ -80,6 +80,24 @@ def test_a_part_that_hangs_under_load_is_named(tmp_path, monkeypatch):
             program._run(workers, 60, Result(), "all together")
 
 
+def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
+    """It hangs in a driver: KILL has no effect, and neither that nor a broken pipe hides what was found."""
+    monkeypatch.setattr(program, "END_SECONDS", 0.2)
+    monkeypatch.setattr(program, "KILL_SECONDS", 0.2)
+    with pytest.raises(WorkloadFailure, match="no progress"), workers_of({"cpu": 2}, tmp_path) as workers:
+        program._until_ready(workers, Result())
+        stuck, dead = (worker.process for worker in workers)
+        os.kill(stuck.pid, signal.SIGSTOP)
+        kill = stuck.kill
+        stuck.kill = lambda: None
+        dead.kill()
+        dead.wait(10)
+        workers[1].order("run")
+        raise WorkloadFailure("cpu:0: no progress for 60 s under load")
+    kill()
+    assert stuck.wait(10) == -signal.SIGKILL
+
+
 def test_workers_end_with_their_parent(tmp_path):
     """The pipe closes when the stage is killed: no part loads the node on."""
     with workers_of({"cpu": 1}, tmp_path) as (worker,):

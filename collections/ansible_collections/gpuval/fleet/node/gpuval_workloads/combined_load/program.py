@@ -22,7 +22,7 @@ from ..common.result import Result, WorkloadCrash, WorkloadFailure
 from ..common.stats import Sample
 from ..common.tool_output import number, shortened
 
-READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS = 300.0, 60.0, 10.0, 6.0
+READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
 WARM_UP = 0.2  # of a phase, not measured
 SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
 MIB = 1 << 20
@@ -162,14 +162,21 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
     finally:
         for worker in workers:
             if worker.process.stdin:
-                worker.process.stdin.close()
-        deadline = time.monotonic() + END_SECONDS  # what a call of fio may still take
+                with suppress(OSError):  # an order that it did not take
+                    worker.process.stdin.close()
+        _wait(workers, END_SECONDS)  # what a call of fio may still take
         for worker in workers:
-            with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.1, deadline - time.monotonic()))
             worker.process.kill()
-            worker.process.wait(10)
-        (Path(variables["GPUVAL_WORK_DIR"]) / "combined_load.data").unlink(missing_ok=True)
+        _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is told
+        with suppress(OSError):
+            (Path(variables["GPUVAL_WORK_DIR"]) / "combined_load.data").unlink(missing_ok=True)
+
+
+def _wait(workers: Sequence[Worker], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(max(0.1, deadline - time.monotonic()))
 
 
 def _until_ready(workers: Sequence[Worker], result: Result) -> None:
