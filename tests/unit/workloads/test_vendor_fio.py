@@ -134,3 +134,13 @@ def test_a_fio_that_hangs_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(fio, "GRACE_SECONDS", 0.5)
     assert "had not ended" in fio.run(tmp_path, 1, 1 << 20).problem
+
+
+@needs_fio
+def test_a_colon_is_part_of_the_name(tmp_path):
+    """As in /dev/disk/by-path: fio must write to that, not to files named by its pieces."""
+    folder = tmp_path / "of:a"
+    folder.mkdir()
+    _, found = fio.choose_way(shutil.which("fio"), folder / "pci-0000:81:00.0-nvme-1", 1 << 20)
+    assert not found.problem
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pci-0000:81:00.0-nvme-1"]

@@ -184,8 +184,9 @@ def call(
     say: Callable[[str], None] | None = None,
 ) -> Measured:
     """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
+    filename = str(path).replace(":", "\\:")  # fio takes a bare colon as the end of one name and the begin of another
     arguments: Sequence[str] = [
-        fio, "--name=gpuval", f"--filename={path}", f"--rw={work.rw}", f"--bs={work.block}",
+        fio, "--name=gpuval", f"--filename={filename}", f"--rw={work.rw}", f"--bs={work.block}",
         f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
         f"--direct={int(way.direct)}", f"--ioengine={way.engine}", f"--iodepth={work.depth}", f"--numjobs={work.jobs}",
         "--thread", "--group_reporting",  # fio's processes leave the session, and would outlive a killed fio
