@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from gpuval_runner import scratch
-from gpuval_workloads.storage import table, targets
+from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import healthy, judge, make_record, make_run
 from tests.kit.workload_process import Workload
@@ -309,6 +309,24 @@ def test_an_empty_disk_is_measured_once_it_is_confirmed(tmp_path):
         assert ended.code == 0, ended.result
         assert scoped(ended, targets.Target(device).scope)["storage_verified_bytes"] >= MIB
         assert any(image.read_bytes())
+
+
+def test_targets_beyond_the_most_are_refused_not_dropped(capsys):
+    paths = [text for number in range(program.MAX_TARGETS) for text in ("--path", f"/disk{number}")]
+    assert len(program.parse_arguments(paths).path) == 32
+    with pytest.raises(SystemExit):
+        program.parse_arguments([*paths, "--shared-path", "/shared"])
+    assert "33 paths and devices: 32 at most, shorten storage_paths" in capsys.readouterr().err
+
+
+def test_a_disk_whose_device_node_is_in_memory_is_no_memory(monkeypatch):
+    """In containers /dev is a tmpfs."""
+    for name, value in {"refused": "", "in_memory": True, "free_bytes": (1 << 30, 1 << 30)}.items():
+        monkeypatch.setattr(program, name, lambda _target, value=value: value)
+    options = program.parse_arguments([])
+    assert program._file_bytes(targets.Target(Path("/dev/nvme1n1"), raw=True), 1e9, options) == 238 * MIB
+    with pytest.raises(targets.TargetError, match="is memory"):
+        program._file_bytes(targets.Target(Path("/dev/shm")), 1e9, options)
 
 
 def test_bytes_are_limited():

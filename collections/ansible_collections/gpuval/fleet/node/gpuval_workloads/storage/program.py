@@ -62,6 +62,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(list(arguments))
     if sorted(options.raw_device) != sorted(options.confirmed_raw_device):
         parser.error("storage_raw_devices and storage_raw_devices_confirmed must name the same disks: no disk is used")
+    count = sum(map(len, (options.path or [""], options.shared_path, options.raw_device)))
+    if count > MAX_TARGETS:
+        parser.error(f"{count} paths and devices: {MAX_TARGETS} at most, shorten storage_paths")
     return options
 
 
@@ -91,7 +94,7 @@ def main(result: Result) -> None:
         *(Target(path) for path in options.path),
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
-    ][:MAX_TARGETS]
+    ]
     names = health.disks()
     before = {name: health.read(name) for name in names}
     found = _measure_all(result, targets, options, work)
@@ -130,7 +133,7 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
     why = refused(target.path) if target.raw else ""
     if why:
         raise TargetError(f"{target.path} {why}: it was not touched")
-    if in_memory(target):
+    if not target.raw and in_memory(target):
         raise TargetError(f"{target.path} is memory (tmpfs): name a folder on a disk in storage_paths")
     free, whole = free_bytes(target)
     keep = 0 if target.raw else options.keep_free_ratio * whole
