@@ -329,10 +329,20 @@ def test_a_disk_whose_device_node_is_in_memory_is_no_memory(monkeypatch):
         program._file_bytes(targets.Target(Path("/dev/shm")), 1e9, options)
 
 
+def test_nodes_that_share_a_file_system_leave_each_other_room(tmp_path):
+    options = program.parse_arguments(["--sharers", "1000000000", "--keep-free-ratio", "0"])
+    assert program._file_bytes(targets.Target(tmp_path), 1e9, options) >= 16 * MIB
+    with pytest.raises(
+        targets.TargetError, match="1000000000 nodes share the rest, 1000 MB may be written: too little"
+    ):
+        program._file_bytes(targets.Target(tmp_path, shared=True), 1e9, options)
+
+
 def test_bytes_are_limited():
     assert table.file_bytes(4e9, 16e9, 1e12, 0) == 953 * MIB
     assert table.file_bytes(1e12, 16e9, 50e9, 45e9) == 4768 * MIB
     assert table.file_bytes(1e12, 16e9, 50e9, 49.99e9) == 0
+    assert 100 * table.file_bytes(1e12, 16e9, 50e9, 45e9, sharers=100) <= 5e9
     limit, size = 1e9, table.file_bytes(1e9, 16e9, 1e12, 0)
     moved = sum(table.work(test, size, 60, limit).limit_bytes for test in table.TESTS if test.writes)
     assert moved + table.verify_bytes(size, 1e12, 60, limit) + 3 * MIB < limit

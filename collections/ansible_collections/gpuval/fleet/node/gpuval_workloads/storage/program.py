@@ -57,6 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--max-written-bytes", type=positive_float, default=5e10, help="to all targets together")
     add("--file-bytes", type=positive_float, default=1.6e10, help="the largest file")
     add("--keep-free-ratio", type=float, default=0.1, help="of a file system, left free")
+    add("--sharers", type=int, default=1, help="nodes that may use the shared file systems at the same time")
     add("--floors", type=_floors, default={}, help="least rates and longest latencies of local targets, as JSON")
     add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
     options = parser.parse_args(list(arguments))
@@ -137,11 +138,13 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
         raise TargetError(f"{target.path} is memory (tmpfs): name a folder on a disk in storage_paths")
     free, whole = free_bytes(target)
     keep = 0 if target.raw else options.keep_free_ratio * whole
-    size = table.file_bytes(limit, options.file_bytes, free, keep)
+    sharers = max(1, options.sharers) if target.shared else 1
+    size = table.file_bytes(limit, options.file_bytes, free, keep, sharers)
     if not size:
+        rest = f"{sharers} nodes share the rest, " if sharers > 1 else ""
         raise TargetError(
-            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {limit / 1e6:.0f} MB "
-            f"may be written: too little for a file of {table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise "
+            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {rest}"
+            f"{limit / 1e6:.0f} MB may be written: too little for a file of {table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise "
             "storage_max_written_bytes"
         )
     return size
