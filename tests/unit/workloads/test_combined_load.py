@@ -39,6 +39,33 @@ def test_processes_leave_cores_to_what_feeds_the_gpus():
     assert program.counts(CPU, 1, False) == {"gpu": 1, "cpu": 1, "memory": 1, "loopback": 1}
 
 
+def test_the_time_that_a_container_is_given_limits_its_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(program.os, "sched_getaffinity", lambda _: set(range(192)))
+    (tmp_path / "cpu").mkdir()
+    assert program.usable_cores(tmp_path) == 192
+    for quota, cores in (("max 100000", 192), ("1650000 100000", 16), ("50000 100000", 1), ("99999999 100000", 192)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert program.usable_cores(tmp_path) == cores
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    for quota, cores in (("-1", 192), ("1600000", 16)):
+        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
+        assert program.usable_cores(tmp_path) == cores
+
+
+def test_where_cores_do_not_suffice_the_gpus_are_fed_first():
+    eight = Accelerator("cuda", 8, "nccl")
+    out = {cores: program.crowded_out(program.counts(eight, cores, True), cores) for cores in range(9, 16)}
+    assert out[14] == out[15] == []
+    assert out[13] == out[12] == ["loopback"]
+    assert out[11] == ["loopback", "disk"]
+    assert out[9] == ["loopback", "disk", "memory", "cpu"]
+    for cores in range(10, 20):
+        wanted = program.counts(eight, cores, True)
+        kept = wanted.keys() - program.crowded_out(wanted, cores)
+        assert sum(wanted[kind] for kind in kept) < cores
+
+
 @pytest.mark.slow
 def test_all_parts_work_together_and_are_compared_with_each_alone(tmp_path):
     pytest.importorskip("torch")

@@ -27,6 +27,8 @@ WARM_UP = 0.2  # of a phase, not measured
 SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
 MIB = 1 << 20
 MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long it is
+#: What a part needs at least. Where processors do not suffice the first are left out, so that the GPUs stay fed.
+LEAST_CORES = {"loopback": 2, "disk": 1, "memory": 1, "cpu": 1}
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
 BYTES = ("bytes_per_second", "bytes/s", 1.0)
 
@@ -99,6 +101,28 @@ def counts(accelerator: Accelerator, cores: int, has_fio: bool) -> dict[str, int
     return {**found, "disk": 1} if has_fio else found
 
 
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """The processors that this process may run on, no more than the time it is given of them (of a container)."""
+    cores = len(os.sched_getaffinity(0))
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # control groups v2, v1
+        try:
+            quota, period = map(int, " ".join((root / name).read_text(encoding="ascii") for name in names).split())
+        except (OSError, ValueError):  # not this version; "max" is no quota
+            continue
+        if quota > 0 and period > 0:
+            cores = min(cores, max(1, quota // period))
+    return cores
+
+
+def crowded_out(wanted: dict[str, int], cores: int) -> list[str]:
+    """The parts that find no processor beside those that feed the GPUs, and one for this program."""
+    left = [kind for kind in LEAST_CORES if kind in wanted]
+    out = []
+    while left and 1 + wanted["gpu"] + sum(LEAST_CORES[kind] for kind in left) > cores:
+        out.append(left.pop(0))
+    return out
+
+
 def main(result: Result) -> None:
     """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -107,13 +131,17 @@ def main(result: Result) -> None:
     parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
     options = parser.parse_args()
     accelerator = choose_accelerator()
-    wanted = counts(accelerator, len(os.sched_getaffinity(0)), fio.find() is not None)
+    cores = usable_cores()
+    wanted = counts(accelerator, cores, fio.find() is not None)
     left_out = {} if "disk" in wanted else {"disk": "fio was not found: install it, or put it into the image"}
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
     if "disk" in wanted and not size:
         del wanted["disk"]
         left_out["disk"] = f"too little space in {work}"
+    for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
+        del wanted[kind]
+        left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
     variables = {
         "GPUVAL_WORK_DIR": str(work),
         "GPUVAL_LOAD_FILE_BYTES": str(size),
