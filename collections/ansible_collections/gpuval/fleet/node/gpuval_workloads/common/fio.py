@@ -34,7 +34,7 @@ class Way:
 #: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
 #: has one request under way, whatever the depth.
 _WAYS = (Way("libaio", True), Way("psync", True), Way("psync", False))
-_NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported")
+_NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
 @dataclass(frozen=True)
