@@ -1,5 +1,7 @@
 """The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
 
+import errno
+import json
 import os
 import signal
 import sys
@@ -159,6 +161,20 @@ def test_a_long_phase_is_measured_from_its_begin():
     assert samples.kept[-1][0] > 14300
 
 
+@pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkeypatch):
+    file = tmp_path / "data"
+    file.symlink_to("/dev/full")  # each write: no space left
+    _, why = program.lay_out(file, 1 << 20)
+    assert "No space left on device" in why
+    assert not file.is_symlink()
+    for problem, error in (("fio: Input/output error", errno.EIO), ("fio did not end within 40 s", 0)):
+        broken = program.fio.Measured(problem=problem, error=error)
+        monkeypatch.setattr(program.fio, "choose_way", lambda *_, broken=broken: (None, broken))
+        with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
+            program.lay_out(file, 1 << 20)
+
+
 def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     pytest.importorskip("resource")
     if program.fio.find() is None:
@@ -167,7 +183,10 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
 
     size, limit = 16 << 20, 80 << 20
     monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
-    for name, value in {"WORK_DIR": tmp_path, "LOAD_FILE_BYTES": size, "LOAD_WRITTEN_BYTES": limit}.items():
+    way, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
+    assert not why
+    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([way.engine, way.direct])}
+    for name, value in {"WORK_DIR": tmp_path, **{f"LOAD_{name}": value for name, value in load.items()}}.items():
         monkeypatch.setenv(f"GPUVAL_{name}", str(value))
     calls = []
     call = worker.fio.call
@@ -183,5 +202,5 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     while not calls or calls[-1][0] != "randread":
         assert next(rounds)[0] > 0
         assert time.monotonic() < deadline
-    assert sum(written for _, written in calls) <= limit + 1
+    assert size + sum(written for _, written in calls) <= limit + 1
     assert Path(tmp_path, "combined_load.data").stat().st_size == size

@@ -21,6 +21,7 @@ from ..common.device import Accelerator, choose_accelerator
 from ..common.result import Result, WorkloadCrash, WorkloadFailure
 from ..common.stats import Sample
 from ..common.tool_output import number, shortened
+from .worker import DATA_FILE
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
 WARM_UP = 0.2  # of a phase, not measured
@@ -142,10 +143,18 @@ def main(result: Result) -> None:
     for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
         del wanted[kind]
         left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
+    way = None
+    if "disk" in wanted:
+        result.report("the disk's file is written")
+        way, why = lay_out(work / DATA_FILE, size)
+        if why:
+            del wanted["disk"]
+            left_out["disk"] = f"{work}: {why}"
     variables = {
         "GPUVAL_WORK_DIR": str(work),
         "GPUVAL_LOAD_FILE_BYTES": str(size),
         "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
+        "GPUVAL_LOAD_FIO": json.dumps([way.engine, way.direct] if way else None),
     }
     result.environment.update(processes=wanted, left_out=left_out)
     with _workers(wanted, variables) as workers:
@@ -170,6 +179,21 @@ def _file_bytes(work: Path, limit: float) -> int:
     space = os.statvfs(work)
     size = int(min(1 << 30, limit / 8, space.f_bavail * space.f_frsize / 4)) // MIB * MIB
     return size if size >= 16 * MIB else 0
+
+
+def lay_out(file: Path, size: int) -> tuple[fio.Way, str]:
+    """Write the disk's file: the way that fio works there, and why there is no room or right for it, empty if there is.
+
+    Raises ``WorkloadFailure`` for every other problem: an error of the disk, a disk that hangs.
+    """
+    way, found = fio.choose_way(fio.find() or "fio", file, size)
+    if not found.problem:
+        return way, ""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+    if found.error not in fio.NOT_THE_DISK:
+        raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
+    return way, found.problem
 
 
 @contextmanager
@@ -197,7 +221,7 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
             worker.process.kill()
         _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is told
         with suppress(OSError):
-            (Path(variables["GPUVAL_WORK_DIR"]) / "combined_load.data").unlink(missing_ok=True)
+            (Path(variables["GPUVAL_WORK_DIR"]) / DATA_FILE).unlink(missing_ok=True)
 
 
 def _wait(workers: Sequence[Worker], seconds: float) -> None:

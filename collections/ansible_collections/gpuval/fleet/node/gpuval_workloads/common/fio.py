@@ -19,6 +19,8 @@ GRACE_SECONDS = 30.0  # beyond the time asked for: to lay out the file, to flush
 PERCENTILES = (50.0, 99.0, 99.9)
 #: By which fio reports that what it read back is not what it wrote (EILSEQ).
 MISMATCH = errno.EILSEQ
+#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
+NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
 
 _NAMES = ("write", "read")
 

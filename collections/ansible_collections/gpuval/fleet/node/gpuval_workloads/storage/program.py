@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
@@ -24,8 +23,6 @@ MAX_TARGETS = 32
 MAX_MESSAGE = 4000
 #: Percentile, and how the metric's name has it.
 PERCENTILES = {50.0: "p50_seconds", 99.0: "p99_seconds", 99.9: "p999_seconds"}
-#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
-NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
 NO_FIO = "fio was not found: install it on the node, or put it into the image of the stage (storage_image)"
 
 
@@ -144,8 +141,8 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
         rest = f"{sharers} nodes share the rest, " if sharers > 1 else ""
         raise TargetError(
             f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {rest}"
-            f"{limit / 1e6:.0f} MB may be written: too little for a file of {table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise "
-            "storage_max_written_bytes"
+            f"{limit / 1e6:.0f} MB may be written: too little for a file of "
+            f"{table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise storage_max_written_bytes"
         )
     return size
 
@@ -203,7 +200,7 @@ def _take(found: Findings, measured: fio.Measured) -> bool:
     found.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
         found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
-    elif measured.error and measured.error not in NOT_THE_DISK:
+    elif measured.error and measured.error not in fio.NOT_THE_DISK:
         found.io_error = f"error of the disk or file system: {measured.problem}"
     elif measured.problem:
         found.problem = measured.problem
