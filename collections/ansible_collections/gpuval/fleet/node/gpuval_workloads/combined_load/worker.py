@@ -32,6 +32,7 @@ QUEUED = 16  # products between two looks at the clock
 DISK_SECONDS = 2.0
 NIC_SLACK_SECONDS = 15.0  # beside the measuring, on a busy host
 LEFT_OUT = "left out: "
+DATA_FILE = "combined_load.data"  # in the work directory
 CHECK_EVERY = 20  # rounds between two comparisons of results
 NICE = 10  # what feeds the GPUs comes first
 
@@ -106,11 +107,11 @@ def loopback(_index: int) -> Rounds:
 
 
 def disk(_index: int) -> Rounds:
-    """Reads and writes of a file past the page cache, in bytes; only reads once so much was written. Raises
-    ``OSError`` for what fio reports."""
-    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / "combined_load.data"
+    """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
+    Raises ``OSError`` for what fio reports."""
+    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
     size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
-    way, found = fio.choose_way(program, file, size)
+    way, found = fio.Way(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"
