@@ -272,8 +272,8 @@ def test_disks_that_hold_anything_are_refused(tmp_path):
         with mounted(device, tmp_path):
             assert "in use" in targets.refused(device)
         assert "holds ext4" in targets.refused(device)
-    assert targets.refused(tmp_path) == "is no block device"
-    assert targets.refused(Path("/dev/null")) == "is no block device"
+    assert targets.refused(tmp_path) == "is not a block device"
+    assert targets.refused(Path("/dev/null")) == "is not a block device"
 
 
 @pytest.mark.parametrize(

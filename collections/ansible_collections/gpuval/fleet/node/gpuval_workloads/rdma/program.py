@@ -145,7 +145,9 @@ def _run_all(
         stuck = hung & {test.client.name, test.server.name}
         late = time.monotonic() > deadline
         if stuck or late:
-            report.untested[test.title] = f"not run, {min(stuck)} hung" if stuck else "no time was left"
+            report.untested[test.title] = (
+                f"not run, {min(stuck)} hung" if stuck else "not run: time of the stage used up"
+            )
             continue
         result.report(f"{number} of {len(tests)}: {test.title}")
         outcome = run.run(test, tools[test.tool], node.cpus, slack)
@@ -184,8 +186,8 @@ def _sort_pairs(
             continue
         names = sorted({end.name for test in ring for end in (test.client, test.server)})
         report.untested[f"pairs of {', '.join(names[:MAX_NAMED])}"] = (
-            f"none reaches another ({next(iter(failed.values()))}): connect them, set rdma_pairs: false where rails "
-            "are networks of their own, or leave those of other networks out of rdma_devices"
+            f"no pair connects ({next(iter(failed.values()))}): connect the ports, set rdma_pairs: false if each rail "
+            "is a separate network, or exclude ports of other networks from rdma_devices"
         )
 
 
@@ -197,14 +199,14 @@ def _add_figures(
     if test.tool in _LATENCIES:
         found, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
         if not found:
-            return "printed no latency that makes sense"
+            return "printed no plausible latency"
         result.add_metric(f"{name}_p50_seconds", found.typical, "seconds", scope)
         result.add_metric(f"{name}_p99_seconds", found.p99, "seconds", scope)
         result.add_metric(f"{name}_p999_seconds", found.p999, "seconds", scope)
         return ""
     speed = perftest.bandwidth(output)
     if speed is None:
-        return "printed no bandwidth that makes sense"
+        return "printed no plausible bandwidth"
     name = "pair" if test.is_pair else "gpu_write" if test.memory else _NAMES[test.tool]
     result.add_metric(f"rdma_{name}_bytes_per_second", speed, "bytes/s", scope)
     most = [rails[end].most_bytes_per_second for end in (test.client, test.server)]
@@ -214,7 +216,7 @@ def _add_figures(
         result.add_metric(f"rdma_{name}_ratio", ratio, "ratio", scope)
         report.slowest.append(ratio)
     else:
-        report.untested[test.title] = f"{speed:.3g} bytes/s, the port does not tell its rate: nothing to compare with"
+        report.untested[test.title] = f"{speed:.3g} bytes/s, port rate unknown: no floor applied"
     return ""
 
 
@@ -230,7 +232,7 @@ def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, befo
             report.errors[port] = words
     unread = sorted({port.name for port in ports} - moved.keys())
     if unread:
-        result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} does not have it"}
+        result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} has no error counters"}
         return
     result.add_metric("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
     result.add_metric("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
@@ -250,14 +252,14 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         parts.append(_list("no link", names))
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {result.fingerprints['rdma_pkeys']}")
-    parts.append(_list("memory of GPUs not tested", report.gpu_untested))
+    parts.append(_list("GPU memory not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
-    parts.append(_list("not for perftest", other))
+    parts.append(_list("not testable by perftest", other))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
-        parts.append(f"{rates}: {measured} tests, the slowest made {min(report.slowest):.0%} of what it can")
+        parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
     elif not any(parts):
-        parts.append("no RDMA device is to be tested here")
+        parts.append("no RDMA device to test")
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 

@@ -108,7 +108,7 @@ def refused(path: Path, root: Path = Path("/")) -> str:
     try:
         status = path.stat()
         if not stat.S_ISBLK(status.st_mode):
-            return "is no block device"
+            return "is not a block device"
         system = (root / f"sys/dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}").resolve(strict=True)
         if (system / "partition").exists():
             return "is a partition"
