@@ -258,11 +258,13 @@ def test_memory_is_no_disk(tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n30 22 0:25 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n"
-        "31 22 0:26 / /dev/shm/in\\040it rw - ext4 /dev/vdb rw\n"
+        "31 22 0:26 / /dev/shm/in\\040it rw - ext4 /dev/vdb rw\n32 22 0:27 / /mnt/\\134M\u00fcll rw - tmpfs tmpfs rw\n",
+        encoding="utf-8",
     )
     assert targets.in_memory(targets.Target(Path("/dev/shm/a")), mounts)
     assert not targets.in_memory(targets.Target(Path("/dev/shm/in it/a")), mounts)
     assert not targets.in_memory(targets.Target(Path("/dev/shmem")), mounts)
+    assert targets.in_memory(targets.Target(Path("/mnt/\\M\u00fcll/a")), mounts), "names in UTF-8 stay"
 
 
 @needs_loop

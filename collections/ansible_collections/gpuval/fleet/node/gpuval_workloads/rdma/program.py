@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.arguments import positive_float
-from ..common.result import Result
+from ..common.result import Result, link_scope
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from . import node as nodes
@@ -26,7 +25,6 @@ from .perftest import Measurement
 HELP_SECONDS = 20.0
 MAX_MESSAGE, MAX_NAMED = 900, 6
 INSTALL = "install perftest (apt-get install perftest, dnf install perftest), or use an image that has it"
-_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
 _NAMES = {perftest.WRITE: "write", perftest.SEND: "send"}
 _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
@@ -195,7 +193,7 @@ def _add_figures(
     result: Result, report: Report, test: Measurement, rails: dict[perftest.End, Rail], output: str
 ) -> str:
     """Put the figures of a test into the result; return why there are none."""
-    scope = f"link:{_NOT_IN_A_SCOPE.sub('-', test.name)[:64]}"
+    scope = link_scope(test.name)
     if test.tool in _LATENCIES:
         found, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
         if not found:
