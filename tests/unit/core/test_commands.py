@@ -35,6 +35,7 @@ def given(monkeypatch):
         ("add a SKU (docs/criteria.md)", "add a SKU (https://github.com/gpuval/gpuval/blob/main/docs/criteria.md)"),
         ("`make history NODE=n1`", "`ansible-playbook gpuval.fleet.history -i hosts -e history_node=n1`"),
         ("see to it: make it work", "see to it: make it work"),
+        ("Run `make install' or `make check'", "Run `make install' or `make check'"),  # words of a node
     ],
 )
 def test_an_installed_collection_names_playbooks(given, text, shown):

@@ -124,10 +124,12 @@ def test_services_and_mounts(machine, tree):
     machine.write("units", units)
     machine.tool("systemctl", f"cat {machine}/units")
     machine.write(
-        "/proc/mounts", "/dev/sda / ext4 rw 0 0\nserver:/x /data\\040set nfs rw 0 0\nproc /proc proc rw 0 0\n"
+        "/proc/mounts",
+        "/dev/sda / ext4 rw 0 0\nserver:/x /data\\040set nfs rw 0 0\nproc /proc proc rw 0 0\n"
+        "auto /home autofs rw 0 0\nshm /run/containerd/x/shm tmpfs rw 0 0\n",
     )
     facts = services.facts(tree, tools.toolbox(tree.root))
-    assert facts == {"active": ["chronyd"], "failed": ["nvsm"], "mounts": ["/", "/data set"]}
+    assert facts == {"active": ["chronyd"], "failed": ["nvsm"], "mounts": ["/", "/data set"], "automounts": ["/home"]}
     machine.tool("systemctl", "echo 'System has not been booted with systemd' >&2; exit 1")  # as in a container
     assert services.facts(tree, tools.toolbox(tree.root))["active"] is None
 

@@ -56,6 +56,19 @@ def test_what_browns_out_is_named(fault, check):
         assert "power supplies" in failed[check]["remedy"]
 
 
+def test_what_was_not_loaded_is_not_accepted_and_says_why():
+    found = [
+        metric(f"combined_load_{name}", NODE[name], name.rpartition("_")[2]) for name in ("processes_count", "seconds")
+    ]
+    message = "90 s together; without cpu: 9 processors are too few beside 8 GPUs: raise the CPU limit"
+    record = make_record(stage="combined_load", message=message, metrics=[*found, *copy.deepcopy(telemetry())])
+    evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
+    (node,) = judge(make_run(stages=[*STAGES, "combined_load"]), evidence, SHIPPED)["nodes"]
+    (check,) = (check for check in node["checks"] if check["name"] == "combined_load_cpu_mismatch")
+    assert (node["verdict"], check["verdict"]) == ("INCOMPLETE", "missing")
+    assert "9 processors are too few" in check["reason"]
+
+
 def test_a_node_that_reboots_under_load_fails_with_that_reason():
     """What the runner writes when the boot id is another one: tests/unit/runner/test_runner_run.py."""
     message = "interrupted by a reboot of the node (last seen 2026-11-25T16:00:00Z)"

@@ -45,6 +45,12 @@ def test_what_is_not_there_fails_and_is_named():
     assert "systemctl status" in found["services_declared", "node"]["remedy"]
 
 
+def test_an_automount_that_was_not_read_is_missing_evidence():
+    there = {**SERVICES, "automounts": ["/scratch", "/home"]}
+    assert judged({declared.MOUNTS: ["/scratch"]}, there=there)["mounts_declared", "node"]["verdict"] == "missing"
+    assert judged({declared.MOUNTS: ["/scratch", "/x"]}, there=there)["mounts_declared", "node"]["verdict"] == "fail"
+
+
 @pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])
 def test_facts_that_do_not_tell_are_missing_evidence(there):
     found = judged({declared.SERVICES: ["chronyd"], declared.MOUNTS: ["/data"]}, there=there)

@@ -57,6 +57,9 @@ def test_what_a_stage_says_it_left_out_and_tools_that_are_not_there():
     assert found["vendor_tools", "fp8"]["reason"] == "no fp8"
     _, found = judged(lambda records: records["vendor_tools"].update(environment={"absent_tools": 3, "left_out": [1]}))
     assert not [what for stage, what in found if stage == "vendor_tools"], "what a node writes is not trusted"
+    odd = {"absent_tools": [{}, 3], "left_out": {"x": 1}, "not_run": {"x": 5, "y": None}}
+    _, found = judged(lambda records: records["vendor_tools"].update(environment=odd))
+    assert {what for stage, what in found if stage == "vendor_tools"} == {"{}", "3", "x"}
 
 
 def test_a_stage_that_never_ended_and_a_check_without_its_figure():

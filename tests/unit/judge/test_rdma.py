@@ -46,7 +46,7 @@ def figures(ports=PORTS, **changed):
     return found
 
 
-def judged(metrics, *, pkeys=("8 x 0xffff",), message="mlx5_7:1: cause", **environment):
+def judged(metrics, *, pkeys=("0xffff",), message="mlx5_7:1: cause", **environment):
     """The node's verdict, and its checks that do not pass: each other P_Key is that of a further node."""
     names = [f"node-{index}" for index in range(len(pkeys))]
     run, records = make_run(names, stages=["facts", "rdma"]), {}
@@ -54,7 +54,8 @@ def judged(metrics, *, pkeys=("8 x 0xffff",), message="mlx5_7:1: cause", **envir
         present = any(one["scope"].startswith("link:") for one in metrics)
         same = {"rdma_ports": "8 x InfiniBand ACTIVE 400 Gb/s", "rdma_pkeys": keys}
         record = make_record(
-            name, "rdma", metrics=metrics, message=message, environment=environment,
+            name, "rdma", metrics=metrics, message=message,
+            environment={"infiniband": "none" if keys == "none" else "present", **environment},
             fingerprints={**same, "rdma": "present" if present else "none"},
         )  # fmt: skip
         records[name] = {"facts": facts_record(name), "rdma": record}
@@ -111,11 +112,20 @@ def test_counters_that_the_driver_does_not_have_are_advice():
         left_out=left_out,
     )
     assert verdict == "PASS" and entries["rdma_link_errors"]["severity"] == "advisory"
+    verdict, entries = judged(figures(rdma_link_error_count=2), left_out=left_out)  # of the other ports
+    assert verdict == "FAIL" and entries["rdma_link_errors"]["severity"] == "required"
 
 
 def test_another_partition_than_the_fleets_fails_the_node():
-    verdict, entries = judged(figures(), pkeys=("8 x 0xffff", "8 x 0xffff", "1 x 0x7fff, 7 x 0xffff"))
-    assert verdict == "FAIL" and "1 x 0x7fff, 7 x 0xffff" in entries["rdma_pkeys_agree"]["reason"]
+    verdict, entries = judged(figures(), pkeys=("0xffff", "0xffff", "0x7fff, 0xffff"))
+    assert verdict == "FAIL" and "0x7fff, 0xffff" in entries["rdma_pkeys_agree"]["reason"]
+
+
+def test_a_node_without_infiniband_beside_others_lacks_evidence_and_is_in_no_other_partition():
+    verdict, entries = judged(figures(ports=[]), pkeys=("0xffff", "0xffff", "none"))
+    assert (verdict, entries["rdma_pkeys_agree"]["verdict"]) == ("INCOMPLETE", "missing")
+    assert "2 others of its kind report something else" in entries["rdma_pkeys_agree"]["reason"]
+    assert "rdma_pkeys_agree" not in judged(figures(), pkeys=("none", "none", "none"))[1]  # RoCE
 
 
 def port(name="mlx5_0", state="ACTIVE", rate=400e9):

@@ -1,5 +1,7 @@
 """The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
 
+import errno
+import json
 import os
 import signal
 import sys
@@ -37,6 +39,33 @@ def test_processes_leave_cores_to_what_feeds_the_gpus():
     big = program.counts(Accelerator("cuda", 8, "nccl"), 192, True)
     assert big == {"gpu": 8, "cpu": 135, "memory": 16, "loopback": 1, "disk": 1}
     assert program.counts(CPU, 1, False) == {"gpu": 1, "cpu": 1, "memory": 1, "loopback": 1}
+
+
+def test_the_time_that_a_container_is_given_limits_its_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(program.os, "sched_getaffinity", lambda _: set(range(192)))
+    (tmp_path / "cpu").mkdir()
+    assert program.usable_cores(tmp_path) == 192
+    for quota, cores in (("max 100000", 192), ("1650000 100000", 16), ("50000 100000", 1), ("99999999 100000", 192)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert program.usable_cores(tmp_path) == cores
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    for quota, cores in (("-1", 192), ("1600000", 16)):
+        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
+        assert program.usable_cores(tmp_path) == cores
+
+
+def test_where_cores_do_not_suffice_the_gpus_are_fed_first():
+    eight = Accelerator("cuda", 8, "nccl")
+    out = {cores: program.crowded_out(program.counts(eight, cores, True), cores) for cores in range(9, 16)}
+    assert out[14] == out[15] == []
+    assert out[13] == out[12] == ["loopback"]
+    assert out[11] == ["loopback", "disk"]
+    assert out[9] == ["loopback", "disk", "memory", "cpu"]
+    for cores in range(10, 20):
+        wanted = program.counts(eight, cores, True)
+        kept = wanted.keys() - program.crowded_out(wanted, cores)
+        assert sum(wanted[kind] for kind in kept) < cores
 
 
 @pytest.mark.slow
@@ -80,6 +109,24 @@ def test_a_part_that_hangs_under_load_is_named(tmp_path, monkeypatch):
             program._run(workers, 60, Result(), "all together")
 
 
+def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
+    """It hangs in a driver: KILL has no effect, and neither that nor a broken pipe hides what was found."""
+    monkeypatch.setattr(program, "END_SECONDS", 0.2)
+    monkeypatch.setattr(program, "KILL_SECONDS", 0.2)
+    with pytest.raises(WorkloadFailure, match="no progress"), workers_of({"cpu": 2}, tmp_path) as workers:
+        program._until_ready(workers, Result())
+        stuck, dead = (worker.process for worker in workers)
+        os.kill(stuck.pid, signal.SIGSTOP)
+        kill = stuck.kill
+        stuck.kill = lambda: None
+        dead.kill()
+        dead.wait(10)
+        workers[1].order("run")
+        raise WorkloadFailure("cpu:0: no progress for 60 s under load")
+    kill()
+    assert stuck.wait(10) == -signal.SIGKILL
+
+
 def test_workers_end_with_their_parent(tmp_path):
     """The pipe closes when the stage is killed: no part loads the node on."""
     with workers_of({"cpu": 1}, tmp_path) as (worker,):
@@ -91,11 +138,13 @@ def test_workers_end_with_their_parent(tmp_path):
 
 def test_wrong_results_are_counted_for_their_part(monkeypatch):
     monkeypatch.setenv("GPUVAL_ACCELERATOR", "nvidia")
-    lines = "".join(f"print('[{clock}, {done}, {int(clock > 105)}]');" for clock, done in steady(2e12))
+    lines = "print('[W1125 10:00:00 Context.cpp:67] Warning'); print('[1, null, 0]'); print('[7]');"
+    lines += "".join(f"print('[{clock}, {done}, {int(clock > 105)}]');" for clock, done in steady(2e12))
     process = program.subprocess.Popen([sys.executable, "-c", lines], stdout=program.subprocess.PIPE, text=True)
     worker = program.Worker("gpu", 3, process)
     worker.read()
     process.wait(10)
+    assert worker.last_line == "[7]"
     result = Result()
     program._report(result, [worker], {"gpu:3": 2.5e12}, PHASE)
     assert result.metric("combined_load_gpu_mismatch_count", "gpu:3") == 1
@@ -112,6 +161,20 @@ def test_a_long_phase_is_measured_from_its_begin():
     assert samples.kept[-1][0] > 14300
 
 
+@pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkeypatch):
+    file = tmp_path / "data"
+    file.symlink_to("/dev/full")  # each write: no space left
+    _, why = program.lay_out(file, 1 << 20)
+    assert "No space left on device" in why
+    assert not file.is_symlink()
+    for problem, error in (("fio: Input/output error", errno.EIO), ("fio did not end within 40 s", 0)):
+        broken = program.fio.Measured(problem=problem, error=error)
+        monkeypatch.setattr(program.fio, "choose_way", lambda *_, broken=broken: (None, broken))
+        with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
+            program.lay_out(file, 1 << 20)
+
+
 def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     pytest.importorskip("resource")
     if program.fio.find() is None:
@@ -120,7 +183,10 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
 
     size, limit = 16 << 20, 80 << 20
     monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
-    for name, value in {"WORK_DIR": tmp_path, "LOAD_FILE_BYTES": size, "LOAD_WRITTEN_BYTES": limit}.items():
+    way, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
+    assert not why
+    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([way.engine, way.direct])}
+    for name, value in {"WORK_DIR": tmp_path, **{f"LOAD_{name}": value for name, value in load.items()}}.items():
         monkeypatch.setenv(f"GPUVAL_{name}", str(value))
     calls = []
     call = worker.fio.call
@@ -136,5 +202,5 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     while not calls or calls[-1][0] != "randread":
         assert next(rounds)[0] > 0
         assert time.monotonic() < deadline
-    assert sum(written for _, written in calls) <= limit + 1
+    assert size + sum(written for _, written in calls) <= limit + 1
     assert Path(tmp_path, "combined_load.data").stat().st_size == size

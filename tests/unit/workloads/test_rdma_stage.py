@@ -1,5 +1,7 @@
 """The stage rdma with stand-ins of perftest's tools over a tree like /sys: what is healthy, and each fault."""
 
+import shutil
+
 import pytest
 from gpuval_workloads.common.result import Result
 from gpuval_workloads.gang.host.sysfs import Sysfs
@@ -76,7 +78,7 @@ def test_a_healthy_node(tmp_path, monkeypatch):
     assert set(figures(result, "rdma_write_latency_p999_seconds")) == names
     counted = {"rdma_failed_count": 0, "rdma_measured_count": 18, "rdma_link_error_count": 0, "rdma_ports_count": 3}
     assert {name: figures(result, name)["node"] for name in counted} == counted
-    assert result.fingerprints["rdma_pkeys"] == "3 x 0xffff" and result.fingerprints["rdma"] == "present"
+    assert result.fingerprints["rdma_pkeys"] == "0xffff" and result.fingerprints["rdma"] == "present"
     place = result.environment["rdma"][2]
     assert (place["numa_node"], place["pcie"], place["gpu"]) == (1, "32 GT/s x16", "0000:64:00.0")
     assert result.message == "3 x InfiniBand ACTIVE 400 Gb/s: 18 tests, the slowest reached 97% of its maximum"
@@ -126,6 +128,24 @@ def test_counters_that_a_driver_does_not_have_are_left_out_with_the_reason(machi
     assert "node" not in figures(result, "rdma_link_error_count")
 
 
+def test_a_port_without_counters_excuses_no_other_port(machine):
+    machine.add(2, counters={})
+    machine.devices["mlx5_1"]["errors"] = {"counters/symbol_error": 2}
+    result = machine.measure("--without-pairs")
+    assert result.environment["left_out"] == {"counters": "the driver of mlx5_2:1 has no error counters"}
+    errors = figures(result, "rdma_link_error_count")
+    assert errors["node"] == errors["mlx5_1:1"] > 0 and "mlx5_2:1" not in errors
+
+
+def test_counters_that_are_gone_after_the_tests_are_missing_without_an_excuse(machine):
+    ports = node.look(Sysfs(machine.tree.root), ["*"])
+    before = {"mlx5_0:1": {"symbol_error": 0}, "mlx5_1:1": {"symbol_error": 0}}
+    shutil.rmtree(machine.tree.root / "class/infiniband/mlx5_1/ports/1")
+    result = Result()
+    program._count_errors(result, Sysfs(machine.tree.root), ports, program.Report(), before)
+    assert "left_out" not in result.environment and "node" not in figures(result, "rdma_link_error_count")
+
+
 def test_a_port_without_a_link_is_named(machine):
     machine.port(1, state="1: DOWN", phys_state="2: Polling")
     result = machine.measure()
@@ -171,26 +191,62 @@ def test_rails_that_are_networks_of_their_own_lack_evidence_unless_declared(mach
     assert figures(machine.measure("--without-pairs"), "rdma_measured_count")
 
 
+def sorted_pairs(machine, broken, failed=()):
+    """What becomes of pairs that break off, by the numbers of their ports; ports in ``failed`` fail alone, too."""
+    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
+    names = {f"mlx5_{one}:1>mlx5_{other}:1" for one, other in broken}
+    assert names <= {test.name for test in tests}
+    report = program.Report(failed={f"ib_write_bw mlx5_{one}:1": "hung" for one in failed})
+    problems = {test.title: "Failed status 12" for test in tests if test.name in names}
+    program._sort_pairs(report, tests, problems)
+    return {title.split()[-1] for title in report.failed if ">" in title}, " ".join(report.untested)
+
+
 def test_ports_of_one_ring_without_a_way_are_no_fault_beside_another_ring_that_has_one(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, count=2)
     for index in (2, 3):  # storage, by two networks
         machine.add(index, link_layer="Ethernet", gids=ROCE_GIDS)
-    rails = node.look(Sysfs(machine.tree.root), ["*"]).rails
-    tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
-    report, ends = program.Report(), {rail.end: rail for rail in rails}
-    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
-    assert not report.failed and list(report.untested) == ["pairs of mlx5_2:1, mlx5_3:1"]
-    report = program.Report(failed={"ib_write_bw mlx5_3:1": "hung"})
-    program._sort_pairs(report, ends, tests, {tests[1].title: "Failed status 12"})
-    assert len(report.failed) == 2 and not report.untested
+    assert sorted_pairs(machine, [(2, 3)]) == (set(), "pairs mlx5_2:1>mlx5_3:1")
+    assert sorted_pairs(machine, [(2, 3)], failed=[3]) == ({"mlx5_2:1>mlx5_3:1"}, "")
+
+
+@pytest.mark.parametrize(
+    ("broken", "alone", "fails", "untested"),
+    [
+        ([(2, 3)], [], [(2, 3)], []),  # the other pairs join its ends
+        ([(3, 4), (5, 0)], [], [], [(3, 4), (5, 0)]),  # 4 and 5 are storage at the rate of the others
+        ([(1, 2), (2, 3), (4, 5), (5, 0)], [], [], [(1, 2), (2, 3), (4, 5), (5, 0)]),  # storage between the others
+        ([(1, 2), (2, 3)], [], [], [(1, 2), (2, 3)]),  # a cable without use, or a port of another network
+        ([(1, 2), (2, 3)], [2], [(1, 2), (2, 3)], []),
+        ([(1, 2), (2, 3), (3, 4), (5, 0)], [2], [(1, 2), (2, 3)], [(3, 4), (5, 0)]),
+    ],
+)
+def test_pairs_that_break_off_are_a_fault_where_their_ports_share_a_network(
+    tmp_path, monkeypatch, broken, alone, fails, untested
+):
+    def names(pairs):
+        return [f"mlx5_{one}:1>mlx5_{other}:1" for one, other in pairs]
+
+    found = sorted_pairs(Machine(tmp_path, monkeypatch, count=6), broken, alone)
+    assert found == (set(names(fails)), f"pairs {', '.join(names(untested))}" if untested else "")
 
 
 def test_other_pkeys_are_told_by_port(machine):
     machine.port(1, pkeys=("0x8001", "0x7fff"))
     result = machine.measure("--without-pairs", install=False)
-    assert result.fingerprints["rdma_pkeys"] == "1 x 0x8001 0x7fff, 1 x 0xffff"
+    assert result.fingerprints["rdma_pkeys"] == "0x8001 0x7fff, 0xffff"
     assert figures(result, "rdma_pkey_tables_count") == {"node": 2}
     assert "P_Keys: 1 x 0x8001 0x7fff, 1 x 0xffff" in result.message
+
+
+def test_pkeys_are_those_of_infiniband_ports_with_a_link(machine):
+    machine.port(1, state="1: DOWN", phys_state="2: Polling")
+    result = machine.measure(install=False)
+    assert (result.fingerprints["rdma_pkeys"], result.environment["infiniband"]) == ("0xffff", "present")
+    machine.port(0, link_layer="Ethernet", gids=ROCE_GIDS)
+    result = machine.measure(install=False)
+    assert (result.fingerprints["rdma_pkeys"], result.environment["infiniband"]) == ("none", "none")
 
 
 def test_a_node_without_devices_has_nothing_to_test(tmp_path, monkeypatch):
@@ -238,6 +294,17 @@ def test_a_slot_below_the_ports_rate_is_the_limit_but_a_link_below_its_slot_is_n
         machine.tree.write(f"{device}/{name}", "16.0 GT/s PCIe")
     [rail] = node.look(Sysfs(machine.tree.root), ["*"]).rails
     assert rail.most_bytes_per_second == pytest.approx(0.9 * 31.5e9, rel=0.01)
+
+
+def test_two_ports_of_one_card_share_its_slot(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, count=2)
+    way = ("pci0000:40", "0000:40:01.0", "0000:41:00.0", "0000:42:00.0", "0000:43:00.1")
+    machine.tree.pci(*way, **machine.tree.link())
+    machine.tree.rdma("mlx5_2", pci="0000:43:00.1")
+    machine.port(2)
+    first, other, second = node.look(Sysfs(machine.tree.root), ["*"]).rails
+    assert node.most_of(first, other, True) == 100e9 and node.most_of(first, first, False) == 50e9
+    assert node.most_of(first, second, True) == pytest.approx(0.9 * 63e9, rel=0.01)  # PCIe 5.0 x16, each way
 
 
 def test_roce_goes_by_its_address_and_is_in_no_ring_with_infiniband(tmp_path, monkeypatch):

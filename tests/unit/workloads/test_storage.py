@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from gpuval_runner import scratch
-from gpuval_workloads.storage import table, targets
+from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import healthy, judge, make_record, make_run
 from tests.kit.workload_process import Workload
@@ -313,10 +313,38 @@ def test_an_empty_disk_is_measured_once_it_is_confirmed(tmp_path):
         assert any(image.read_bytes())
 
 
+def test_targets_beyond_the_most_are_refused_not_dropped(capsys):
+    paths = [text for number in range(program.MAX_TARGETS) for text in ("--path", f"/disk{number}")]
+    assert len(program.parse_arguments(paths).path) == 32
+    with pytest.raises(SystemExit):
+        program.parse_arguments([*paths, "--shared-path", "/shared"])
+    assert "33 paths and devices: 32 at most, shorten storage_paths" in capsys.readouterr().err
+
+
+def test_a_disk_whose_device_node_is_in_memory_is_no_memory(monkeypatch):
+    """In containers /dev is a tmpfs."""
+    for name, value in {"refused": "", "in_memory": True, "free_bytes": (1 << 30, 1 << 30)}.items():
+        monkeypatch.setattr(program, name, lambda _target, value=value: value)
+    options = program.parse_arguments([])
+    assert program._file_bytes(targets.Target(Path("/dev/nvme1n1"), raw=True), 1e9, options) == 238 * MIB
+    with pytest.raises(targets.TargetError, match="is memory"):
+        program._file_bytes(targets.Target(Path("/dev/shm")), 1e9, options)
+
+
+def test_nodes_that_share_a_file_system_leave_each_other_room(tmp_path):
+    options = program.parse_arguments(["--sharers", "1000000000", "--keep-free-ratio", "0"])
+    assert program._file_bytes(targets.Target(tmp_path), 1e9, options) >= 16 * MIB
+    with pytest.raises(
+        targets.TargetError, match="1000000000 nodes share the rest, 1000 MB may be written: too little"
+    ):
+        program._file_bytes(targets.Target(tmp_path, shared=True), 1e9, options)
+
+
 def test_bytes_are_limited():
     assert table.file_bytes(4e9, 16e9, 1e12, 0) == 953 * MIB
     assert table.file_bytes(1e12, 16e9, 50e9, 45e9) == 4768 * MIB
     assert table.file_bytes(1e12, 16e9, 50e9, 49.99e9) == 0
+    assert 100 * table.file_bytes(1e12, 16e9, 50e9, 45e9, sharers=100) <= 5e9
     limit, size = 1e9, table.file_bytes(1e9, 16e9, 1e12, 0)
     moved = sum(table.work(test, size, 60, limit).limit_bytes for test in table.TESTS if test.writes)
     assert moved + table.verify_bytes(size, 1e12, 60, limit) + 3 * MIB < limit

@@ -21,12 +21,15 @@ from ..common.device import Accelerator, choose_accelerator
 from ..common.result import Result, WorkloadCrash, WorkloadFailure
 from ..common.stats import Sample
 from ..common.tool_output import number, shortened
+from .worker import DATA_FILE
 
-READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS = 300.0, 60.0, 10.0, 6.0
+READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
 WARM_UP = 0.2  # of a phase, not measured
 SOLO_SHARE, MOST_SOLO_SECONDS = 0.06, 60.0  # of the whole time, for each kind of part
 MIB = 1 << 20
 MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long it is
+#: What a part needs at least. Where processors do not suffice the first are left out, so that the GPUs stay fed.
+LEAST_CORES = {"loopback": 2, "disk": 1, "memory": 1, "cpu": 1}
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
 BYTES = ("bytes_per_second", "bytes/s", 1.0)
 
@@ -52,14 +55,20 @@ class Worker:
         """Take all that it prints, to its end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("["):
-                clock, done, wrong = json.loads(line)
-                self.samples.extend([(clock, done)])
-                self.last, self.wrong = clock, wrong
-            elif line.strip() == "ready":
+            if line.strip() == "ready":
                 self.is_ready = True
-            elif line.strip():
+            elif not self._take(line) and line.strip():
                 self.last_line = shortened(line)
+
+    def _take(self, line: str) -> bool:
+        """Whether the line is a report; warnings of libraries may begin like one (``[W1125 10:00:00 Context.cpp]``)."""
+        try:
+            clock, done, wrong = map(float, json.loads(line))
+        except (TypeError, ValueError):
+            return False
+        self.samples.extend([(clock, done)])
+        self.last, self.wrong = clock, int(wrong)
+        return True
 
     def order(self, word: str) -> None:
         assert self.process.stdin is not None
@@ -93,6 +102,28 @@ def counts(accelerator: Accelerator, cores: int, has_fio: bool) -> dict[str, int
     return {**found, "disk": 1} if has_fio else found
 
 
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """The processors that this process may run on, no more than the time it is given of them (of a container)."""
+    cores = len(os.sched_getaffinity(0))
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # control groups v2, v1
+        try:
+            quota, period = map(int, " ".join((root / name).read_text(encoding="ascii") for name in names).split())
+        except (OSError, ValueError):  # not this version; "max" is no quota
+            continue
+        if quota > 0 and period > 0:
+            cores = min(cores, max(1, quota // period))
+    return cores
+
+
+def crowded_out(wanted: dict[str, int], cores: int) -> list[str]:
+    """The parts that find no processor beside those that feed the GPUs, and one for this program."""
+    left = [kind for kind in LEAST_CORES if kind in wanted]
+    out = []
+    while left and 1 + wanted["gpu"] + sum(LEAST_CORES[kind] for kind in left) > cores:
+        out.append(left.pop(0))
+    return out
+
+
 def main(result: Result) -> None:
     """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -101,17 +132,29 @@ def main(result: Result) -> None:
     parser.add_argument("--max-written-bytes", type=positive_float, default=1e10, help="to the disk")
     options = parser.parse_args()
     accelerator = choose_accelerator()
-    wanted = counts(accelerator, len(os.sched_getaffinity(0)), fio.find() is not None)
+    cores = usable_cores()
+    wanted = counts(accelerator, cores, fio.find() is not None)
     left_out = {} if "disk" in wanted else {"disk": "fio was not found: install it, or put it into the image"}
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
     if "disk" in wanted and not size:
         del wanted["disk"]
         left_out["disk"] = f"too little space in {work}"
+    for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
+        del wanted[kind]
+        left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
+    way = None
+    if "disk" in wanted:
+        result.report("the disk's file is written")
+        way, why = lay_out(work / DATA_FILE, size)
+        if why:
+            del wanted["disk"]
+            left_out["disk"] = f"{work}: {why}"
     variables = {
         "GPUVAL_WORK_DIR": str(work),
         "GPUVAL_LOAD_FILE_BYTES": str(size),
         "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
+        "GPUVAL_LOAD_FIO": json.dumps([way.engine, way.direct] if way else None),
     }
     result.environment.update(processes=wanted, left_out=left_out)
     with _workers(wanted, variables) as workers:
@@ -138,6 +181,21 @@ def _file_bytes(work: Path, limit: float) -> int:
     return size if size >= 16 * MIB else 0
 
 
+def lay_out(file: Path, size: int) -> tuple[fio.Way, str]:
+    """Write the disk's file: the way that fio works there, and why there is no room or right for it, empty if there is.
+
+    Raises ``WorkloadFailure`` for every other problem: an error of the disk, a disk that hangs.
+    """
+    way, found = fio.choose_way(fio.find() or "fio", file, size)
+    if not found.problem:
+        return way, ""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+    if found.error not in fio.NOT_THE_DISK:
+        raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
+    return way, found.problem
+
+
 @contextmanager
 def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list[Worker]]:
     """The processes of all parts, which end with this block."""
@@ -156,14 +214,21 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
     finally:
         for worker in workers:
             if worker.process.stdin:
-                worker.process.stdin.close()
-        deadline = time.monotonic() + END_SECONDS  # what a call of fio may still take
+                with suppress(OSError):  # an order that it did not take
+                    worker.process.stdin.close()
+        _wait(workers, END_SECONDS)  # what a call of fio may still take
         for worker in workers:
-            with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.1, deadline - time.monotonic()))
             worker.process.kill()
-            worker.process.wait(10)
-        (Path(variables["GPUVAL_WORK_DIR"]) / "combined_load.data").unlink(missing_ok=True)
+        _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is told
+        with suppress(OSError):
+            (Path(variables["GPUVAL_WORK_DIR"]) / DATA_FILE).unlink(missing_ok=True)
+
+
+def _wait(workers: Sequence[Worker], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(max(0.1, deadline - time.monotonic()))
 
 
 def _until_ready(workers: Sequence[Worker], result: Result) -> None:

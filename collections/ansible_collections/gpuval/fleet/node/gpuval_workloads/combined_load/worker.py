@@ -24,6 +24,7 @@ CPU_BYTES, MEMORY_BYTES, LOOPBACK_BYTES = 1 << 20, 64 << 20, 1 << 20
 GPU_SIZE, CPU_SIZE = 8192, 512
 QUEUED = 16  # products between two looks at the clock
 DISK_SECONDS = 2.0
+DATA_FILE = "combined_load.data"  # in the work directory
 CHECK_EVERY = 20  # rounds between two comparisons of results
 NICE = 10  # what feeds the GPUs comes first
 
@@ -98,11 +99,11 @@ def loopback(_index: int) -> Rounds:
 
 
 def disk(_index: int) -> Rounds:
-    """Reads and writes of a file past the page cache, in bytes; only reads once so much was written. Raises
-    ``OSError`` for what fio reports."""
-    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / "combined_load.data"
+    """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
+    Raises ``OSError`` for what fio reports."""
+    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
     size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
-    way, found = fio.choose_way(program, file, size)
+    way, found = fio.Way(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"

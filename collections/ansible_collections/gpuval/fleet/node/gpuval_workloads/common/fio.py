@@ -19,6 +19,8 @@ GRACE_SECONDS = 30.0  # beyond the time asked for: to lay out the file, to flush
 PERCENTILES = (50.0, 99.0, 99.9)
 #: By which fio reports that what it read back is not what it wrote (EILSEQ).
 MISMATCH = errno.EILSEQ
+#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
+NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
 
 _NAMES = ("write", "read")
 
@@ -34,7 +36,7 @@ class Way:
 #: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
 #: has one request under way, whatever the depth.
 _WAYS = (Way("libaio", True), Way("psync", True), Way("psync", False))
-_NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported")
+_NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,9 @@ def call(
     say: Callable[[str], None] | None = None,
 ) -> Measured:
     """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
+    filename = str(path).replace(":", "\\:")  # fio takes a bare colon as the end of one name and the begin of another
     arguments: Sequence[str] = [
-        fio, "--name=gpuval", f"--filename={path}", f"--rw={work.rw}", f"--bs={work.block}",
+        fio, "--name=gpuval", f"--filename={filename}", f"--rw={work.rw}", f"--bs={work.block}",
         f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
         f"--direct={int(way.direct)}", f"--ioengine={way.engine}", f"--iodepth={work.depth}", f"--numjobs={work.jobs}",
         "--thread", "--group_reporting",  # fio's processes leave the session, and would outlive a killed fio

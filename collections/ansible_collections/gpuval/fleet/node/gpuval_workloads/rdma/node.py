@@ -20,12 +20,17 @@ GPU_OPTIONS = (("--use_cuda_bus_id", "address"), ("--use_cuda", "index"), ("--us
 
 @dataclass(frozen=True)
 class Rail:
-    """A port in use; the GPU, by PCI address and its place in their order, is one below the same PCIe switch."""
+    """A port in use; the GPU, by PCI address and its place in their order, is one below the same PCIe switch.
+
+    ``slot`` is the PCI address without the function: the ports of one card share what its slot moves each way.
+    """
 
     port: rdma.Port
     gpu_address: str | None = None
     gpu_index: int = 0
     most_bytes_per_second: float | None = None
+    slot: str | None = None
+    slot_bytes_per_second: float | None = None
 
     @property
     def end(self) -> End:
@@ -89,10 +94,12 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
 
 def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
-    if most and link:  # the most of both ends of the link: one that runs below that is a fault, and not a limit
-        most = min(most, link.most.bytes_per_second * PCIE_PAYLOAD)
+    # the most of both ends of the link: one that runs below that is a fault, and not a limit
+    slot = link.most.bytes_per_second * PCIE_PAYLOAD if link else None
+    if most and slot:
+        most = min(most, slot)
     gpu = _nearest(sysfs, address, gpus) if address else None
-    return Rail(port, gpu, gpus.index(gpu) if gpu else 0, most)
+    return Rail(port, gpu, gpus.index(gpu) if gpu else 0, most, address.rpartition(".")[0] if address else None, slot)
 
 
 def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
@@ -105,6 +112,17 @@ def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
 
     best = max(gpus, key=shared, default=None)
     return best if best and shared(best) else None
+
+
+def most_of(client: Rail, server: Rail, both_ways: bool) -> float | None:
+    """What a test between two ports can make at most, in bytes/s; None where a port does not tell its rate."""
+    if not client.most_bytes_per_second or not server.most_bytes_per_second:
+        return None
+    most = (2 if both_ways else 1) * min(client.most_bytes_per_second, server.most_bytes_per_second)
+    if client.slot is None or client.slot != server.slot:
+        return most
+    # one slot carries what both ports send, and what both receive
+    return min(most, *(rail.slot_bytes_per_second or most for rail in (client, server)))
 
 
 def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:

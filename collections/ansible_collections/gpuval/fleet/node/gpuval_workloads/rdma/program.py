@@ -78,11 +78,13 @@ def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: fl
 def _describe(result: Result, node: Node) -> None:
     ports = [port for device in node.devices for port in device.ports]
     result.environment["rdma"] = node.described()
+    result.environment["infiniband"] = "present" if node.pkeys else "none"
     result.fingerprints.update(
         rdma="present" if node.rails else "none",
         rdma_ports=rdma.describe_ports(ports)[:200] or "none",
         rdma_firmware=rdma.describe_firmware(node.devices)[:200] or "none",
-        rdma_pkeys=rdma.describe_pkeys(node.pkeys)[:200] or "none",
+        # without their number: a port that has no link is not in another partition
+        rdma_pkeys=", ".join(sorted({" ".join(keys) or "empty" for keys in node.pkeys}))[:200] or "none",
     )
     result.add_metric("rdma_devices_count", len(node.devices), "count")
     result.add_metric("rdma_ports_count", len(node.rails), "count")
@@ -164,28 +166,31 @@ def _run_all(
             pairs[test.title] = problem
         else:
             report.failed[test.title] = problem
-    _sort_pairs(report, rails, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
+    _sort_pairs(report, [test for test in tests if test.is_pair and test.title not in report.untested], pairs)
     return measured
 
 
-def _sort_pairs(
-    report: Report, rails: dict[perftest.End, Rail], tests: Sequence[Measurement], problems: dict[str, str]
-) -> None:
-    """A pair that fails beside others of its ring that do not is a fault; where none of them passes there is no way."""
+def _sort_pairs(report: Report, tests: Sequence[Measurement], problems: dict[str, str]) -> None:
+    """A pair that fails is a fault where an end fails alone too, or where other pairs tell that both share a network.
+
+    Else it may be the way between two networks: evidence that is missing, as is that of a port that no pair reaches.
+    """
     alone = {title.split()[1] for title in report.failed}
-    rings: dict[object, list[Measurement]] = defaultdict(list)
+    networks = {end.name: {end.name} for test in tests for end in (test.client, test.server)}
     for test in tests:
-        rings[rails[test.client].ring].append(test)
-    for ring in rings.values():
-        failed = {test.title: problems[test.title] for test in ring if test.title in problems}
-        is_explained = any({test.client.name, test.server.name} & alone for test in ring)
-        if len(failed) < len(ring) or is_explained:
-            report.failed.update(failed)
-            continue
-        names = sorted({end.name for test in ring for end in (test.client, test.server)})
-        report.untested[f"pairs of {', '.join(names[:MAX_NAMED])}"] = (
-            f"no pair connects ({next(iter(failed.values()))}): connect the ports, set rdma_pairs: false if each rail "
-            "is a separate network, or exclude ports of other networks from rdma_devices"
+        if test.title not in problems:
+            joined = networks[test.client.name] | networks[test.server.name]
+            networks.update(dict.fromkeys(joined, joined))
+    apart = []
+    for test in (test for test in tests if test.title in problems):
+        if {test.client.name, test.server.name} & alone or test.server.name in networks[test.client.name]:
+            report.failed[test.title] = problems[test.title]
+        else:
+            apart.append(test)
+    if apart:
+        report.untested[f"pairs {', '.join(test.name for test in apart[:MAX_NAMED])}"] = (
+            f"do not reach each other ({problems[apart[0].title]}): check cable and switch port, set rdma_pairs: "
+            "false if each rail is a separate network, or exclude ports of other networks from rdma_devices"
         )
 
 
@@ -207,10 +212,9 @@ def _add_figures(
         return "printed no plausible bandwidth"
     name = "pair" if test.is_pair else "gpu_write" if test.memory else _NAMES[test.tool]
     result.add_metric(f"rdma_{name}_bytes_per_second", speed, "bytes/s", scope)
-    most = [rails[end].most_bytes_per_second for end in (test.client, test.server)]
-    if all(most):
-        ways = 2 if test.both_ways else 1
-        ratio = speed / (ways * min(one for one in most if one))
+    most = nodes.most_of(rails[test.client], rails[test.server], test.both_ways)
+    if most:
+        ratio = speed / most
         result.add_metric(f"rdma_{name}_ratio", ratio, "ratio", scope)
         report.slowest.append(ratio)
     else:
@@ -228,9 +232,12 @@ def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, befo
         words = one.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
         if words:
             report.errors[port] = words
+    if before.keys() - moved.keys():  # counters that are gone meanwhile are no excuse
+        return
     unread = sorted({port.name for port in ports} - moved.keys())
     if unread:
         result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} has no error counters"}
+    if ports and not moved:
         return
     result.add_metric("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
     result.add_metric("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
@@ -249,7 +256,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         names = {port.name: f"{port.state} ({port.physical_state})" for port in node.down}
         parts.append(_list("no link", names))
     if len(set(node.pkeys)) > 1:
-        parts.append(f"P_Keys: {result.fingerprints['rdma_pkeys']}")
+        parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
     parts.append(_list("GPU memory not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
     parts.append(_list("not testable by perftest", other))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
@@ -24,8 +23,6 @@ MAX_TARGETS = 32
 MAX_MESSAGE = 4000
 #: Percentile, and how the metric's name has it.
 PERCENTILES = {50.0: "p50_seconds", 99.0: "p99_seconds", 99.9: "p999_seconds"}
-#: Errors that say something about room, rights or the file system's abilities, and nothing about the disk.
-NOT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOMEM}
 NO_FIO = "fio was not found: install it on the node, or put it into the image of the stage (storage_image)"
 
 
@@ -57,6 +54,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--max-written-bytes", type=positive_float, default=5e10, help="to all targets together")
     add("--file-bytes", type=positive_float, default=1.6e10, help="the largest file")
     add("--keep-free-ratio", type=float, default=0.1, help="of a file system, left free")
+    add("--sharers", type=int, default=1, help="nodes that may use the shared file systems at the same time")
     add("--floors", type=_floors, default={}, help="least rates and longest latencies of local targets, as JSON")
     add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
     options = parser.parse_args(list(arguments))
@@ -64,6 +62,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(
             "storage_raw_devices and storage_raw_devices_confirmed must name the same disks: nothing was measured"
         )
+    count = sum(map(len, (options.path or [""], options.shared_path, options.raw_device)))
+    if count > MAX_TARGETS:
+        parser.error(f"{count} paths and devices: {MAX_TARGETS} at most, shorten storage_paths")
     return options
 
 
@@ -93,7 +94,7 @@ def main(result: Result) -> None:
         *(Target(path) for path in options.path),
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
-    ][:MAX_TARGETS]
+    ]
     names = health.disks()
     before = {name: health.read(name) for name in names}
     found = _measure_all(result, targets, options, work)
@@ -132,16 +133,18 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
     why = refused(target.path) if target.raw else ""
     if why:
         raise TargetError(f"{target.path} {why}: it was not touched")
-    if in_memory(target):
+    if not target.raw and in_memory(target):
         raise TargetError(f"{target.path} is memory (tmpfs): name a folder on a disk in storage_paths")
     free, whole = free_bytes(target)
     keep = 0 if target.raw else options.keep_free_ratio * whole
-    size = table.file_bytes(limit, options.file_bytes, free, keep)
+    sharers = max(1, options.sharers) if target.shared else 1
+    size = table.file_bytes(limit, options.file_bytes, free, keep, sharers)
     if not size:
+        rest = f"{sharers} nodes share the rest, " if sharers > 1 else ""
         raise TargetError(
-            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {limit / 1e6:.0f} MB "
-            f"may be written: too little for a file of {table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise "
-            "storage_max_written_bytes"
+            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {rest}"
+            f"{limit / 1e6:.0f} MB may be written: too little for a file of "
+            f"{table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise storage_max_written_bytes"
         )
     return size
 
@@ -199,7 +202,7 @@ def _take(found: Findings, measured: fio.Measured) -> bool:
     found.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
         found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
-    elif measured.error and measured.error not in NOT_THE_DISK:
+    elif measured.error and measured.error not in fio.NOT_THE_DISK:
         found.io_error = f"error of the disk or file system: {measured.problem}"
     elif measured.problem:
         found.problem = measured.problem

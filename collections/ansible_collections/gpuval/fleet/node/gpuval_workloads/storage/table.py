@@ -46,9 +46,11 @@ TESTS = (
 VERIFY_SHARE = 0.20  # of the time: written, then read back
 
 
-def file_bytes(limit_bytes: float, most_bytes: float, free_bytes: float, keep_free_bytes: float) -> int:
-    """The size of a target's file: whole MiB, 0 where there is no room for a useful one."""
-    size = int(min(FILE_SHARE * limit_bytes, most_bytes, free_bytes - keep_free_bytes)) // MIB * MIB
+def file_bytes(
+    limit_bytes: float, most_bytes: float, free_bytes: float, keep_free_bytes: float, sharers: int = 1
+) -> int:
+    """The size of a target's file: whole MiB, 0 where there is no room for a useful one beside those of the sharers."""
+    size = int(min(FILE_SHARE * limit_bytes, most_bytes, (free_bytes - keep_free_bytes) / sharers)) // MIB * MIB
     return size if size >= LEAST_FILE_BYTES else 0
 
 

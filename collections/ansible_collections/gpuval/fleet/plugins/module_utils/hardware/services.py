@@ -12,21 +12,28 @@ MAX_NAMES = 256
 #: The kernel's own file systems, and those of containers and packages.
 NOT_SHOWN = frozenset(
     {
-        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
+        *("binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
         *("devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc"),
         *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "squashfs", "sysfs", "tracefs"),
     }
 )
+#: Folders of containers on the node; there may be hundreds.
+OF_CONTAINERS = re.compile(r"/(kubelet|containerd|containers|docker)/")
+#: Mounted when it is first read.
+AUTOMOUNT = "autofs"
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """`active` and `failed` are names of services, None without systemd; `mounts` are folders."""
+    """`active` and `failed` are names of services, None without systemd; `mounts` are folders, `automounts` those
+    that the kernel mounts when they are read."""
     answer = run("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
     states = units(answer.stdout) if answer.ok else None
+    table = tree.read("/proc/mounts") or ""
     return {
         "active": _named(states, "active"),
         "failed": _named(states, "failed"),
-        "mounts": mounts(tree.read("/proc/mounts") or ""),
+        "mounts": mounts(table),
+        "automounts": mounts(table, automounts=True),
     }
 
 
@@ -36,9 +43,10 @@ def units(text: str) -> dict[str, str]:
     return {row[0].removesuffix(".service"): row[2] for row in rows if len(row) >= 4 and row[0].endswith(".service")}
 
 
-def mounts(text: str) -> list[str]:
+def mounts(text: str, *, automounts: bool = False) -> list[str]:
     rows = (line.split(" ") for line in text.splitlines())
-    folders = (row[1] for row in rows if len(row) >= 3 and row[2] not in NOT_SHOWN and "/kubelet/" not in row[1])
+    rows = (row for row in rows if len(row) >= 3 and row[2] not in NOT_SHOWN and not OF_CONTAINERS.search(row[1]))
+    folders = (row[1] for row in rows if (row[2] == AUTOMOUNT) is automounts)
     decoded = (re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder) for folder in folders)
     return list(dict.fromkeys(decoded))[:MAX_NAMES]
 

@@ -52,7 +52,14 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
         return _MAKE.sub(lambda found: _make(found, inventory), text)
     sources = [inventory] if inventory else _given()
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
-    return _MAKE.sub(lambda found: f"`{_playbook(found[1], found[2], sources, failed)}`", text)
+
+    def playbook(found: re.Match[str]) -> str:
+        try:
+            return f"`{_playbook(found[1], found[2], sources, failed)}`"
+        except ValueError:  # quotes that do not close: words of a node, no command of gpuval's
+            return found[0]
+
+    return _MAKE.sub(playbook, text)
 
 
 @functools.cache

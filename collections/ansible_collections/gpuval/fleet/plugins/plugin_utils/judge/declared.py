@@ -78,10 +78,14 @@ def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: st
     if facts is None:
         return entry("missing", "no facts say what the node has")
     known = facts["environment"].get("services")
-    there = known.get(place) if isinstance(known, dict) else None
+    known = known if isinstance(known, dict) else {}
+    there = known.get(place)
     if not isinstance(there, list):
         return entry("missing", UNKNOWN[variable])
     absent = [name for name in wanted if name not in there]
+    waiting = known.get("automounts")
+    if absent and key == "mounts" and isinstance(waiting, list) and set(absent) <= set(waiting):
+        return entry("missing", f"automounts that were not read yet: {some_of(absent)}; read them, then validate again")
     if absent:
         return entry("fail", f"{what} not there: {some_of(absent)}", value=some_of(absent))
     return entry("pass", f"{len(wanted)} {what}{'s' if len(wanted) > 1 else ''} there")

@@ -101,11 +101,11 @@ def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
         left_out, absent, not_run = notes.get("left_out"), notes.get("absent_tools"), notes.get("not_run")
         if isinstance(left_out, dict):
             for what, reason in list(left_out.items())[:MAX_NOTES]:
-                yield stage, one_line(what, 80), one_line(reason, MAX_TEXT)
+                yield stage, one_line(str(what), 80), one_line(str(reason), MAX_TEXT)
         for tool in absent[:MAX_NOTES] if isinstance(absent, list) else ():
-            yield stage, one_line(tool, 80), NO_TOOL
+            yield stage, one_line(str(tool), 80), NO_TOOL
         for tool, tests in list(not_run.items())[:MAX_NOTES] if isinstance(not_run, dict) else ():
-            if tests != [tool]:
+            if isinstance(tests, list) and tests != [tool]:
                 yield stage, f"{one_line(tool, 80)}: {one_line(', '.join(map(str, tests)), 100)}", "did not run"
 
 

@@ -172,10 +172,10 @@ def earlier_run(report: Mapping[str, Any], directory: Path) -> Earlier | None:
     for created_at, run_id in sorted(known, reverse=True)[:MAX_SEARCHED]:
         try:
             nodes = list(_nodes(results / run_id / "report.json", names))
+            verdicts = {node["name"]: node["verdict"] for node in nodes}
+            return Earlier(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
         except _DAMAGED:
             continue
-        verdicts = {node["name"]: node["verdict"] for node in nodes}
-        return Earlier(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
     return None
 
 
