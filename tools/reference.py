@@ -168,15 +168,16 @@ def document(path: Path) -> dict[str, Any]:
     if "DOCUMENTATION" not in texts:
         return {}
     found = yaml.safe_load(texts["DOCUMENTATION"])
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(found.get("options") or {})
     fragments = found.get("extends_documentation_fragment", [])
     for name in [fragments] if isinstance(fragments, str) else fragments:
         if name.startswith("gpuval.fleet."):
             fragment = strings(COLLECTION / "plugins" / "doc_fragments" / f"{name.split('.')[2]}.py")
-            options |= yaml.safe_load(fragment["DOCUMENTATION"]).get("options", {})
+            for option, described in yaml.safe_load(fragment["DOCUMENTATION"]).get("options", {}).items():
+                options[option] = {**described, **options.get(option, {})}
     return {
         **found,
-        "options": {**(found.get("options") or {}), **options},
+        "options": options,
         "returns": yaml.safe_load(texts.get("RETURN", "")) or {},
     }
 
@@ -355,9 +356,9 @@ def coverage() -> str:
     return page(
         "Coverage",
         "What providers and field guides expect of acceptance, the checks that cover each line, and the profiles that "
-        "run them. `*` stands for any text, such as a stage or a GPU model. The report of a run has its own section, "
-        "Not tested. The checks are listed in [shipped criteria](reference/criteria.md) and the "
-        "[SKU catalogue](reference/skus.md).",
+        "run them. `yes`: at least one of these checks runs in the profile. `*` stands for any text, such as a stage "
+        "or a GPU model. The report of a run has its own section, Not tested. The checks are listed in [shipped "
+        "criteria](reference/criteria.md) and the [SKU catalogue](reference/skus.md).",
         *parts,
     )
 

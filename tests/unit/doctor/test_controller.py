@@ -44,8 +44,8 @@ def test_all_there(packages):
     ("change", "needed", "state", "text"),
     [
         ({"boto3": None, "jsonschema-rs": None}, (), "FAILED", f"missing: boto3, jsonschema-rs: {INSTALL}"),
-        ({"boto3": "0.9"}, (), "warning", f"not tested: boto3 0.9 instead of 1.0: {INSTALL}"),
-        ({"kubernetes": None}, (), "ok", "not there, and not needed here: kubernetes"),
+        ({"boto3": "0.9"}, (), "warning", f"untested versions: boto3 0.9 instead of 1.0: {INSTALL}"),
+        ({"kubernetes": None}, (), "ok", "not installed, not needed here: kubernetes"),
         ({"kubernetes": None}, ("kubernetes",), "FAILED", f"missing: kubernetes: {INSTALL}"),
         ({"ansible": None}, (), "ok", "as in "),  # ansible-core alone is enough
     ],

@@ -99,7 +99,7 @@ def test_tuning(machine, tree):
 
 
 def test_disks(machine, tree):
-    for name, sectors in (("nvme0n1", 4), ("loop0", 8), ("sda", 0)):
+    for name, sectors in (("nvme0n1", 4), ("nvme0c0n1", 4), ("md_home", 4), ("loop0", 8), ("sda", 0)):
         machine.write(f"/sys/block/{name}/size", f"{sectors}\n")
         machine.write(f"/sys/block/{name}/queue/rotational", "0\n")
     machine.write("/sys/block/nvme0n1/device/model", "SAMSUNG MZ \n")

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_named(changed, verdict, name):
 
 
 def test_counters_that_the_driver_does_not_have_are_advice():
-    left_out = {"counters": "the driver of mlx5_7:1 does not have it"}
+    left_out = {"counters": "the driver of mlx5_7:1 has no error counters"}
     verdict, entries = judged(
         figures(rdma_link_error_count=None, rdma_retransmission_count=None, rdma_full_counters_count=None),
         left_out=left_out,

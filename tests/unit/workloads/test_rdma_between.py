@@ -62,7 +62,7 @@ def test_a_slow_rail_of_a_node_is_slow_in_both_of_its_pairs_and_its_nodes_fail(t
     assert two["127.0.0.2>127.0.0.3 c_1:1"] == three["127.0.0.2>127.0.0.3 c_1:1"] == slow
     assert [between.judge(each, 0.8) for each in (one, two, three)] == [1, 1, 1]
     assert between.judge({"a>b mlx5_0:1": 0.97}, 0.8) == 0
-    assert "127.0.0.1>127.0.0.2 b_1:1: 48% of its rate, 80% is the least" in capsys.readouterr().out
+    assert "127.0.0.1>127.0.0.2 b_1:1: 48% of its rate, below the minimum of 80%" in capsys.readouterr().out
 
 
 def test_a_rail_that_breaks_off_or_is_missing_is_no_figure_and_fails(tmp_path, monkeypatch):

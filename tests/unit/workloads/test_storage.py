@@ -258,11 +258,13 @@ def test_memory_is_no_disk(tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n30 22 0:25 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n"
-        "31 22 0:26 / /dev/shm/in\\040it rw - ext4 /dev/vdb rw\n"
+        "31 22 0:26 / /dev/shm/in\\040it rw - ext4 /dev/vdb rw\n32 22 0:27 / /mnt/\\134M\u00fcll rw - tmpfs tmpfs rw\n",
+        encoding="utf-8",
     )
     assert targets.in_memory(targets.Target(Path("/dev/shm/a")), mounts)
     assert not targets.in_memory(targets.Target(Path("/dev/shm/in it/a")), mounts)
     assert not targets.in_memory(targets.Target(Path("/dev/shmem")), mounts)
+    assert targets.in_memory(targets.Target(Path("/mnt/\\M\u00fcll/a")), mounts), "names in UTF-8 stay"
 
 
 @needs_loop
@@ -272,8 +274,8 @@ def test_disks_that_hold_anything_are_refused(tmp_path):
         with mounted(device, tmp_path):
             assert "in use" in targets.refused(device)
         assert "holds ext4" in targets.refused(device)
-    assert targets.refused(tmp_path) == "is no block device"
-    assert targets.refused(Path("/dev/null")) == "is no block device"
+    assert targets.refused(tmp_path) == "is not a block device"
+    assert targets.refused(Path("/dev/null")) == "is not a block device"
 
 
 @pytest.mark.parametrize(

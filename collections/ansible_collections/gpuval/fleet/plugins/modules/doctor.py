@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: doctor
 short_description: Check controller and inventory before anything starts
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Checks Python, ansible-core, the packages of the shipped C(requirements.txt), C(ansible.cfg), ssh, the settings of
     all nodes, the disks of results and state, rclone and the store. Where the inventory needs them, also Slurm's

@@ -103,14 +103,6 @@ def read_report(text: str) -> Measured:
     return Measured(write, read, "fio moved no data" if write is None and read is None else "")
 
 
-def parse(text: str) -> Disk:
-    """The bytes per second of a report. Never raises."""
-    found = read_report(text)
-    if found.error:
-        return Disk(problem=found.problem)
-    return Disk(_rate(found.write), _rate(found.read), problem=found.problem)
-
-
 def _rate(side: Side | None) -> float | None:
     return side.bytes_per_second if side else None
 

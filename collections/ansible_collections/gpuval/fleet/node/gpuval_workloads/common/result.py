@@ -29,6 +29,7 @@ EXIT_SUCCESS, EXIT_FAILURE, EXIT_CRASH = 0, 1, 2
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
 _SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}")
+_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
 
 Number = Union[int, float]
 
@@ -185,6 +186,11 @@ def run_workload(main: Callable[[Result], None]) -> int:
         print(f"failure: {result.message}", file=sys.stderr, flush=True)
         return EXIT_FAILURE
     return EXIT_SUCCESS
+
+
+def link_scope(name: str) -> str:
+    """The scope of a link, from any name of it."""
+    return f"link:{_NOT_IN_A_SCOPE.sub('-', name)[:64]}"
 
 
 def _check(name: str, scope: str) -> None:

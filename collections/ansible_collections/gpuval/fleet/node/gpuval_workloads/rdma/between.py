@@ -34,10 +34,10 @@ Shares = dict[str, Union[float, str]]
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.rdma.between")
     parser.add_argument("work", choices=["measure", "judge"])
-    parser.add_argument("--seconds", type=positive_float, default=5.0, help="of each rail")
-    parser.add_argument("--least", type=positive_float, default=0.8, help="share of both directions' rate")
+    parser.add_argument("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
+    parser.add_argument("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
     parser.add_argument("--devices", nargs="+", default=["*"], metavar="NAME")
-    parser.add_argument("--port", type=int, default=18600, help="by which neighbours meet")
+    parser.add_argument("--port", type=int, default=18600, help="TCP port on which neighbours connect")
     options = parser.parse_args(list(arguments))
     file = Path(os.environ["GPUVAL_JOB_DIR"], FILE)
     if options.work == "judge":
@@ -73,7 +73,7 @@ def measure(
                     found[f"{name} {rail}"] = share
                     print(f"{name} {rail}: {share}", flush=True)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            found[name] = f"lost the other node: {error or type(error).__name__}"
+            found[name] = f"lost the connection to the other node: {error or type(error).__name__}"
             print(f"{name}: {found[name]}", flush=True)
     shares = [share for share in found.values() if isinstance(share, float)]
     print(f"slowest rail: {min(shares):.3f} ratio" if shares else "no rail was measured", flush=True)
@@ -83,7 +83,9 @@ def measure(
 def judge(found: Shares, least: float) -> int:
     bad = {name: one for name, one in found.items() if not isinstance(one, float) or one < least}
     for name, one in bad.items():
-        print(f"{name}: {f'{one:.0%} of its rate, {least:.0%} is the least' if isinstance(one, float) else one}")
+        print(
+            f"{name}: {f'{one:.0%} of its rate, below the minimum of {least:.0%}' if isinstance(one, float) else one}"
+        )
     return 1 if bad or not found else 0
 
 
@@ -143,7 +145,7 @@ def _rails(
             continue
         port = hear()["port"]
         if not isinstance(port, int):
-            share: float | str = "perftest did not begin to listen on the other node"
+            share: float | str = "perftest on the other node does not listen"
         else:
             side = run.client(test, tool, node.cpus, port, run.limit(test, slack), host)
             side.thread.join()

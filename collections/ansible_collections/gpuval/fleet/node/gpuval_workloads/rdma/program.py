@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.arguments import positive_float
-from ..common.result import Result
+from ..common.result import Result, link_scope
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from . import node as nodes
@@ -26,7 +25,6 @@ from .perftest import Measurement
 HELP_SECONDS = 20.0
 MAX_MESSAGE, MAX_NAMED = 900, 6
 INSTALL = "install perftest (apt-get install perftest, dnf install perftest), or use an image that has it"
-_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
 _NAMES = {perftest.WRITE: "write", perftest.SEND: "send"}
 _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
@@ -147,7 +145,9 @@ def _run_all(
         stuck = hung & {test.client.name, test.server.name}
         late = time.monotonic() > deadline
         if stuck or late:
-            report.untested[test.title] = f"not run, {min(stuck)} hung" if stuck else "no time was left"
+            report.untested[test.title] = (
+                f"not run, {min(stuck)} hung" if stuck else "not run: time of the stage used up"
+            )
             continue
         result.report(f"{number} of {len(tests)}: {test.title}")
         outcome = run.run(test, tools[test.tool], node.cpus, slack)
@@ -189,8 +189,8 @@ def _sort_pairs(report: Report, tests: Sequence[Measurement], problems: dict[str
             apart.append(test)
     if apart:
         report.untested[f"pairs {', '.join(test.name for test in apart[:MAX_NAMED])}"] = (
-            f"do not reach each other ({problems[apart[0].title]}): look at cable and switch port, set rdma_pairs: "
-            "false where rails are networks of their own, or leave ports of other networks out of rdma_devices"
+            f"do not reach each other ({problems[apart[0].title]}): check cable and switch port, set rdma_pairs: "
+            "false if each rail is a separate network, or exclude ports of other networks from rdma_devices"
         )
 
 
@@ -198,18 +198,18 @@ def _add_figures(
     result: Result, report: Report, test: Measurement, rails: dict[perftest.End, Rail], output: str
 ) -> str:
     """Put the figures of a test into the result; return why there are none."""
-    scope = f"link:{_NOT_IN_A_SCOPE.sub('-', test.name)[:64]}"
+    scope = link_scope(test.name)
     if test.tool in _LATENCIES:
         found, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
         if not found:
-            return "printed no latency that makes sense"
+            return "printed no plausible latency"
         result.add_metric(f"{name}_p50_seconds", found.typical, "seconds", scope)
         result.add_metric(f"{name}_p99_seconds", found.p99, "seconds", scope)
         result.add_metric(f"{name}_p999_seconds", found.p999, "seconds", scope)
         return ""
     speed = perftest.bandwidth(output)
     if speed is None:
-        return "printed no bandwidth that makes sense"
+        return "printed no plausible bandwidth"
     name = "pair" if test.is_pair else "gpu_write" if test.memory else _NAMES[test.tool]
     result.add_metric(f"rdma_{name}_bytes_per_second", speed, "bytes/s", scope)
     most = nodes.most_of(rails[test.client], rails[test.server], test.both_ways)
@@ -218,7 +218,7 @@ def _add_figures(
         result.add_metric(f"rdma_{name}_ratio", ratio, "ratio", scope)
         report.slowest.append(ratio)
     else:
-        report.untested[test.title] = f"{speed:.3g} bytes/s, the port does not tell its rate: nothing to compare with"
+        report.untested[test.title] = f"{speed:.3g} bytes/s, port rate unknown: no floor applied"
     return ""
 
 
@@ -236,7 +236,7 @@ def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, befo
         return
     unread = sorted({port.name for port in ports} - moved.keys())
     if unread:
-        result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} does not have it"}
+        result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} has no error counters"}
     if ports and not moved:
         return
     result.add_metric("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
@@ -257,14 +257,14 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         parts.append(_list("no link", names))
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
-    parts.append(_list("memory of GPUs not tested", report.gpu_untested))
+    parts.append(_list("GPU memory not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
-    parts.append(_list("not for perftest", other))
+    parts.append(_list("not testable by perftest", other))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
-        parts.append(f"{rates}: {measured} tests, the slowest made {min(report.slowest):.0%} of what it can")
+        parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
     elif not any(parts):
-        parts.append("no RDMA device is to be tested here")
+        parts.append("no RDMA device to test")
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 

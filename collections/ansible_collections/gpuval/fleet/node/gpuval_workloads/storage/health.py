@@ -15,7 +15,7 @@ TOOL_SECONDS = 20.0
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
 MAX_DISKS = 64
 #: Not a disk of the node's own: virtual, removable, or on top of others (as in facts).
-NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|nvme\d+c\d+n\d+")
+NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|md_.+|nvme\d+c\d+n\d+")
 #: SATA: sectors that could not be read or were offered as bad and not replaced yet (197, 198), reported errors (187).
 ATA_MEDIA_ERRORS = (187, 197, 198)
 

@@ -59,7 +59,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--shared-floors", type=_floors, default={}, help="the same of shared ones")
     options = parser.parse_args(list(arguments))
     if sorted(options.raw_device) != sorted(options.confirmed_raw_device):
-        parser.error("storage_raw_devices and storage_raw_devices_confirmed must name the same disks: no disk is used")
+        parser.error(
+            "storage_raw_devices and storage_raw_devices_confirmed must name the same disks: nothing was measured"
+        )
     count = sum(map(len, (options.path or [""], options.shared_path, options.raw_device)))
     if count > MAX_TARGETS:
         parser.error(f"{count} paths and devices: {MAX_TARGETS} at most, shorten storage_paths")
@@ -258,7 +260,8 @@ def _report(
     result.fingerprints["storage_io"] = (
         "buffered" if any(not f.direct for f in whole) else "direct" if whole else "none"
     )
-    result.message = "; ".join(dict.fromkeys(notes)) or f"{len(targets)} measured and verified"
+    counted = "1 target" if len(targets) == 1 else f"{len(targets)} targets"
+    result.message = "; ".join(dict.fromkeys(notes)) or f"{counted} measured and verified"
 
 
 def _is_whole(found: Findings) -> bool:

@@ -44,7 +44,7 @@ def in_memory(target: Target, mounts: Path = Path("/proc/self/mountinfo")) -> bo
     best, kind = "", ""
     for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
         before, _, after = line.partition(" - ")
-        mount = before.split(" ")[4].encode().decode("unicode_escape")
+        mount = re.sub(r"\\([0-7]{3})", lambda one: chr(int(one[1], 8)), before.split(" ")[4])
         if (folder + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
             best, kind = mount, after.split(" ")[0]
     return kind in ("tmpfs", "ramfs")
@@ -108,7 +108,7 @@ def refused(path: Path, root: Path = Path("/")) -> str:
     try:
         status = path.stat()
         if not stat.S_ISBLK(status.st_mode):
-            return "is no block device"
+            return "is not a block device"
         system = (root / f"sys/dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}").resolve(strict=True)
         if (system / "partition").exists():
             return "is a partition"

@@ -10,7 +10,8 @@ from .tree import Tree
 
 BLOCK = "/sys/block"
 SECTOR_BYTES = 512  # sysfs counts in these whatever the disk's own sector size is
-NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*")
+#: Virtual, removable, on top of others (md_NAME too), or one path to an NVMe disk (as in storage/health.py).
+NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*|md_.+|nvme\d+c\d+n\d+")
 MOUNT_LIMIT = 64
 
 
@@ -22,7 +23,7 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
     found = []
     for name in tree.entries(BLOCK):
         sectors = tree.number(f"{BLOCK}/{name}/size")
-        if not sectors or NOT_DISKS.match(name):
+        if not sectors or NOT_DISKS.fullmatch(name):
             continue
         rotational = tree.number(f"{BLOCK}/{name}/queue/rotational")
         found.append(

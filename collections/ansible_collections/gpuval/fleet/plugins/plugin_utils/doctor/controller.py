@@ -97,11 +97,11 @@ def packages(
     rows: list[Row | None] = [
         Row("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
         Row("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
-        Row("packages", WARNING, f"not tested: {some_of(other)}: {_install()}") if other else None,
+        Row("packages", WARNING, f"untested versions: {some_of(other)}: {_install()}") if other else None,
     ]
     shown = [row for row in rows if row] or [Row("packages", OK, f"as in {requirements}")]
     if without:
-        shown.append(Row("packages", OK, f"not there, and not needed here: {', '.join(without)}"))
+        shown.append(Row("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
     return shown
 
 

@@ -51,7 +51,6 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
 
     An embedded store that does not run is started, and stopped again.
     """
-    access, rows = None, []
     try:
         access = open_store(options)
         if check_mode and not access.running():
@@ -68,12 +67,12 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
                     access.rotate()
     except StoreError as error:
         return [Row("store", FAILED, str(error))]
-    rows += [Row("store", FAILED, problem) for problem in found.problems]
+    rows = [Row("store", FAILED, problem) for problem in found.problems]
     if not found.problems:
         rows.append(Row("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"))
     remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]
     rows += [Row("store", WARNING, remark) for remark in remarks if remark]
-    if access.objects is None and ahead is not None and not preflight.clock(found.store):
+    if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
         rows.append(Row("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
     return rows
 

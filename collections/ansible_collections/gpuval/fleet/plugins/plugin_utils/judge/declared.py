@@ -21,8 +21,8 @@ LISTS = {
     MOUNTS: ("mounts", "mounts", "mount", "mount it, and see why it was not at boot (/etc/fstab, journalctl -b)"),
 }
 UNKNOWN = {
-    SERVICES: "the facts do not tell which services run: no systemd answers there, as in a pod",
-    MOUNTS: "the facts do not tell what is mounted",
+    SERVICES: "services unknown: systemd does not answer on the node, as in a pod",
+    MOUNTS: "mounts unknown: the facts have none",
 }
 
 

@@ -219,8 +219,8 @@ def _is_single(check: Check, subject: Subject, record: Record) -> bool:
 
 #: Why a good node cannot have a figure. A driver's error, or a reading that broke off, is no such reason.
 EXCUSE = re.compile(
-    r"not supported|not permitted|not there|does not have it|does not (?:report|tell) it|retire pages instead"
-    r"|which is not read|not measured on|this chip has no|has no fp8|no fp8 product",
+    r"not supported|not permitted|not there|does not have it|has no error counters|does not (?:report|tell) it"
+    r"|retire pages instead|which is not read|not measured on|this chip has no|has no fp8|no fp8 product",
     re.IGNORECASE,
 )
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from ...common.result import Result
+from ...common.result import Result, link_scope
 from ..members import Gang
 from . import mesh, pcie, rdma
 from .local import Local
 
 #: Of more peers only those are shown that have something odd.
 MOST_PEERS, MOST_DEVICES = 32, 64
-_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
 
 
 def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> None:
@@ -28,20 +26,20 @@ def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> No
         add("rdma_active_ports_count", len(active), "count")
         for link in active:
             if link.rate_bits_per_second:
-                add("rdma_rate_bytes_per_second", link.rate_bits_per_second / 8, "bytes/s", _scope(link.name))
+                add("rdma_rate_bytes_per_second", link.rate_bits_per_second / 8, "bytes/s", link_scope(link.name))
     if moved or ("counters" in found.looked and not found.ports):
         add("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
         add("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
         add("rdma_full_counters_count", sum(len(one.full) for one in moved.values()), "count")
     for port, one in moved.items():
-        add("rdma_link_error_count", one.link_errors, "count", _scope(port))
-        add("rdma_retransmission_count", one.retransmissions, "count", _scope(port))
+        add("rdma_link_error_count", one.link_errors, "count", link_scope(port))
+        add("rdma_retransmission_count", one.retransmissions, "count", link_scope(port))
     if "pcie" in found.looked:
         add("gang_nics_count", len(found.links), "count")
         add("gang_nics_slow_count", sum(link.is_slow for link in found.links.values()), "count")
     for name, nic in found.links.items():
-        add("gang_nic_pcie_bytes_per_second", nic.now.bytes_per_second, "bytes/s", _scope(name))
-        add("gang_nic_pcie_ratio", nic.ratio, "ratio", _scope(name))
+        add("gang_nic_pcie_bytes_per_second", nic.now.bytes_per_second, "bytes/s", link_scope(name))
+        add("gang_nic_pcie_ratio", nic.ratio, "ratio", link_scope(name))
     if found.acs and not found.acs.unknown:
         add("gang_acs_redirecting_count", len(found.acs.redirecting), "count")
     if found.mtu_bytes:
@@ -162,7 +160,3 @@ def _unreadable(acs: pcie.Acs | None) -> dict[str, str]:
     if not acs or not acs.unknown:
         return {}
     return {"acs": f"the configuration of {len(acs.unknown)} bridges can be read with CAP_SYS_ADMIN only"}
-
-
-def _scope(name: str) -> str:
-    return f"link:{_NOT_IN_A_SCOPE.sub('-', name)[:64]}"

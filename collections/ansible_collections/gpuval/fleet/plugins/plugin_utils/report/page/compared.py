@@ -134,11 +134,11 @@ def with_baseline(
     if not kept:
         return "", []
     baseline = Baseline.of(json.loads(kept["text"]))
-    kinds = Counter((node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"])
-    kind = kinds.most_common(1)[0][0] if kinds else None
-    alike = [
-        node for node in report["nodes"] if (node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) == kind
-    ]
+    kinds = {
+        node["name"]: (node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"]
+    }
+    kind = Counter(kinds.values()).most_common(1)[0][0] if kinds else None
+    alike = [node for node in report["nodes"] if kinds[node["name"]] == kind]
     workloads = {(stage["name"], stage.get("workload")) for node in alike for stage in node["stages"]}
     rows = []
     for key in FIGURES:
