@@ -52,6 +52,7 @@ def test_the_default_scenario_passes(tmp_path):
 
 
 # The time is for a machine that has none of the images: they are built from packages first.
+@pytest.mark.timeout(2700)
 def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_path):
     needs_docker()
     folder = tmp_path / "molecule"

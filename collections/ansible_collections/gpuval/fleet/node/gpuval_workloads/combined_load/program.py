@@ -258,7 +258,7 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
         _wait(workers, NIC_END_SECONDS if nics else END_SECONDS)
         for worker in workers:
             worker.process.kill()
-        _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is told
+        _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is reported
         with suppress(OSError):
             (Path(variables["GPUVAL_WORK_DIR"]) / DATA_FILE).unlink(missing_ok=True)
 
