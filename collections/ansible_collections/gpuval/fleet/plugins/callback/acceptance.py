@@ -78,7 +78,8 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats):
         if not self._run and not self._report:
-            return  # gpuval.fleet.doctor runs without the packages that these import
+            return
+        # Imported late: gpuval.fleet.doctor, which ended above, runs without the packages that these need.
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED  # noqa: PLC0415
