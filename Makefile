@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 NODE_VENV := .venv-node
 COLLECTION := collections/ansible_collections/gpuval/fleet
-BIN := $(CURDIR)/$(VENV)/bin
+BIN := $(abspath $(VENV))/bin
 PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 
 # A variable given to make that nothing here reads is a mistyped one.
