@@ -394,7 +394,7 @@ def test_versions_and_who_differs(mixed, tmp_path):
 )
 def test_records_in_the_results_are_not_trusted(mixed, tmp_path, text):
     put(tmp_path, "good", "facts", text, ".json")
-    assert "No record tells of one." in Page(html_report(mixed, tmp_path)).words
+    assert "No record has one." in Page(html_report(mixed, tmp_path)).words
 
 
 def test_a_fleet_in_which_all_failed_stays_a_page_that_opens():

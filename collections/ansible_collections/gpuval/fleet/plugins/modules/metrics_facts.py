@@ -99,7 +99,7 @@ ansible_facts:
           returned: success
           type: str
         flaky:
-          description: Whether a stage passed only when it was run again.
+          description: Whether a stage passed only on a retry.
           returned: success
           type: bool
         accelerator:

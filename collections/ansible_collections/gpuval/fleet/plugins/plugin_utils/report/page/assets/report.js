@@ -442,7 +442,7 @@
     const inX = kind === "b" ? (v) => human(v, "bytes") : kind === "t" ? clock : digits;
     figure.draw = () => chart(host, [x, ...ys], series, {
       xLabel: kind === "b" ? "size" : kind === "t" ? "time" : "step", logarithmic: kind === "b" && x[0] > 0,
-      xText: (_, values) => values.map((v) => (v === null ? "" : inX(v))), xValue: (_, v) => (v === null || v === undefined ? "–" : inX(v)),
+      xText: (_, values) => values.map((v) => (v === null || (kind === "b" && Math.round(Math.log10(v)) % 3) ? "" : inX(v))), xValue: (_, v) => (v === null || v === undefined ? "–" : inX(v)),
       yText: (_, values) => values.map((v) => human(v, unit).replace(/\.00(?= )/, "")),
       hooks: kind === "t" ? { drawClear: [(plot) => stageBands(plot, node)] } : {},
     });
