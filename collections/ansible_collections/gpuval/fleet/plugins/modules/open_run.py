@@ -22,7 +22,7 @@ attributes:
     description: Opens nothing; returns the run as it would be.
 options:
   baseline:
-    description: Baseline file that the run will be held against; one that cannot be used stops it now. Empty is none.
+    description: Baseline file that the run will be compared with; one that cannot be used stops it now. Empty is none.
     type: path
     default: ""
   run_id:

@@ -399,7 +399,7 @@
         width: Math.max(220, host.clientWidth), height: options.height || 190, cursor: { y: false, drag: { x: true, y: false } },
         scales: { x: { time: false, distr: options.logarithmic ? 3 : 1 }, y: options.range ? { range: options.range } : {} },
         legend: { live: true, show: true },
-        axes: [axis({ values: options.xText, space: 70 }), axis({ size: 96, values: options.yText })],
+        axes: [axis({ values: options.xText, space: 70, ...(options.logarithmic && { splits: (_, __, low, high) => [1e3, 1e6, 1e9].filter((v) => v >= low && v <= high), filter: (_, splits) => splits }) }), axis({ size: 96, values: options.yText })],
         series: [{ label: options.xLabel, value: options.xValue }, ...series],
         hooks: options.hooks || {},
       },
@@ -442,7 +442,7 @@
     const inX = kind === "b" ? (v) => human(v, "bytes") : kind === "t" ? clock : digits;
     figure.draw = () => chart(host, [x, ...ys], series, {
       xLabel: kind === "b" ? "size" : kind === "t" ? "time" : "step", logarithmic: kind === "b" && x[0] > 0,
-      xText: (_, values) => values.map((v) => (v === null || (kind === "b" && Math.round(Math.log10(v)) % 3) ? "" : inX(v))), xValue: (_, v) => (v === null || v === undefined ? "–" : inX(v)),
+      xText: (_, values) => values.map((v) => (v === null ? "" : inX(v))), xValue: (_, v) => (v === null || v === undefined ? "–" : inX(v)),
       yText: (_, values) => values.map((v) => human(v, unit).replace(/\.00(?= )/, "")),
       hooks: kind === "t" ? { drawClear: [(plot) => stageBands(plot, node)] } : {},
     });
@@ -544,7 +544,7 @@
       table(["Stage", "Ended", "From", "Took", "Message", "Files"], node.s.map((stage) => stageRow(node, stage)), "Stages of " + node.n),
       ...figureTable(index),
       ...(curves.length ? [make("h3", {}, "Curves"), make("div", { class: "curves" }, curves)] : []),
-      make("details", {}, make("summary", {}, "All " + columns.length + " checks, and what each was held against"),
+      make("details", {}, make("summary", {}, "All " + columns.length + " checks with their limits"),
         table(["Verdict", "Check", "Part", "Value", "Expected", "Source"], columns.map((column) => checkRow(node, index, column)), "Checks of " + node.n)),
       ...(gpus.length ? [make("details", {}, make("summary", {}, gpus.length + " GPUs"), table(["GPU", "Model", "Serial", "UUID", "PCI address", "Slot"], gpus, "GPUs of " + node.n))] : []),
     );
