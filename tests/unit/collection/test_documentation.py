@@ -135,6 +135,12 @@ def test_every_page_is_reachable_from_the_readme():
     assert set(DOCS.rglob("*.md")) - seen == set()
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    """`make docs` is strict: a page that is not listed ends it."""
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())) - {"readme.md", "contributing.md"}
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
