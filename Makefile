@@ -38,6 +38,7 @@ LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),
 export PATH := $(BIN):$(PATH)
 export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
 
 # Lists the targets whose line matches, by group.
 list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit node-1 -e gpuval_profile=quick"]\n'; \
