@@ -45,6 +45,8 @@ LONGEST = (
 )
 #: Tests of these folders are `slow` unless they are marked `quick`; other tests are marked where they are.
 SLOW = ("tests/integration/", "tests/browser/")
+#: What marks the tests of a tier where they are not usual, by the start of the option `-m`.
+MARKS = {"not slow": "mark.quick", "slow": "mark.slow"}
 
 
 class FileScheduling(LoadScopeScheduling):
@@ -58,6 +60,15 @@ class FileScheduling(LoadScopeScheduling):
 def place(item):
     """Where the item comes in the order of LONGEST."""
     return next((number for number, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files without a test of the tier: importing all takes each worker 40 s of CPU."""
+    tier = next((tier for tier in MARKS if config.option.markexpr.startswith(tier)), None)
+    if tier is None or collection_path.suffix != ".py":
+        return None
+    is_slow = collection_path.relative_to(ROOT).as_posix().startswith(SLOW)
+    return True if is_slow != (tier == "slow") and MARKS[tier] not in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items):

@@ -12,9 +12,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
-from tests.kit.builders import TIME
+from tests.kit.builders import SHIPPED, TIME
 
-SHIPPED = criteria.load(criteria.shipped_files())
 COMPARING = criteria.Criteria([one for one in SHIPPED if one.kind == "outlier"])
 
 
