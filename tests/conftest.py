@@ -1,8 +1,10 @@
 """Make the collection and what runs on a node importable from the checkout."""
 
+import gc
 import sys
 from pathlib import Path
 
+import pytest
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -76,6 +78,17 @@ def pytest_collection_modifyitems(items):
         if item.nodeid.startswith(SLOW) and not item.get_closest_marker("quick"):
             item.add_marker("slow")
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Do not look for garbage meanwhile, nor later among the million objects that stay: a look takes half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_make_scheduler(config, log):
