@@ -44,6 +44,8 @@ LONGEST = (
     "tests/integration/test_cluster_faults.py",
     "tests/integration/",
     "tests/browser/",
+    "tests/unit/workloads/",
+    "tests/unit/runner/",
 )
 #: Tests of these folders are `slow` unless they are marked `quick`; other tests are marked where they are.
 SLOW = ("tests/integration/", "tests/browser/")
