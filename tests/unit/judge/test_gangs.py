@@ -270,7 +270,7 @@ def gangs(draw):
     return evidence
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(gangs())
 def test_no_check_of_a_gang_fails_anybody(evidence):
     of_gang = {one.name for one in SHIPPED if one.of_gang}
@@ -282,7 +282,7 @@ def test_no_check_of_a_gang_fails_anybody(evidence):
         }  # fmt: skip
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(gangs(), st.data())
 def test_less_evidence_of_a_gang_accepts_no_node(evidence, data):
     before = judged(evidence)
