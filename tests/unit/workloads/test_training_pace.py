@@ -166,13 +166,19 @@ def test_a_compiler_that_takes_too_long_is_given_up_and_the_model_is_as_before(m
     from gpuval_workloads.common.ranks import Ranks
     from gpuval_workloads.training.compiling import compile_layers
 
+    class Layer(torch.nn.Module):
+        def compile(self):
+            self._compiled_call_impl = "compiled"
+
+    forgotten = []
+    monkeypatch.setitem(vars(torch), "_dynamo", SimpleNamespace(reset=lambda: forgotten.append(1)))  # 3 s to import
     monkeypatch.setattr(torch.distributed, "all_gather_object", lambda items, item: items.__setitem__(0, item))
     model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList([torch.nn.Linear(1, 1)])
+    model.layers = torch.nn.ModuleList([Layer()])
     seconds, problem = compile_layers(model, lambda: time.sleep(60), Ranks(0, 1, CPU), limit_seconds=0.1)
     assert 0.1 <= seconds < 50
     assert problem == "rank:0: not done after 0 s"
-    assert model.layers[0]._compiled_call_impl is None
+    assert (model.layers[0]._compiled_call_impl, forgotten) == (None, [1])
 
 
 SLOW_COMPILER = """#!/bin/sh
