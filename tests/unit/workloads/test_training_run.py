@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.kit.reported import assert_covered
-from tests.kit.workload_process import TorchWorkload, Workload, is_alive
+from tests.kit.workload_process import TorchWorkload, is_alive
 
 torch = pytest.importorskip("torch")
 
@@ -15,7 +15,7 @@ MODULE = "gpuval_workloads.training"
 
 
 def test_llama_learns(tmp_path):
-    ended = Workload(tmp_path, MODULE, "--steps", "40", "--processes", "2").end()
+    ended = TorchWorkload(tmp_path, MODULE, "--steps", "40", "--processes", "2").end()
     assert ended.code == 0, ended.err
     assert ended.result["state"] == "success"
     assert ended.metric("training_steps_count") == 40
