@@ -35,7 +35,7 @@ def test_llama_learns(tmp_path):
 
 
 def test_resnet18_learns(tmp_path):
-    arguments = ("--model", "resnet18", "--steps", "12", "--batch-size", "8", "--processes", "2")
+    arguments = ("--model", "resnet18", "--steps", "12", "--batch-size", "4", "--processes", "2")
     ended = TorchWorkload(tmp_path, MODULE, *arguments).end()
     assert ended.code == 0, ended.err
     assert ended.metric("training_loss_last") < ended.metric("training_loss_first")
