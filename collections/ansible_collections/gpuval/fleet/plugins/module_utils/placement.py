@@ -57,7 +57,8 @@ TWICE = (
 )
 
 FIND_PACKAGES = (
-    "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not any(map(u.find_spec, n.split('|')))))"
+    "import importlib.util as u, sys; "
+    "print(*(n for n in sys.argv[1:] if not any(all(map(u.find_spec, o.split('+'))) for o in n.split('|'))))"
 )
 PYTHON_SECONDS = 30
 LACKING = (
@@ -183,9 +184,13 @@ def lacking(parameters):
     absent = done.stdout.split() if done.returncode == 0 else []
     if not absent:
         return {}
-    first = " ".join(name.rpartition("|")[2] for name in absent)
-    names = ", ".join(name.replace("|", " or ") for name in absent)
+    first = " ".join(name.rpartition("|")[2].replace("+", " ") for name in absent)
+    names = readable(absent)
     return {"message": LACKING.format(python=python, names=names, first=first)}
+
+
+def readable(names):
+    return ", ".join(names).replace("|", " or ").replace("+", " + ")
 
 
 def without_space(parameters):

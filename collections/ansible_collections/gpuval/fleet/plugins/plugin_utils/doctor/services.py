@@ -94,7 +94,7 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
     answer = placement.lacking({"plan": {"python": python}, "packages": asked})
     if answer:
         return Row("workloads", FAILED, answer["message"])
-    names = ", ".join(asked.get("names", ())).replace("|", " or ")
+    names = placement.readable(asked.get("names", ()))
     return Row("workloads", OK, f"{python} has {names}" if names else "no stage on this machine imports a package")
 
 
