@@ -61,13 +61,10 @@ FIND_PACKAGES = (
     "print(*(n for n in sys.argv[1:] if not any(all(map(u.find_spec, o.split('+'))) for o in n.split('|'))))"
 )
 PYTHON_SECONDS = 30
-LACKING = (
-    "stages need Python packages that this node lacks: {names}. Install them for the stages' Python ({python} -m pip "
-    "install {first}), or set gpuval_workload_python to one that has them, or use an image, or --skip-tags"
-)
+#: The remedy follows: that of the class no_package, or doctor's.
+LACKING = "stages need Python packages that this node lacks: {names} ({python} -m pip install {first})"
 NO_PYTHON = (
-    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why}): "
-    "correct it"
+    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why})"
 )
 
 #: For logs and records, beside what is loaded.
