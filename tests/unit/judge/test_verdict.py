@@ -732,13 +732,15 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("training", "crash", "delivery", "FAIL"),
         ("loading", "crash", "store_away", "INCOMPLETE"),
         ("loading", "failure", "no_rclone", "INCOMPLETE"),
+        ("inference", "failure", "no_server", "INCOMPLETE"),
+        ("training", "failure", "no_server", "FAIL"),
         ("loading", "crash", "delivery", "FAIL"),
         ("loading", "failure", "store_away", "FAIL"),
         ("training", "crash", "store_away", "FAIL"),
     ],
 )
 def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, state, fault, node):
-    run = make_run(stages=["facts", "image", *(["loading"] if stage == "loading" else []), "training"])
+    run = make_run(stages=["facts", "image", *([stage] if stage in ("loading", "inference") else []), "training"])
     evidence = healthy(run)
     records = evidence.records["node-1"]
     records["image"] = make_record(stage="image")
