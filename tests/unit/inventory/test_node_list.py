@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError, parse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -170,3 +171,30 @@ def test_a_list_is_an_inventory_itself(tmp_path):
     hosts = plainly(done.stdout)["_meta"]["hostvars"]
     assert {name: values["ansible_host"] for name, values in hosts.items()} == {"n1": "192.0.2.1", "n2": "192.0.2.2"}
     assert hosts["n1"]["gpuval_gpu_count"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("n1 ansible_connection = local", "ansible_connection=local"),
+        ("n1 ansible_port=22 ansible_user= root # mine", "ansible_user=root"),
+        ("n1 ansible_user =root", "ansible_user=root"),
+        ("ansible_connection = local", "HOST ansible_connection=local, or move it under [GROUP:vars]"),
+        ("n1 note='a = b' ansible_port=22", ""),
+        ("n1 192.0.2.1", ""),
+        ("[nodes:vars]\nansible_connection = local", ""),
+        ("; n1 a = b\n# n1 a = b", ""),
+    ],
+)
+def test_spaces_in_a_variable_of_an_ini_host_are_shown_with_the_right_form(tmp_path, text, wanted):
+    path = tmp_path / "hosts"
+    path.write_text(f"[nodes]\n{text}\n")
+    problem = source.problem_of(str(path))
+    assert problem == (f"{path}:2: a variable of a host has no spaces around its =: write {wanted}" if wanted else "")
+
+
+def test_a_missing_inventory_is_told_from_none_that_was_given(monkeypatch):
+    assert source.problem_of("/none/hosts").startswith("/none/hosts: there is no such inventory")
+    monkeypatch.setattr(source.constants.config, "get_config_value_and_origin", lambda _: (["/none/hosts"], "default"))
+    assert source.problem_of("/none/hosts").startswith("no inventory was given: name one with -i")
+    assert source.problem_of("/none/nodes.csv").startswith("/none/nodes.csv: there is no such inventory")

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible._internal._datatag._tags import Origin
 from ansible.errors import AnsibleActionFail
 from ansible.executor.process import worker as ansible_worker
+
+from .ansible_internal import Origin
 
 COLLECTION = Path(__file__).resolve().parents[3]
 

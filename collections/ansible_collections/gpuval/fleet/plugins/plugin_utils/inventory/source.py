@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 from ansible import constants
-from ansible._internal._datatag._tags import Origin
 from ansible.errors import AnsibleError, AnsibleFileNotFound, AnsibleParserError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
+from ..core.ansible_internal import Origin
 from ..core.argument_specs import load_yaml
 from ..core.errors import GpuvalError
 from ..core.text import meant, some_of
@@ -26,6 +29,8 @@ PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fl
 VARIABLES = ("group_vars", "host_vars")
 GROUP_KEYS = ("hosts", "children", "vars")
 YAML = (".yml", ".yaml")
+#: Suffixes of inventories that Ansible reads as INI; others may be anything.
+INI = ("", ".ini")
 #: What ansible-playbook ends with for an inventory that cannot be parsed.
 PARSER_ERROR = 4
 
@@ -126,11 +131,14 @@ class ClusterSource(NamedSource):
 def problem_of(path: str) -> str:
     """What is wrong with a source, whichever plugin is to parse it; empty for nothing."""
     if not Path(path).exists() and "," not in path:
+        configured, chosen_by = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
+        if chosen_by == "default" and path in configured:
+            return "no inventory was given: name one with -i (with make: INVENTORY=), or as `inventory` in ansible.cfg"
         return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=)"
     beside = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
     problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *beside))), "")
     if problem or not path.endswith(YAML):
-        return problem
+        return problem or _problem_of_ini(Path(path))
     name = _plugin_of(path)
     if name.startswith("gpuval.") and name not in PLUGINS:
         return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
@@ -161,6 +169,36 @@ def _problem_of_yaml(path: Path) -> str:
         return f"{path}:{line}: not YAML: {error.problem}"
     except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
         pass
+    return ""
+
+
+def _problem_of_ini(path: Path) -> str:
+    """The first host line with spaces around the = of a variable, which only [GROUP:vars] may have."""
+    if path.suffix not in INI or not path.is_file() or os.access(path, os.X_OK):
+        return ""
+    hosts = True
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            section = re.match(r"\s*\[[^\]:]+(:\w+)?\]", line)
+            hosts = hosts if section is None else section[1] is None
+            wanted = "" if section or not hosts or line.lstrip().startswith(";") else _joined(line)
+            if wanted:
+                return f"{path}:{number}: a variable of a host has no spaces around its =: write {wanted}"
+    except (OSError, ValueError):  # Ansible reports these itself
+        pass
+    return ""
+
+
+def _joined(line: str) -> str:
+    """The first variable of a host line that spaces part from its value, as it should be; empty for none."""
+    words = shlex.split(line, comments=True)
+    for index, word in enumerate(words):
+        before, after = words[index - 1] if index else "", "".join(words[index + 1 : index + 3])
+        if "=" not in word and after.startswith("="):  # NAME = VALUE, NAME =VALUE
+            value = after[1:] if words[index + 1] == "=" else words[index + 1][1:]
+            return f"{word}={value}" if index else f"HOST {word}={value}, or move it under [GROUP:vars]"
+        if index > 1 and "=" not in word and before.endswith("="):  # NAME= VALUE
+            return f"{before}{word}"
     return ""
 
 

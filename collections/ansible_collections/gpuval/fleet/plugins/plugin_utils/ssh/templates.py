@@ -6,7 +6,7 @@ from functools import wraps
 from types import CodeType
 from typing import Any
 
-from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
+from ..core.ansible_internal import AnsibleEnvironment, _TemplateCompileContext
 
 #: A run's arguments have some hundred templates.
 MAX_KEPT = 2000
