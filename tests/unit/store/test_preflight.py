@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service as Service
@@ -105,3 +106,26 @@ def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_aga
     assert again == "the store takes uploads by signed URL again after 80 s"
     (problem,) = watched.evidence.problems
     assert problem["node"] is None and "with HTTP 500 at 20" in problem["reason"]
+
+
+def test_a_service_without_keys_names_their_settings(odd, tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    done = serve(odd, tmp_path, access_key="", secret_key="")
+    assert done.failed and "set gpuval_s3_access_key and gpuval_s3_secret_key" in done.lines[-1]
+    assert "gpuval_s3_endpoint" not in done.lines[-1]
+
+
+def test_a_full_disk_is_named_and_the_store_that_was_started_for_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded_store, "shortage", lambda _place: 2_000_000)
+    monkeypatch.setattr(preflight, "upload", lambda *_: 500)
+    done = run_action("serve_store", {"store": {"bucket": "gpuval", "state_dir": str(tmp_path)}})
+    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
+    ran = embedded.stop()
+    assert done.failed and not ran
+    assert "preflight: the disk of the store lacks 2.00 MB: free space at " in done.lines[-1]
+    with pytest.raises(StoreError, match=r"lacks 2\.00 MB: .*500 \.\.\. PutObject"), embedded.naming_full_disk():
+        raise StoreError("500 ... PutObject")

@@ -76,7 +76,8 @@ class ActionModule(ControllerAction):
             if options["force"] or _recorded(store, prefix) != wanted:
                 store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload
-            move(store, access, prefix, model, wanted, options)
+            with access.naming_full_disk():
+                move(store, access, prefix, model, wanted, options)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return self._ready(what, folder, _listed(store, prefix), changed=True, origin=model.origin)

@@ -17,13 +17,13 @@ try:
     import botocore.session
     from boto3.exceptions import Boto3Error
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
     from botocore.utils import parse_timestamp
 
     BOTO3_ERROR = None
 except ImportError as error:  # reported by the caller, with the name of the library
     BOTO3_ERROR = error
-    BotoCoreError = ClientError = Boto3Error = OSError
+    BotoCoreError = ClientError = Boto3Error = NoCredentialsError = PartialCredentialsError = OSError
 
 #: What boto3's own client raises; the operations of Store raise StoreError for them.
 CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error)
@@ -167,6 +167,10 @@ class Store:
                 place = {"CreateBucketConfiguration": {"LocationConstraint": self.connection.region}}
             self.client.create_bucket(Bucket=bucket, **place)
             return True
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreError(
+                f"no keys for the S3 service ({error}): set gpuval_s3_access_key and gpuval_s3_secret_key"
+            ) from error
         except BotoCoreError as error:
             raise StoreError(
                 f"the store does not answer: {error}. Check gpuval_s3_endpoint and the network to it."

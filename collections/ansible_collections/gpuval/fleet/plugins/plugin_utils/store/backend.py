@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ class StoreBackend(ABC):
     def shortage(self) -> str:
         """What to warn of before a run, where the store's disk is nearly full."""
         return ""
+
+    @contextmanager
+    def naming_full_disk(self) -> Iterator[None]:
+        """A StoreError from within names the store's full disk first: the server answers 500 and no reason."""
+        try:
+            yield
+        except StoreError as error:
+            lacking = self.shortage()
+            if not lacking:
+                raise
+            raise StoreError(f"{lacking} ({error})") from error
 
     @abstractmethod
     def delete_run(self, folder: str) -> int:

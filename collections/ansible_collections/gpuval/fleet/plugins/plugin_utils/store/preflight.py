@@ -8,7 +8,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
@@ -39,24 +39,35 @@ class Examined:
 
 
 def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
-    """Start the store where that is ours to do, and use it as a run does.
+    """Start the store where that is ours to do, and use it as a run does. One that cannot be used is stopped again.
 
     Raises StoreError for a store that does not answer.
     """
-    started = access.start()
+    started, usable = access.start(), False
+    try:
+        found = _examined(access, deadline_seconds)
+        usable = not found.problems
+    finally:
+        if started and not usable:
+            access.stop()
+    return replace(found, changed=started or found.changed)
+
+
+def _examined(access: StoreBackend, deadline_seconds: float) -> Examined:
     store = access.store()
     try:
         created = store.ensure_bucket(create=access.creates_bucket)
     except StoreError as error:
         raise StoreError(". ".join(filter(None, (str(error), clock(store))))) from error
-    problems = findings(access, store)
-    remarks = []
+    problems, remarks = findings(access, store), []
+    if problems and access.shortage():
+        problems = [f"{access.shortage()} ({problems[0]})"]
     if not problems:
         writes = "" if access.objects else writing_reader(access, store)
         remarks = [remark for remark in (access.shortage(), clock(store), writes) if remark]
         if not credentials_outlive(store, deadline_seconds):
             remarks.append(EXPIRE)
-    return Examined(store, started or created, problems, remarks)
+    return Examined(store, created, problems, remarks)
 
 
 def tls_remark(endpoint: str) -> str:
