@@ -244,3 +244,19 @@ def test_results_that_were_moved_with_their_inventory_keep_it(results, tmp_path_
     moved = tmp_path_factory.mktemp("moved") / "checkout"
     results.parent.rename(moved)
     assert run_folder.inventory_of(moved / "results", "r1") == [str(moved / "a")]
+
+
+def test_a_store_that_another_command_started_goes_on_for_a_run_and_ends_after_it(results):
+    folder, store = started(results, "r1"), {"bucket": "b", "state_dir": str(results.parent / "state")}
+    stop = {"store": store, "state": "stopped", "unless_needed_in": str(results)}
+    try:
+        assert run_action("serve_store", {"store": store}).result["changed"]
+        assert not run_action("serve_store", stop).result["stopped"]
+        folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+        killed(folder)
+        options = {"results_dir": str(results), "store": store, "whole": True}
+        status = run_action("show_status", options, task_vars=variables(results, "a"))
+        assert status.failed and status.text.count(status.result["msg"]) == 1, "the console prints it"
+        assert run_action("serve_store", stop).result["stopped"]
+    finally:
+        run_action("serve_store", {"store": store, "state": "stopped"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs import cleanable, origin
 from ..plugin_utils.store import preflight
 from ..plugin_utils.store.access import open_store
 
@@ -29,8 +31,15 @@ class ActionModule(ControllerAction):
         return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
 
     def _stop(self, access, options):
+        if options["unless_needed_in"] and self._needed(options):
+            return {"changed": False, "stopped": False, "msg": "a run needs the store: it goes on"}
         if self.check_mode:
             return {"changed": access.objects is not None and access.running()}
         stopped = access.stop()
         rotated = access.rotate() if options["rotate_keys"] else False
         return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}
+
+    @staticmethod
+    def _needed(options):
+        results, state = project_path(options["unless_needed_in"]), project_path(options["store"]["state_dir"])
+        return bool(cleanable.find(results, (), "", origin.store_of(options["store"], state)).active)

@@ -45,15 +45,15 @@ class ActionModule(RunAction):
         if options["watch"] and not status.over:
             status = self._watch(status)
             self._show(status)
-        self._say(status_lines.conclusion(status))
         result = {
             "changed": False,
             "msg": status_lines.conclusion(status),
             "run_id": status.known.run["run_id"],
             "verdict": status.verdict,
         }
-        if not status.accepted:  # the result of a task that failed is printed whole
+        if not status.accepted:  # the message of a task that failed is printed, and its result whole
             return {**result, "failed": True}
+        self._say(result["msg"])
         return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
 
     def _run(self):

@@ -25,6 +25,9 @@ options:
     description: Forget keys and ports after stopping.
     type: bool
     default: false
+  unless_needed_in:
+    description: The folder of the runs' results. A store that a run in it needs is not stopped.
+    type: str
   deadline_seconds:
     description: How long signed URLs have to be valid; warns when the credentials expire before.
     type: float
