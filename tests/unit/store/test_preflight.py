@@ -1,7 +1,9 @@
 """The store before a run: uploads as nodes upload, reading as nodes read, the clocks; all findings at once."""
 
+import errno
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
@@ -129,3 +131,16 @@ def test_a_full_disk_is_named_and_the_store_that_was_started_for_it_ends(tmp_pat
     assert "preflight: the disk of the store lacks 2.00 MB: free space at " in done.lines[-1]
     with pytest.raises(StoreError, match=r"lacks 2\.00 MB: .*500 \.\.\. PutObject"), embedded.naming_full_disk():
         raise StoreError("500 ... PutObject")
+
+
+def test_a_start_that_a_full_disk_breaks_off_leaves_no_server(tmp_path, monkeypatch):
+    started = []
+
+    def written(_store, state):
+        started.append(psutil.Process(state.writer.pid))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(EmbeddedStore, "_write", written)
+    done = run_action("serve_store", {"store": {"bucket": "gpuval", "state_dir": str(tmp_path)}})
+    assert done.failed and "No space left on device: free space, or set gpuval_state_dir to" in done.lines[-1]
+    assert len(started) == 1 and not started[0].is_running()

@@ -160,11 +160,17 @@ class EmbeddedStore(StoreBackend):
             self._choose_ports(state, hosts)
             renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
             has_signer, state.signer = state.signer is not None, state.signer or Keys()
-            started = [
-                self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed or not has_signer),
-                self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
-            ]
-            self._check_address(state)
+            ran = self.running()
+            try:
+                started = [
+                    self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed or not has_signer),
+                    self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
+                ]
+                self._check_address(state)
+            except (OSError, StoreError):  # as a full disk, which has no room for store.json
+                for server in () if ran else (state.writer, state.reader):
+                    self._stop(server)
+                raise
         return any(started)
 
     def stop(self) -> bool:
