@@ -251,15 +251,15 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         result.add_metric("rdma_measured_count", measured, "count")
     for name in ("failed", "untested", "gpu_untested", "errors"):
         result.environment[name] = dict(list(getattr(report, name).items())[:32])
-    parts = [_list("failed", report.failed), _list("not tested", report.untested), _list("counted", report.errors)]
+    parts = [listed("failed", report.failed), listed("not tested", report.untested), listed("counted", report.errors)]
     if node.down:
         names = {port.name: f"{port.state} ({port.physical_state})" for port in node.down}
-        parts.append(_list("no link", names))
+        parts.append(listed("no link", names))
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
-    parts.append(_list("GPU memory not tested", report.gpu_untested))
+    parts.append(listed("GPU memory not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
-    parts.append(_list("not testable by perftest", other))
+    parts.append(listed("not testable by perftest", other))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
@@ -268,7 +268,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 
-def _list(title: str, found: dict[str, str]) -> str:
+def listed(title: str, found: dict[str, str]) -> str:
     if not found:
         return ""
     # equal reasons once: a tool that is missing is missing for all

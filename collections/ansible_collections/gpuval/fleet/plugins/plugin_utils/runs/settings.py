@@ -47,7 +47,7 @@ TYPES = {
 MAX_SHOWN = 60
 SHIPPED_STAGES = (
     *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools", "storage"),
-    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "fabric"),
+    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "rdma_rails", "fabric"),
 )
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
@@ -71,6 +71,8 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "rdma_seconds": (lambda n: n > 0, "more than 0"),
+    "rdma_rails_seconds": (lambda n: n > 0, "more than 0"),
+    "rdma_rails_least_ratio": (lambda n: 0 < n <= 1, "a ratio, above 0 to 1"),
     "endpoints_seconds": (lambda n: 0 < n <= 300, "more than 0, at most 300"),
     "combined_load_seconds": (lambda n: n >= 10, "10 or more"),
     "storage_seconds": (lambda n: n >= 5, "5 or more"),
