@@ -154,8 +154,10 @@ def test_a_node_without_ports_is_not_tested_and_the_others_are(tmp_path, monkeyp
 
 def test_without_any_port_and_without_perftest_nothing_is_tested(tmp_path, monkeypatch):
     for result in run(tmp_path / "none", monkeypatch, {}, without=(0, 1, 2)):
-        assert (result.fingerprints, figures(result)) == ({"rdma_rails": "none"}, {})
+        assert result.fingerprints == {"rdma_rails": "none"}
+        assert figures(result) == {"ports_count": 0, "bad_count": 0, "unexplained_count": 0}
         assert result.message == "not tested: no node of the gang has an RDMA device to test"
+        assert result.environment["left_out"] == {"pairs of nodes": result.message}
     for result in run(tmp_path / "bare", monkeypatch):
         assert "measured_count" not in figures(result) and "ib_write_bw not found: install perftest" in result.message
 

@@ -260,13 +260,10 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     own = [pair for pair in pairs if index in (pair.client, pair.server)]
     is_there = bool(member.options.devices) and any((*member.ports, *member.lacks))
     result.fingerprints["rdma_rails"] = "present" if is_there else "none"
-    if not is_there:
-        result.message = "not tested: no node of the gang has an RDMA device to test"
-        return
     found = attribution.attribute(pairs, member.options.least)
     bad = [rail for node, rail in sorted(found.bad) if node == index]
     unexplained = [pair for pair in found.unexplained if pair in own]
-    untested = _untested(member, own)
+    untested = _untested(member, own) if is_there else {}
     result.environment["pairs"] = {member.title(pair): _speed(pair) for pair in own[:MAX_LISTED]}
     best: dict[str, float] = {}
     for pair in own:
@@ -281,6 +278,10 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     result.add_metric("rdma_rails_ports_count", len(member.ports[index]), "count")
     result.add_metric("rdma_rails_bad_count", len(bad), "count")
     result.add_metric("rdma_rails_unexplained_count", len(unexplained), "count")
+    if not is_there:
+        result.message = "not tested: no node of the gang has an RDMA device to test"
+        result.environment["left_out"] = {"pairs of nodes": result.message}
+        return
     if not untested:
         result.add_metric("rdma_rails_measured_count", sum(pair.tested for pair in own), "count")
     parts = []
