@@ -45,13 +45,14 @@ def measured(count, slow_nodes=(), slow_pairs=(), asleep=()):
     for each in more:
         assert len({node for pair in each for node in pair}) == 2 * len(each)
     found = attribution.attribute([*pairs, *(made(*pair) for each in more for pair in each)], LEAST)
+    assert {node for node, _port in found.shared} == (set(slow_nodes) if len(slow_nodes) == 4 and count > 4 else set())
     return {node for node, _rail in found.bad}, {frozenset((one.client, one.server)) for one in found.unexplained}
 
 
 @pytest.mark.parametrize(
     ("count", "slow", "named"),
     [
-        (3, [1], [1]), (5, [0], [0]), (8, [2, 3], [2, 3]), (8, [1, 3], [1, 3]), (9, [0, 4, 5, 6], [0, 4, 5, 6]),
+        (3, [1], [1]), (5, [0], [0]), (8, [2, 3], [2, 3]), (8, [1, 3], [1, 3]), (96, [0, 4, 5], [0, 4, 5]),
         (2, [1], []), (3, [0, 1], []), (4, [0, 1, 2, 3], []),
     ],
 )  # fmt: skip
@@ -59,6 +60,11 @@ def test_a_slow_node_is_named_where_two_good_partners_tell(count, slow, named):
     bad, unexplained = measured(count, slow_nodes=slow)
     assert bad == set(named)
     assert bool(unexplained) == (named != slow)
+
+
+def test_a_port_that_is_slow_on_many_nodes_is_a_matter_of_what_they_share():
+    bad, unexplained = measured(9, slow_nodes=[0, 4, 5, 6])
+    assert (bad, unexplained) == (set(), set())  # of the others
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8])

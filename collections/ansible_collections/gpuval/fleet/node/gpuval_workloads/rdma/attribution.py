@@ -1,7 +1,8 @@
 """Pairs of nodes: who measures with whom, and which end of a slow rail is named. Pure.
 
-A rail that makes its rate with one partner is good. One that is slow with two partners, both good with others, is bad.
-What is slow and not explained by a bad end accuses no node: the way between two good ends, or too few partners.
+A port that makes its rate with one partner is good. One that is slow with two partners, both good with others, is bad;
+where many nodes have such a port of one name, it is shared: a switch may be at fault. What is slow and has no such end
+accuses no node: the way between two good ends, or too few partners.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import NamedTuple, Optional
 PARTNERS = 2
 #: So many rounds look again at slow ends; more are left unexplained.
 MAX_ROUNDS = 4
+#: A port of one name that is bad on more nodes than this, and on more than one of so many of all, is shared.
+ALIKE, ALIKE_OF = 2, 32
 #: The place of a node in its gang, and the name of its port.
 End = tuple[int, str]
 Rounds = list[list[tuple[int, int]]]
@@ -39,6 +42,7 @@ class Pair(NamedTuple):
 class Found(NamedTuple):
     good: set[End]
     bad: set[End]
+    shared: set[End]
     unexplained: list[Pair]
 
 
@@ -80,8 +84,11 @@ def attribute(pairs: Iterable[Pair], least: float) -> Found:
         for end, partner in (pair.ends, pair.ends[::-1]):
             if partner in good:
                 accusers.setdefault(end, set()).add(partner[0])
-    bad = {end for end, partners in accusers.items() if end not in good and len(partners) >= PARTNERS}
-    return Found(good, bad, [pair for pair in slow if not bad & set(pair.ends)])
+    accused = {end for end, partners in accusers.items() if end not in good and len(partners) >= PARTNERS}
+    most = max(ALIKE, len({node for pair in tested for node, _port in pair.ends}) // ALIKE_OF)
+    alike = Counter(port for _node, port in accused)
+    shared = {end for end in accused if alike[end[1]] > most}
+    return Found(good, accused - shared, shared, [pair for pair in slow if not accused & set(pair.ends)])
 
 
 def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:

@@ -261,7 +261,8 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     is_there = bool(member.options.devices) and any((*member.ports, *member.lacks))
     result.fingerprints["rdma_rails"] = "present" if is_there else "none"
     found = attribution.attribute(pairs, member.options.least)
-    bad = [rail for node, rail in sorted(found.bad) if node == index]
+    slow = [rail for node, rail in sorted(found.bad | found.shared) if node == index]
+    shared = [rail for rail in slow if (index, rail) in found.shared]
     unexplained = [pair for pair in found.unexplained if pair in own]
     untested = _untested(member, own) if is_there else {}
     result.environment["pairs"] = {member.title(pair): _speed(pair) for pair in own[:MAX_LISTED]}
@@ -276,8 +277,8 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     for rail, share in best.items():
         result.add_metric("rdma_rails_ratio", share, "ratio", link_scope(rail))
     result.add_metric("rdma_rails_ports_count", len(member.ports[index]), "count")
-    result.add_metric("rdma_rails_bad_count", len(bad), "count")
-    result.add_metric("rdma_rails_unexplained_count", len(unexplained), "count")
+    result.add_metric("rdma_rails_bad_count", len(slow) - len(shared), "count")
+    result.add_metric("rdma_rails_unexplained_count", len(unexplained) + len(shared), "count")
     if not is_there:
         result.message = "not tested: no node of the gang has an RDMA device to test"
         result.environment["left_out"] = {"pairs of nodes": result.message}
@@ -285,9 +286,10 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     if not untested:
         result.add_metric("rdma_rails_measured_count", sum(pair.tested for pair in own), "count")
     parts = []
-    for rail in bad[:MAX_NAMED]:
+    for rail in slow[:MAX_NAMED]:
         speeds = "; ".join(f"{member.title(pair)}: {_speed(pair)}" for pair in own if (index, rail) in pair.ends)
-        parts.append(f"{member.name(index)} {rail} is slow with partners that are good with others ({speeds})")
+        alike = ", as on many nodes: look at the switch that they share" if rail in shared else ""
+        parts.append(f"{member.name(index)} {rail} is slow with partners that are good with others{alike} ({speeds})")
     for pair in unexplained[:MAX_NAMED]:
         are_good = found.good.issuperset(pair.ends)
         why = "both ends are good with others" if are_good else "too few good partners to tell which end"
