@@ -67,7 +67,7 @@ def second_look(pairs: Sequence[Pair], least: float) -> Rounds:
         fresh = [one for one in good if one not in met]
         for partner in islice(cycle(fresh), place, place + min(PARTNERS, len(fresh))):
             free = (each for each in rounds if not {node, partner} & {one for pair in each for one in pair})
-            chosen = next(free, None)
+            chosen: Optional[list[tuple[int, int]]] = next(free, None)
             if chosen is None and len(rounds) < MAX_ROUNDS:
                 rounds.append(chosen := [])
             if chosen is not None:

@@ -132,7 +132,7 @@ class Member:
 
     def measure(self, rounds: Rounds) -> list[Pair]:
         """What all members measured, the same list on each. Raises ``StoppedError`` when one is lost."""
-        found = []
+        found: list[Pair] = []
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
             own = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
@@ -155,14 +155,14 @@ class Member:
 
     def _pair(self, one: int, other: int) -> list[Pair]:
         """The rails of a pair, one after another. The client has what was measured, the server an empty list."""
-        serves, found = self.gang.index == other, []
+        serves, hung = self.gang.index == other, 0
+        found: list[Pair] = []
         matched = attribution.matched(self.ports[one], self.ports[other])
         rails = [Pair(one, own, other, their) for own, their in matched]
         try:
             with _connect(self.gang.members[other].address, self.gang.port, serves) as peer:
                 peer.settimeout(2 * (self.options.seconds + self._slack) + run.LISTEN_SECONDS)
                 with peer.makefile("rw", encoding="utf-8") as stream:
-                    hung = 0
                     for rail in rails:
                         if serves:
                             self._serve(stream, self._test(rail.other))
