@@ -85,7 +85,7 @@ def test_rails_are_matched_by_name_and_absent_ones_named():
     assert attribution.absent({0: ["a", "b"], 2: ["x"]}, 2) == []
 
 
-def run(folder, monkeypatch, devices=None, ports=2, count=3, without=()):
+def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=5.0):
     """The results of all nodes, a member each in a thread; ``devices`` say what those of all do, by name."""
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)
@@ -102,7 +102,7 @@ def run(folder, monkeypatch, devices=None, ports=2, count=3, without=()):
         for port in range(0 if rank in without else ports):
             tree.rdma(f"{'abc'[rank]}_{port}")
             tree.port(f"{'abc'[rank]}_{port}", gids=IB_GIDS)
-        between.take_part(found[rank], options, gang(port_of_gang, rank, count), Sysfs(tree.root), 2.0)
+        between.take_part(found[rank], options, gang(port_of_gang, rank, count), Sysfs(tree.root), slack)
 
     port_of_gang = port
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(count)]
@@ -146,7 +146,7 @@ def test_two_nodes_that_are_slow_are_not_told_apart_and_a_setup_that_fails_is_no
 
 def test_after_two_rails_that_hang_the_others_of_the_pair_are_not_tested(tmp_path, monkeypatch):
     devices = {"b_0": {"hang": True}, "a_1": {"hang": True}}
-    for node, result in zip("ab", run(tmp_path, monkeypatch, devices, ports=3, count=2), strict=True):
+    for node, result in zip("ab", run(tmp_path, monkeypatch, devices, ports=3, count=2, slack=2.0), strict=True):
         assert figures(result) == {"ports_count": 3, "bad_count": 0, "unexplained_count": 2}
         assert "had not ended after" in result.message and f"not tested: {node}_2:1: {between.HUNG}" in result.message
 
