@@ -1,4 +1,4 @@
-"""Pairs of nodes: who measures with whom, and which end of a slow rail is named. Pure.
+"""Pairs of nodes: which ones measure together, and which end of a slow rail is named. Pure.
 
 A port that makes its rate with one partner is good. One that is slow with two partners, both good with others, is bad;
 where many nodes have such a port of one name, it is shared: a switch may be at fault. What is slow and has no such end

@@ -169,9 +169,9 @@ class Member:
                         elif hung >= MAX_HUNG:
                             found.append(rail._replace(problem=HUNG, tested=False))
                         else:
-                            outcome, said = self._ask(stream, self._test(rail.rail), other)
+                            outcome, printed = self._ask(stream, self._test(rail.rail), other)
                             hung += outcome.hung
-                            found.append(self._made(rail, outcome, said))
+                            found.append(self._made(rail, outcome, printed))
         except (OSError, ValueError, TypeError) as error:
             why = f"lost the connection to the other node: {error or type(error).__name__}"
             print(why, flush=True)
@@ -206,7 +206,7 @@ class Member:
         _tell(stream, "ended")
         return outcome, str(_hear(stream))
 
-    def _made(self, rail: Pair, outcome: run.Outcome, said: str) -> Pair:
+    def _made(self, rail: Pair, outcome: run.Outcome, printed: str) -> Pair:
         speed = perftest.bandwidth(outcome.output)
         rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
         known = [rate for rate in rates if rate]
@@ -215,9 +215,9 @@ class Member:
         elif speed:
             made = rail._replace(problem=f"{speed:.3g} bytes/s, port rate unknown", tested=False)
         else:
-            there, problem = perftest.complaint([said]), outcome.problem or "printed no bandwidth"
+            there, problem = perftest.complaint([printed]), outcome.problem or "printed no bandwidth"
             problem += f"; on {self.name(rail.server)}: {there}" if there else ""
-            is_setup = not outcome.hung and (outcome.is_of_the_setup or perftest.is_of_the_setup([said]))
+            is_setup = not outcome.hung and (outcome.is_of_the_setup or perftest.is_of_the_setup([printed]))
             made = rail._replace(problem=problem, tested=not is_setup)
         print(f"{self.title(rail)}: {_speed(made)}", flush=True)
         return made
