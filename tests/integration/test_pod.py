@@ -55,7 +55,7 @@ MEASURED = {
 }
 #: Of the environment: the image is another system, sees its own file systems and has no engines; ports are chosen.
 ENVIRONMENT = {
-    "facts": {"os", "disks", "engines", "memory"},
+    "facts": {"os", "disks", "engines", "memory", "services"},
     "inference": {"server_command"},
 }
 #: What the runner samples on a node without GPUs.
