@@ -111,14 +111,14 @@ def disk(_index: int) -> Rounds:
     Raises ``OSError`` for what fio reports."""
     program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
     size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
-    way, found = fio.Way(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
+    engine, found = fio.Engine(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"
         most = int(max(limit - written, 1 << 20)) if rw == "randrw" else 0
         time_based = ("--time_based=1",) if rw == "randread" else ()
         arguments = ("--norandommap=1", "--rwmixread=70", *time_based)
-        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), way)
+        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine)
         sides = [side for side in (found.read, found.write) if side]
         written += found.write.total_bytes if found.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
@@ -140,7 +140,7 @@ def nic(index: int) -> Rounds:
         with redirect_stdout(io.StringIO()):  # the parent would read the tool's lines as reports
             outcome = run.run(test, tool, found.cpus, NIC_SLACK_SECONDS, tcp_port)
         speed = perftest.bandwidth(outcome.output)
-        if is_first and outcome.is_of_the_setup:
+        if is_first and outcome.is_setup_problem:
             print(f"{LEFT_OUT}{outcome.problem}", flush=True)
             sys.stdin.read()  # to the end of the stage
             sys.exit(0)

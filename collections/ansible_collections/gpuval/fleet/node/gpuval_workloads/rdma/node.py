@@ -10,7 +10,7 @@ from typing import Any
 
 from ..gang.host import pcie, rdma
 from ..gang.host.sysfs import Sysfs
-from .perftest import READ_LATENCY, SEND, WRITE, WRITE_LATENCY, End, Measurement
+from .perftest import SEND, TOOLS, WRITE, End, Measurement
 
 #: Of what the lanes of PCIe move, headers of packets leave this much for data (256 bytes of 280).
 PCIE_PAYLOAD = 0.9
@@ -152,5 +152,5 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
 
 def _alone(rail: Rail, options: frozenset[str]) -> list[Measurement]:
     end, memory = rail.end, memory_of(rail, options)
-    found = [Measurement(tool, end, end) for tool in (WRITE, SEND, READ_LATENCY, WRITE_LATENCY)]
+    found = [Measurement(tool, end, end) for tool in TOOLS]
     return [*found, Measurement(WRITE, end, end, memory=memory)] if memory else found

@@ -158,9 +158,9 @@ def _run_all(
         print(f"{test.title}: {problem}", flush=True)
         if outcome.hung:
             hung |= {test.client.name, test.server.name} if not test.is_pair else set()
-        if test.memory and outcome.is_of_the_setup:
+        if test.memory and outcome.is_setup_problem:
             report.gpu_untested[test.title] = problem
-        elif outcome.is_of_the_setup:
+        elif outcome.is_setup_problem:
             report.untested[test.title] = problem
         elif test.is_pair:
             pairs[test.title] = problem
