@@ -175,7 +175,7 @@ def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkey
     assert not file.is_symlink()
     for problem, error in (("fio: Input/output error", errno.EIO), ("fio did not end within 40 s", 0)):
         broken = program.fio.Measured(problem=problem, error=error)
-        monkeypatch.setattr(program.fio, "choose_way", lambda *_, broken=broken: (None, broken))
+        monkeypatch.setattr(program.fio, "choose_engine", lambda *_, broken=broken: (None, broken))
         with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
             program.lay_out(file, 1 << 20)
 
@@ -188,9 +188,9 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
 
     size, limit = 16 << 20, 80 << 20
     monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
-    way, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
+    engine, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
     assert not why
-    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([way.engine, way.direct])}
+    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([engine.name, engine.direct])}
     for name, value in {"WORK_DIR": tmp_path, **{f"LOAD_{name}": value for name, value in load.items()}}.items():
         monkeypatch.setenv(f"GPUVAL_{name}", str(value))
     calls = []

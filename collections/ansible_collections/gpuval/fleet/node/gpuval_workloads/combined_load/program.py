@@ -171,10 +171,10 @@ def main(result: Result) -> None:
     for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
         del wanted[kind]
         left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
-    way = None
+    engine = None
     if "disk" in wanted:
         result.report("the disk's file is written")
-        way, why = lay_out(work / DATA_FILE, size)
+        engine, why = lay_out(work / DATA_FILE, size)
         if why:
             del wanted["disk"]
             left_out["disk"] = f"{work}: {why}"
@@ -184,7 +184,7 @@ def main(result: Result) -> None:
         "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
         "GPUVAL_LOAD_SYSFS": str(Sysfs().root),
         "GPUVAL_LOAD_NICS": json.dumps(nics),
-        "GPUVAL_LOAD_FIO": json.dumps([way.engine, way.direct] if way else None),
+        "GPUVAL_LOAD_FIO": json.dumps([engine.name, engine.direct] if engine else None),
     }
     result.environment.update(processes=wanted, left_out=left_out)
     with _workers(wanted, variables) as everyone:
@@ -219,19 +219,19 @@ def _file_bytes(work: Path, limit: float) -> int:
     return size if size >= 16 * MIB else 0
 
 
-def lay_out(file: Path, size: int) -> tuple[fio.Way, str]:
-    """Write the disk's file: the way that fio works there, and why there is no room or right for it, empty if there is.
+def lay_out(file: Path, size: int) -> tuple[fio.Engine, str]:
+    """Write the disk's file: the engine that works there, and why there is no room or right for it, empty if there is.
 
     Raises ``WorkloadFailure`` for every other problem: an error of the disk, a disk that hangs.
     """
-    way, found = fio.choose_way(fio.find() or "fio", file, size)
+    engine, found = fio.choose_engine(fio.find() or "fio", file, size)
     if not found.problem:
-        return way, ""
+        return engine, ""
     with suppress(OSError):
         file.unlink(missing_ok=True)
     if found.error not in fio.NOT_THE_DISK:
         raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
-    return way, found.problem
+    return engine, found.problem
 
 
 @contextmanager

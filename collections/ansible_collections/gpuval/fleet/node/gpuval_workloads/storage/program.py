@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def _measure_all(
         try:
             size = _file_bytes(target, limit, options)
             with place(target, work, os.environ) as file:
-                _measure(program, file, size, seconds, limit, findings, lambda text: print(text, flush=True))
+                _measure(program, file, size, seconds, limit, findings)
         except TargetError as error:
             findings.problem = str(error)
         except OSError as error:
@@ -149,23 +149,19 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
     return size
 
 
-def _measure(
-    program: str,
-    file: Path,
-    size: int,
-    seconds: float,
-    limit: float,
-    found: Findings,
-    say: Callable[[str], None],
-) -> None:
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _measure(program: str, file: Path, size: int, seconds: float, limit: float, found: Findings) -> None:
     """Run the tests on a file, then verify it; the first that fails is the last."""
-    way, measured = fio.choose_way(program, file, table.MIB)
-    found.direct = way.direct
+    engine, measured = fio.choose_engine(program, file, table.MIB)
+    found.direct = engine.direct
     if not _take(found, measured):
         return
     for test in table.TESTS:
         begun = time.monotonic()
-        measured = fio.call(program, file, table.work(test, size, seconds, limit), way, say)
+        measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
         say(f"{test.name}: {measured} in {time.monotonic() - begun:.1f} s")
         if not _take(found, measured):
             found.problem = found.problem and f"{test.name}: {found.problem}"
@@ -177,21 +173,19 @@ def _measure(
                 found.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
                 return
     rate = found.figures["sequential_write_bytes_per_second"]
-    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, way, found, say)
+    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, found)
 
 
-def _verify(
-    program: str, file: Path, size: int, seconds: float, way: fio.Way, found: Findings, say: Callable[[str], None]
-) -> None:
+def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.Engine, found: Findings) -> None:
     """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
     how = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
     write = fio.Work("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
-    measured = fio.call(program, file, write, way, say)
+    measured = fio.call(program, file, write, engine, say)
     if not _take(found, measured) or measured.write is None:
         return
     size = measured.write.total_bytes
-    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), way, say)
+    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), engine, say)
     say(f"verify: {measured}")
     if _take(found, measured) and measured.read is not None:
         found.verified_bytes = measured.read.total_bytes
