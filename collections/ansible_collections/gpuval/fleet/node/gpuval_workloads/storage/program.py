@@ -95,11 +95,10 @@ def main(result: Result) -> None:
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
     ]
-    names = health.disks()
-    before = {name: health.read(name) for name in names}
+    before = {name: health.read(name) for name in health.disks()}
     found = _measure_all(result, targets, options, work)
     _report(result, targets, found, options)
-    _report_health(result, before, {name: health.read(name) for name in names})
+    _report_health(result, before, {name: health.read(name) for name in health.disks()})
     faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
     result.message = result.message[:MAX_MESSAGE]
     if faults:
@@ -284,14 +283,18 @@ Reading = tuple["health.Health | None", str]
 
 
 def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
-    """Figures of disks whose health was read both before and after; the others are named as not tested."""
-    untested, lost = {}, 0
+    """Figures of disks whose health was read both before and after; the others are named as not tested.
+
+    A disk that vanished is lost. One whose health can no longer be read leaves out how many are: evidence is missing.
+    """
+    untested, lost, unread = {}, 0, 0
     count, telling = 0, {"media": 0, "power": 0, "used": 0}  # not every kind of disk has every figure
-    for name, (now, why) in after.items():
-        earlier = before[name][0]
+    for name, (earlier, problem) in before.items():
+        now, why = after.get(name, (None, "the kernel no longer has it"))
         if now is None or earlier is None:
-            lost += earlier is not None
-            untested[name] = why or before[name][1]
+            lost += earlier is not None and name not in after
+            unread += earlier is not None and name in after
+            untested[name] = why or problem
             continue
         count += 1
         figures = [
@@ -313,12 +316,13 @@ def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping
     result.add_metric("storage_disks_count", count, "count")
     for what, number in telling.items():
         result.add_metric(f"storage_disks_with_{what}_count", number, "count")
-    result.add_metric("storage_disks_lost_count", lost, "count")
+    if not unread:
+        result.add_metric("storage_disks_lost_count", lost, "count")
     result.add_metric("storage_disks_untested_count", len(untested), "count")
     result.environment["untested_disks"] = untested
     if untested:
         words = "; ".join(f"{name}: {why}" for name, why in untested.items())
-        result.message += f"; health not tested: {words}" if not lost else f"; health no longer readable: {words}"
+        result.message += f"; health {'no longer readable' if lost or unread else 'not tested'}: {words}"
 
 
 def _rise(before: int | None, now: int | None) -> int | None:
