@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NoReturn
 
 from ..common import fio
 from ..common.device import choose_accelerator
@@ -108,7 +109,7 @@ def loopback(_index: int) -> Rounds:
 
 def disk(_index: int) -> Rounds:
     """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
-    Raises ``OSError`` for what fio reports."""
+    Says ``LEFT_OUT`` for what is not the disk's fault, such as no space left; raises ``OSError`` for what is."""
     program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
     size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
     engine, found = fio.Engine(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
@@ -122,7 +123,15 @@ def disk(_index: int) -> Rounds:
         sides = [side for side in (found.read, found.write) if side]
         written += found.write.total_bytes if found.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
+    if not (found.is_disk_error or found.hung):
+        _leave_out(found.problem)
     raise OSError(found.error, found.problem)
+
+
+def _leave_out(problem: str) -> NoReturn:
+    print(f"{LEFT_OUT}{problem}", flush=True)
+    sys.stdin.read()  # to the end of the stage
+    sys.exit(0)
 
 
 def nic(index: int) -> Rounds:
@@ -141,9 +150,7 @@ def nic(index: int) -> Rounds:
             outcome = run.run(test, tool, found.cpus, NIC_SLACK_SECONDS, tcp_port)
         speed = perftest.bandwidth(outcome.output)
         if is_first and outcome.is_setup_problem:
-            print(f"{LEFT_OUT}{outcome.problem}", flush=True)
-            sys.stdin.read()  # to the end of the stage
-            sys.exit(0)
+            _leave_out(outcome.problem)
         if speed is None:
             sys.exit(f"{test.title}: {outcome.problem or 'printed no bandwidth that makes sense'}")
         is_first = False

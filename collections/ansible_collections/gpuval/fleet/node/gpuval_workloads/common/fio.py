@@ -62,12 +62,18 @@ class Side:
 @dataclass(frozen=True)
 class Measured:
     """What one call of fio measured; a direction without data is None. ``problem``: why it is no measurement, with the
-    number of the error if fio named one."""
+    number of the error if fio named one; ``hung``: it did not end by itself."""
 
     write: Side | None = None
     read: Side | None = None
     problem: str = ""
     error: int = 0
+    hung: bool = False
+
+    @property
+    def is_disk_error(self) -> bool:
+        """Whether a request failed, and neither for room or rights nor because this fio does not work."""
+        return self.error not in {0, *NOT_THE_DISK}
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ def call(
     ended = command.run(arguments, work.seconds + GRACE_SECONDS, cwd=path.parent, say=say)
     found = read_report(ended.output)
     if ended.code != 0 or found.problem:
-        return replace(found, problem=_why(ended, found.problem))
+        return replace(found, problem=_why(ended, found.problem), hung=ended.timed_out)
     return found
 
 

@@ -195,7 +195,7 @@ def _take(found: Findings, measured: fio.Measured) -> bool:
     found.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
         found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
-    elif measured.error and measured.error not in fio.NOT_THE_DISK:
+    elif measured.is_disk_error:
         found.io_error = f"error of the disk or file system: {measured.problem}"
     elif measured.problem:
         found.problem = measured.problem
@@ -243,7 +243,7 @@ def _report(
         floors = options.shared_floors if target.shared else options.floors
         missed = [text for name, limit in floors.items() if (text := _missed(name, limit, findings))]
         notes += [f"{target.path}: {text}" for text in missed]
-        if findings.direct or not floors:
+        if not floors or (findings.direct and floors.keys() <= findings.figures.keys()):
             result.add_metric("storage_floor_misses_count", len(missed), "count", scope)
     result.environment.update(
         targets=[{"path": str(t.path), "scope": t.scope, "shared": t.shared, "raw": t.raw, "direct": f.direct,
