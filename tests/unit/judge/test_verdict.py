@@ -732,6 +732,7 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("training", "crash", "delivery", "FAIL"),
         ("loading", "crash", "store_away", "INCOMPLETE"),
         ("loading", "failure", "no_rclone", "INCOMPLETE"),
+        ("loading", "failure", "store_incomplete", "INCOMPLETE"),
         ("loading", "crash", "delivery", "FAIL"),
         ("loading", "failure", "store_away", "FAIL"),
         ("training", "crash", "store_away", "FAIL"),
