@@ -92,6 +92,14 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
     )
 
 
+def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
+    """Names that no device has; of patterns with wildcards, which suit several kinds of nodes, one has to fit."""
+    names = [device.name for device in rdma.devices(sysfs)]
+    unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    some_fit = len(unfit) < len(patterns)
+    return [pattern for pattern in unfit if pattern != "*" and not (some_fit and set(pattern) & set("*?["))]
+
+
 def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
     # the most of both ends of the link: one that runs below that is a fault, and not a limit
