@@ -181,7 +181,7 @@ def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkey
         with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
             program.lay_out(file, 1 << 20)
     monkeypatch.undo()
-    monkeypatch.setattr(program.fio, "find", lambda: "/bin/false")  # an fio that does not work says nothing of the disk
+    monkeypatch.setattr(program.fio, "find", lambda: "/bin/false")  # no evidence of the disk
     assert program.lay_out(file, 1 << 20)[1]
 
 
