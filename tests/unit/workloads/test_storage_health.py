@@ -180,9 +180,17 @@ def test_what_rises_during_the_stage_is_new():
 
 def test_a_disk_that_is_there_and_gives_no_health_any_more_lacks_evidence():
     """As after a log that is cut short: no FAIL, and no PASS."""
-    result, fine = Result(), health.Health("", 0, 1)
-    program._report_health(result, {"sda": (fine, "")}, {"sda": (None, "smartctl printed no JSON")})
-    names = [metric["name"] for metric in result.metrics]
-    assert "storage_disks_lost_count" not in names and "storage_disk_warning_count" not in names
-    assert result.metric("storage_disks_untested_count") == 1
+    result, fine, failing = Result(), (health.Health("", 0, 1), ""), (health.Health("read-only", 0, 1), "")
+    unread = (None, "smartctl printed no JSON")
+    program._report_health(
+        result, {"sda": fine, "sdb": failing, "sdc": fine}, {"sda": unread, "sdb": unread, "sdc": (health.Health(), "")}
+    )
+    found = {(metric["name"], metric["scope"]) for metric in result.metrics}
+    assert ("storage_disks_lost_count", "node") not in found
+    assert ("storage_disk_warning_count", "link:sda") not in found
+    assert result.metric("storage_disk_warning_count", "link:sdb") == 1  # it called itself failing before
+    # a counter that was there before and is not now is no counter that did not rise
+    assert ("storage_disk_media_error_new_count", "link:sdc") not in found
+    assert result.metric("storage_disks_with_media_count") == 1
+    assert result.metric("storage_disks_untested_count") == 2
     assert "health no longer readable: sda: smartctl printed no JSON" in result.message

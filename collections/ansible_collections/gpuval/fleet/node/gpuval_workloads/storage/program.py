@@ -295,6 +295,8 @@ def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping
             lost += earlier is not None and name not in after
             unread += earlier is not None and name in after
             untested[name] = why or problem
+            if earlier and earlier.warning:
+                result.add_metric("storage_disk_warning_count", 1, "count", f"link:{name}")
             continue
         count += 1
         figures = [
@@ -309,8 +311,8 @@ def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping
         for metric, value, unit in figures:
             if value is not None:
                 result.add_metric(metric, value, unit, f"link:{name}")
-        for what, value in (("media", now.media_errors), ("power", now.unsafe_shutdowns), ("used", now.used_ratio)):
-            telling[what] += value is not None
+        for what, figure in (("media", "media_errors"), ("power", "unsafe_shutdowns"), ("used", "used_ratio")):
+            telling[what] += any(getattr(one, figure) is not None for one in (earlier, now))
         if now.warning:
             result.message += f"; {name}: {now.warning}"
     result.add_metric("storage_disks_count", count, "count")
