@@ -1,5 +1,6 @@
 """The program that a launch sends to a node, run by a real shell and a real Python."""
 
+import functools
 import json
 import os
 import shutil
@@ -37,8 +38,13 @@ def sent(command, data, **options):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@functools.cache  # to compile the runner takes 0.3 s
+def archives():
+    return payload.runner_pyz(), payload.workloads_zip()
+
+
 def stream(base, **changes):
-    return node_program.data(parameters(base, **changes), payload.runner_pyz(), payload.workloads_zip())
+    return node_program.data(parameters(base, **changes), *archives())
 
 
 @pytest.fixture
@@ -61,8 +67,7 @@ def test_it_places_the_files_and_starts_the_runner(base, interpreter):
     assert told["python"] == sys.executable
     folder = base / "run-1" / "node-1"
     assert told["directory"] == str(folder)
-    assert (folder / "runner.pyz").read_bytes() == payload.runner_pyz()
-    assert (folder / "workloads.zip").read_bytes() == payload.workloads_zip()
+    assert tuple((folder / name).read_bytes() for name in ("runner.pyz", "workloads.zip")) == archives()
     assert json.loads((folder / "plan.json").read_text()) == PLAN
     again = node_program.answer(*sent(command, stream(base)))
     assert again["launch"]["state"] in {"started", "finished"}
