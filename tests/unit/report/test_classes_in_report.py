@@ -124,6 +124,7 @@ def test_what_a_node_says_cannot_break_out_of_the_line():
     [
         ("no container engine: docker: not found. Install docker or podman on the node", "no_engine"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("disk full: the model needs 140 GB in /models and 9 GB is free there", "disk_full"),
         ("killed by SIGSEGV", "training_crash"),
     ],
 )

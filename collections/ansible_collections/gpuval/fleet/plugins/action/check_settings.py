@@ -22,7 +22,7 @@ from ..plugin_utils.core.text import meant, some_of
 from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.judge import baseline, criteria, declared, order_check, sku_catalogue, versions
 from ..plugin_utils.report import event, webhook
-from ..plugin_utils.runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
+from ..plugin_utils.runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
@@ -51,6 +51,9 @@ CHECKS = {
     "gpuval_versions": versions.declared,
     "gpuval_webhook_key": event.check_key,
     "gpuval_webhook_url": webhook.check_url,
+    "run_recurring_settings": settings.check_names,
+    "storage_floors": partial(floors.check, "storage_floors"),
+    "storage_shared_floors": partial(floors.check, "storage_shared_floors"),
 }
 #: The same for settings that name files, which only playbooks that use them need.
 FILES = {

@@ -111,17 +111,17 @@ def _rails(
     """The rails of both nodes by their order, one after another; both get what the client measured."""
     stream = peer.makefile("rw", encoding="utf-8")
 
-    def tell(message: Any) -> None:
+    def send(message: Any) -> None:
         stream.write(json.dumps(message) + "\n")
         stream.flush()
 
-    def hear() -> Any:
+    def receive() -> Any:
         return json.loads(stream.readline(MAX_LINE))
 
     own = [rail.end for rail in node.rails]
     most = [rail.most_bytes_per_second for rail in node.rails]
-    tell({"rails": [end.name for end in own], "most": most})
-    theirs = hear()
+    send({"rails": [end.name for end in own], "most": most})
+    theirs = receive()
     host = peer.getpeername()[0]
     for index, (end, name) in enumerate(zip_longest(own, theirs["rails"])):
         if end is None or name is None:
@@ -133,8 +133,8 @@ def _rails(
             port = run.free_port()
             side = run.server(test, tool, node.cpus, port, run.limit(test, slack))
             try:
-                tell({"port": port if side.is_listening(port, slack) else None})
-                answer = hear()
+                send({"port": port if side.is_listening(port, slack) else None})
+                answer = receive()
             finally:
                 side.end()
             here = run.outcome(side.ended, None).problem
@@ -143,7 +143,7 @@ def _rails(
                 answer["share"] if isinstance(answer["share"], float) else f"{str(answer['share'])[:200]}; {here}",
             )
             continue
-        port = hear()["port"]
+        port = receive()["port"]
         if not isinstance(port, int):
             share: float | str = "perftest on the other node does not listen"
         else:
@@ -155,7 +155,7 @@ def _rails(
                 [each for each in (most[index], theirs["most"][index]) if each],
             )
             share = speed / (2 * min(limits)) if speed and limits else ended.problem or "printed no bandwidth"
-        tell({"share": share})
+        send({"share": share})
         yield title, share
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import GpuvalError
-from ..core.text import pattern_of
+from ..core.text import meant, pattern_of
 from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
@@ -61,7 +61,7 @@ def declared(value: Any) -> dict[str, list[str]]:
     found = {}
     for key, wanted in value.items():
         if key not in KINDS:
-            raise VersionsError(f"gpuval_versions has the key {key!r}: known are {', '.join(KINDS)}")
+            raise VersionsError(f"gpuval_versions has the key {key!r}{meant(key, KINDS)}; known are {', '.join(KINDS)}")
         if any(isinstance(text, float) for text in (wanted if isinstance(wanted, list) else [wanted])):
             raise VersionsError(
                 f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"

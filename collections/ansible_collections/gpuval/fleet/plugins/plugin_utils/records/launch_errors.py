@@ -153,7 +153,7 @@ CLASSES = (
     known_class(
         "disk_full",
         "free space on the node, or set gpuval_node_dir (or ansible_remote_tmp) to a file system with space",
-        r"No space left on device|Disk quota exceeded|\[Errno 28\]|\[Errno 122\]",
+        r"No space left on device|Disk quota exceeded|\[Errno 28\]|\[Errno 122\]|disk full: ",
     ),
     known_class(
         "no_space",

@@ -232,12 +232,15 @@ def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
 def unknown_stages(
     right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
 ) -> list[str]:
-    """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
+    """What is wrong with profiles, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
     found, known = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
         names = [str(name) for name in profiles]
         found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
+    for name in right.get("gpuval_gang_stages", {}):
+        if isinstance(profiles, Mapping) and name not in profiles:
+            found.append(f"gpuval_gang_stages: no profile {_shown(name)}{meant(name, map(str, profiles))}")
     lists = [("gpuval_stages", right.get("gpuval_stages", []))]
     for name in ("gpuval_profiles", "gpuval_gang_stages"):
         lists += [(name, given) for given in right.get(name, {}).values()]
@@ -263,6 +266,13 @@ def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None
     pattern, words = form
     if not pattern.fullmatch(value):
         raise SettingError(f"{name} {_shown(value)}: must be {words}")
+
+
+def check_names(values: Mapping[str, Any]) -> None:
+    """Raises SettingError for a key that is no setting, of settings for other runs."""
+    for name in values:
+        if name not in declared().options:
+            raise SettingError(f"no setting {name}{_nearest(str(name), declared(), 0.6)}")
 
 
 def check_file(name: str, path: str) -> None:
