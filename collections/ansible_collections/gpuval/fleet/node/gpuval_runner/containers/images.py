@@ -5,6 +5,7 @@ One run at a time brings images to a node, so that an image of two runs is downl
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ LEAST_FREE_BYTES = 256 << 20
 PROGRESS_SECONDS = 5.0
 DEFAULT_SECONDS = 3600.0
 SLACK_SECONDS = 5.0
+KILLED_SECONDS = 1.0
 STAGE = "image"
 
 
@@ -361,7 +363,8 @@ class _Bringer:
             except subprocess.TimeoutExpired:
                 if self._left() <= 0:
                     process.kill()
-                    process.communicate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # a child may keep the output open
+                        process.communicate(timeout=KILLED_SECONDS)
                     return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
                 report(f"{what}: {time.monotonic() - began:.0f} s so far")
                 continue
