@@ -24,6 +24,7 @@ NEVER_STARTED = "0001-01-01"
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
+
 class EngineError(Exception):
     """The container engine did not do what it was asked to."""
 

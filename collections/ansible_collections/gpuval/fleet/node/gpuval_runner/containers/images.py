@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuval_node.hardware.engines import ENGINES
+from gpuval_node.hardware.engines import ENGINES, plain
 
 from gpuval_runner import download
 from gpuval_runner import plan as plans
@@ -391,14 +391,6 @@ def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
 def loaded_names(output: str) -> list[str]:
     """Return the references, and ids of what has none, that an engine reports as loaded."""
     return [name.strip() for line in _LOADED.findall(output) for name in line.split(",") if name.strip()]
-
-
-def plain(reference: str) -> str:
-    """Return a reference without what engines add to it."""
-    for prefix in ("localhost/", "docker.io/", "library/"):
-        reference = reference[len(prefix) :] if reference.startswith(prefix) else reference
-    last = reference.rpartition("/")[2]
-    return reference if ":" in last or "@" in last else f"{reference}:latest"
 
 
 def report(text: str) -> None:

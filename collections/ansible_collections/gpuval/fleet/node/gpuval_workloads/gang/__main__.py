@@ -420,8 +420,9 @@ class _ByMpi:
         )  # fmt: skip
         if stopper.stop:
             raise StallError(stopper.stop.message)
-        name, text = (OUTCOME_FILE, found.to_json()) if found else (self.OTHERWISE_FILE, why)
-        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, name, text)
+        answer = self._folder / (OUTCOME_FILE if found else self.OTHERWISE_FILE)
+        answer.write_text(found.to_json() if found else why, encoding="utf-8")
+        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, answer)
         if missed:
             raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
         if found:
