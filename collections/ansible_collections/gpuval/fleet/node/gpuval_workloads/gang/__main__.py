@@ -106,7 +106,7 @@ def main(result: Result) -> None:
             result.environment["gang"] = described
             raise type(error)(_explained(str(error), result, checks)) from None
         except BaseException:  # by a signal, or by a defect
-            collectives.tell_of_failure(result)
+            collectives.add_failure(result)
             with suppress(OSError):
                 result.write()
             raise
@@ -119,7 +119,7 @@ def main(result: Result) -> None:
 
 def _explained(message: str, result: Result, checks: HostChecks) -> str:
     """Add NCCL's log and the host checks to the result; return the message with their worst findings."""
-    collectives.tell_of_failure(result)
+    collectives.add_failure(result)
     checks.end()
     checks.add_to(result)
     result.write()
