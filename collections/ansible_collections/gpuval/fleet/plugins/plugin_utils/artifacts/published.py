@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from ..core import schemas
+from ..core.paths import COLLECTION
 
-FILE = Path(__file__).resolve().parents[3] / "images" / "published.yml"
+FILE = COLLECTION / "images/published.yml"
 
 
 @functools.cache

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from .argument_specs import PLUGINS, load_yaml
 from .errors import GpuvalError
 from .escape import clean_text, one_line
+from .paths import ROLES
 
 #: What every answer may hold beside what is documented. Messages are shown as they come.
 STATES = ("changed", "failed", "unreachable")
@@ -32,7 +32,6 @@ TYPES: dict[str, Any] = {
 }
 #: Facts that modules of the collection give, none of which is the name of a setting; and the Python that Ansible found.
 FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"})
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 
 
 class InvalidAnswerError(GpuvalError):

@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from ..core import schemas
 from ..core.argument_specs import load_yaml
+from ..core.paths import COLLECTION
 from ..runs.failed_checks import is_own_work
 from .identity import is_useless
 from .own_checks import IN_USE
 from .verdict import headline, node_class
 
-FILE = Path(__file__).resolve().parents[3] / "actions" / "rules.yml"
+FILE = COLLECTION / "actions/rules.yml"
 CONTACT_VENDOR = "contact_vendor"
 #: From the mildest to the gravest: of several faults of a node the gravest action counts.
 ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", CONTACT_VENDOR)

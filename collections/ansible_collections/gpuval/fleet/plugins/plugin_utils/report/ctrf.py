@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.paths import COLLECTION
 from .problems import action_text, part_text
 
 SPECIFICATION = "0.0.0"
@@ -63,8 +63,7 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
 
 def version() -> str:
     """Of the collection: an installed one has MANIFEST.json in place of galaxy.yml."""
-    root = Path(__file__).parents[3]
-    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := root / name).exists())
+    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := COLLECTION / name).exists())
     found = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else "unknown"
 

@@ -13,9 +13,9 @@ from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
-from ..judge import not_tested, retries
+from ..judge import retries
 from ..runs import overview
-from . import problems
+from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
 RETRIED = {

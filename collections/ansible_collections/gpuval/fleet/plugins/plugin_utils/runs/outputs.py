@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 from ..core import schemas
 from ..core.argument_specs import load_yaml
 from ..core.errors import GpuvalError
+from ..core.paths import COLLECTION
 from ..core.text import meant
 
-FILE = Path(__file__).resolve().parents[3] / "outputs" / "programs.yml"
+FILE = COLLECTION / "outputs/programs.yml"
 #: What a plan takes along; the rest is for people.
 IN_PLAN = ("name", "step", "x_unit", "values")
 MAX_PROGRAMS = 8

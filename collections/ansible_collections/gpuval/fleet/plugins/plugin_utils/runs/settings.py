@@ -16,10 +16,10 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..core.argument_specs import load_yaml
 from ..core.errors import GpuvalError
+from ..core.paths import ROLES
 from ..core.text import meant
 from . import folder
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
+from ..core.paths import ROLES
+
 #: By stage the settings that end it early where they are not 0.
 LIMITS = {"training": ("training_steps", "training_epochs"), "inference": ("inference_requests",)}
 

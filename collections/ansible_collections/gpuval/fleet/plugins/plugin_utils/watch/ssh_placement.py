@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from ansible import context
 
+from ..core.paths import ROLES
 from ..judge.check import Check
 from ..runs.folder import RunFolder
 from ..runs.plans import PlanError
@@ -20,7 +20,7 @@ from .placement import Attempt, Ended, Event, Placement
 from .watch import Limits, RunWatch
 
 #: Task files of the role `run` with one task each.
-TASKS = Path(__file__).parents[3] / "roles/run/tasks"
+TASKS = ROLES / "run/tasks"
 
 SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
