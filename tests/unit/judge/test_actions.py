@@ -41,7 +41,7 @@ def document():
 def words():
     """Every word that a node's class can be, but for checks of a site's own."""
     shipped = {one.name for one in criteria.load(criteria.shipped_files()) if one.required}
-    launches = {one.name for one in (*launch_errors.CLASSES, *launch_errors._BY_NAME)}
+    launches = set(launch_errors.NAMED)
     clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
     clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
     stages = {f"training_{state}" for state in (*STATES, "figures", "plausible")}

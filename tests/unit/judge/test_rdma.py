@@ -2,6 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, ordered_nics
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
@@ -174,5 +175,5 @@ def test_what_is_not_ordered_is_not_checked():
     ("count", "rate"), [("eight", ""), (True, ""), (-1, ""), (None, "400 Gb/s"), (8, "fast"), (8, "400 ms")]
 )
 def test_an_order_that_makes_no_sense_is_refused(count, rate):
-    with pytest.raises(ordered_nics.OrderError):
+    with pytest.raises(SettingError):
         ordered_nics.ordered(count, rate)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible.template import trust_as_template
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
+from ..plugin_utils.core.errors import SettingError
 from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
@@ -183,7 +184,7 @@ def _expected(name, hostvars, stages, gang_stages, ids):
             "nics": ordered_nics.ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
             "labels": labels.of_host(hostvars),
         }
-    except (versions.VersionsError, declared.DeclaredError, ordered_nics.OrderError, labels.LabelsError) as error:
+    except SettingError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
     given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
     return {**expected, **{key: value for key, value in given.items() if value}}

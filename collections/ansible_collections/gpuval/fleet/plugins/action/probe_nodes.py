@@ -73,7 +73,7 @@ class ActionModule(RunAction):
 
     def _keep_kex(self, pins, prober, wanted):
         """The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection."""
-        words = ssh_prober.kex_options("ssh", prober.settings) if wanted else []
+        words = ssh_prober.kex_options(prober.settings) if wanted else []
         path = kex_file(pins.path)
         text = " ".join(words) + "\n"
         if not path.exists() or path.read_text() != text:

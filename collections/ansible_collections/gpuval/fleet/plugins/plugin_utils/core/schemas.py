@@ -139,6 +139,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _shortened(message: str, limit: int = 300) -> str:
+def _shortened(message: str) -> str:
     """The end of a message tells what is wrong; its start repeats the whole value."""
-    return message if len(message) <= limit else f"{message[:60]} ... {message[-(limit - 65) :]}"
+    return message if len(message) <= 300 else f"{message[:60]} ... {message[-235:]}"

@@ -74,10 +74,9 @@ def shipped() -> Rules:
     )
 
 
-def assign(report: Mapping[str, Any], earlier: Earlier, rules: Rules | None = None) -> None:
+def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
     """Put ``action`` into each node of the report that is not PASS."""
-    rules = rules or shipped()
-    shared = _shared(report["nodes"])
+    rules, shared = shipped(), _shared(report["nodes"])
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
             node["action"] = action_of(node, earlier, rules, shared)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import units
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.text import some_of
 from ..records.documents import Record
 from .entries import Entry, own_entry
@@ -19,18 +19,14 @@ MOST_BITS = 1e14
 _RATE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
 
 
-class OrderError(GpuvalError, ValueError):
-    """The NICs that were ordered cannot be understood; the message says why."""
-
-
 def ordered(count: Any, rate: Any) -> dict[str, Any]:
     """``gpuval_nic_count`` and ``gpuval_nic_rate`` as run.json keeps them; empty where none are declared."""
     if count in (None, ""):
         if rate:
-            raise OrderError("gpuval_nic_rate needs gpuval_nic_count: how many ports have that rate")
+            raise SettingError("gpuval_nic_rate needs gpuval_nic_count: how many ports have that rate")
         return {}
     if isinstance(count, bool) or not str(count).strip().isdecimal():
-        raise OrderError(f"gpuval_nic_count {count!r} is not a whole number")
+        raise SettingError(f"gpuval_nic_count {count!r} is not a whole number")
     found: dict[str, Any] = {"count": int(count)}
     if rate:
         found["rate_bits_per_second"] = port_rate(rate)
@@ -38,14 +34,14 @@ def ordered(count: Any, rate: Any) -> dict[str, Any]:
 
 
 def port_rate(text: Any) -> float:
-    """A rate in bits/s. Raises OrderError."""
+    """A rate in bits/s. Raises SettingError."""
     words = _RATE.fullmatch(str(text).strip())
     try:
         bits = 8 * float(units.convert(float(words[1]), words[2], "bytes/s")) if words else 0.0
     except units.UnitError:
         bits = 0.0
     if not 1e9 <= bits <= MOST_BITS:
-        raise OrderError(
+        raise SettingError(
             f"gpuval_nic_rate {str(text)[:40]!r}: write the rate of a port with its unit, such as 400 Gb/s"
         )
     return bits

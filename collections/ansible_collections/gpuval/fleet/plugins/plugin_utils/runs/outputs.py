@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.paths import COLLECTION
 from ..core.text import meant
 
@@ -15,10 +15,6 @@ FILE = COLLECTION / "outputs/programs.yml"
 #: What a plan takes along; the rest is for people.
 IN_PLAN = ("name", "step", "x_unit", "values")
 MAX_PROGRAMS = 8
-
-
-class OutputError(GpuvalError, ValueError):
-    """A name that no reader has; the message says which there are."""
 
 
 @functools.cache
@@ -30,12 +26,12 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def readers(asked: Any) -> list[dict[str, Any]]:
-    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises OutputError."""
+    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises SettingError."""
     names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
     if len(names) > MAX_PROGRAMS:
-        raise OutputError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
+        raise SettingError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
     known = shipped() if names else {}
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise OutputError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")
+            raise SettingError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(names)]

@@ -15,7 +15,7 @@ from typing import Any
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.paths import ROLES
 from ..core.text import meant
 from . import folder
@@ -78,10 +78,6 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "status_interval_seconds": (lambda n: n > 0, "more than 0"),
     "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
 }
-
-
-class SettingError(GpuvalError):
-    """A value that cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)

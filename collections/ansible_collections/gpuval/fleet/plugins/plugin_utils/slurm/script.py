@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..runs import plans
 from ..ssh import node_program
 from . import jobs
@@ -88,10 +88,6 @@ sys.exit(main_in_job(runner, stream, refuse))
 """.replace("@MARK@", MARK)
 
 
-class SlurmSettingError(GpuvalError):
-    """A setting of gpuval_slurm_*; the message says which and what to write."""
-
-
 @dataclass(frozen=True)
 class Settings:
     """How jobs of a node are submitted."""
@@ -105,14 +101,14 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """From the variables of a node. Raises SlurmSettingError."""
+        """From the variables of a node. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in ("partition", "account", "qos")}
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
-            raise SlurmSettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
+            raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
         own = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
         if own:
-            raise SlurmSettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
+            raise SettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
         return cls(
             **texts,
             reservation=str(values["gpuval_slurm_reservation"] or ""),
@@ -156,14 +152,13 @@ def batch(
     runner: bytes,
     workloads: bytes,
     comment: str,
-    pythons: Sequence[str] = PYTHONS,
     gpus: int = 0,
 ) -> bytes:
     """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
     in Slurm. Raises PlanError for one that Slurm would not take."""
     members = parameters.get("members", ())
     known = {
-        "PYTHONS": " ".join(map(shlex.quote, pythons)),
+        "PYTHONS": " ".join(map(shlex.quote, PYTHONS)),
         "PROGRAM": shlex.quote(_PROGRAM),
         "COMMENT": shlex.quote(comment),
         "SOURCE": "-" if members else '"$0"',

@@ -17,7 +17,7 @@ from ..store.access import open_store
 from . import launching
 from .decisions import NodeView
 from .placement import Attempt, Ended, Event, Placement
-from .watch import Limits, RunWatch
+from .watch import Limits, RunWatch, Watcher
 
 #: Task files of the role `run` with one task each.
 TASKS = ROLES / "run/tasks"
@@ -98,21 +98,8 @@ class SshPlacement(Placement):
         self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._variables, **variables}, self._seconds[kind])
 
 
-class SshWatcher:
-    """A `Watcher` over SSH."""
-
-    requests = 0
-
-    def __init__(
-        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
-    ) -> None:
-        self._action, self._options, self._task_vars = action, options, task_vars
-
-    def __enter__(self) -> SshWatcher:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        """Nothing stays open between runs."""
+class SshWatcher(Watcher):
+    """Over SSH; nothing stays open between runs."""
 
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()
