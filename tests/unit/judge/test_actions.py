@@ -5,8 +5,7 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import load_yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, yaml_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
@@ -35,7 +34,7 @@ OWN = (
 
 
 def document():
-    return load_yaml(actions.FILE.read_text())
+    return yaml_file.load(actions.FILE.read_text())
 
 
 def words():

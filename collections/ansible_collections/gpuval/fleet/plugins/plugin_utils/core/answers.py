@@ -10,7 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from .argument_specs import PLUGINS, load_yaml
+from . import yaml_file
+from .argument_specs import PLUGINS
 from .errors import GpuvalError
 from .escape import clean_text, one_line
 from .paths import ROLES
@@ -42,8 +43,8 @@ class InvalidAnswerError(GpuvalError):
 def documented(module: str) -> dict[str, Any]:
     """RETURN of a module of the collection, and `diff` where it has one."""
     source = import_module(f"{PLUGINS}.modules.{module}")
-    fields: dict[str, Any] = load_yaml(source.RETURN)
-    modes = load_yaml(source.DOCUMENTATION).get("attributes", {})
+    fields: dict[str, Any] = yaml_file.load(source.RETURN)
+    modes = yaml_file.load(source.DOCUMENTATION).get("attributes", {})
     has_diff = modes.get("diff_mode", {}).get("support") == "full"
     return {**fields, "diff": {"type": "dict"}} if has_diff else fields
 

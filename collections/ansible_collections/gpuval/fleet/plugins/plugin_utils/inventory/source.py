@@ -14,7 +14,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
 from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
@@ -187,7 +187,7 @@ def _problem_of_groups(node: yaml.Node | None) -> str:
 def _plugin_of(path: str) -> str:
     """The plugin that a file names; empty for none."""
     try:
-        document = load_yaml(Path(path).read_text(encoding="utf-8"))
+        document = yaml_file.load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     return str(document.get("plugin", "")) if isinstance(document, dict) else ""

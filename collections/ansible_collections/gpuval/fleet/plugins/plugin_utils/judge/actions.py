@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..core import schemas
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
 from ..core.paths import COLLECTION
 from ..runs.failed_checks import is_own_work
 from .identity import is_useless
@@ -65,8 +64,7 @@ class Rules:
 @functools.cache
 def shipped() -> Rules:
     """Raises schemas.Invalid where the file breaks its schema."""
-    document = load_yaml(FILE.read_text(encoding="utf-8"))
-    schemas.validate("actions", document, what=str(FILE))
+    document = yaml_file.shipped(FILE, "actions")
     return Rules(
         document["window_days"],
         tuple((tuple(rule["classes"]), tuple(rule["steps"])) for rule in document["rules"]),

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..core import schemas
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
 from ..core.paths import COLLECTION
 
 AGAIN = "then validate again with --limit {node}"
@@ -29,9 +28,7 @@ class FailureClass:
 
 def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
     """The classes of a file by group, in its order."""
-    path = COLLECTION / f"failures/{placement}.yml"
-    document = load_yaml(path.read_text(encoding="utf-8"))
-    schemas.validate("failures", document, what=str(path))
+    document = yaml_file.shipped(COLLECTION / f"failures/{placement}.yml", "failures")
     return {
         group: tuple(
             FailureClass(one["name"], one["steps"], _pattern(one.get("patterns", ())), one.get("before_login", False))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..core import schemas
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
 from ..core.errors import SettingError
 from ..core.paths import COLLECTION
 from ..core.text import meant
@@ -20,8 +19,7 @@ MAX_PROGRAMS = 8
 @functools.cache
 def shipped() -> dict[str, dict[str, Any]]:
     """The readers by name, as a plan holds them. Raises schemas.Invalid where the file breaks its schema."""
-    document = load_yaml(FILE.read_text(encoding="utf-8"))
-    schemas.validate("outputs", document, what=str(FILE))
+    document = yaml_file.shipped(FILE, "outputs")
     return {one["name"]: {key: one[key] for key in IN_PLAN if key in one} for one in document["programs"]}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
 from ..core.text import meant
@@ -282,4 +282,4 @@ def _nearest(name: str, known: Declared, cutoff: float) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return (load_yaml(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    return (yaml_file.load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import yaml
-
+from ..core import yaml_file
 from ..core.paths import ROLES
 
 #: By stage the settings that end it early where they are not 0.
@@ -46,4 +45,4 @@ def _number(value: Any) -> float:
 def _defaults(stage: str) -> Mapping[str, Any]:
     """The defaults of the stage's role, as they are written; none for a stage without a role."""
     path = ROLES / stage / "defaults" / "main.yml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
+    return yaml_file.load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
