@@ -10,6 +10,7 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingError
@@ -42,29 +43,11 @@ OWN = (
     "--export",
 )
 
-_GANG = """\
-#!/bin/sh
-PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
-command -v srun >/dev/null || { echo "no srun on $(hostname)" >&2; exit 1; }
-exec srun @OPTIONS@ sh -c @SHELL@ <"$0"
-"""
 #: A member's end ends no other: the gang itself says who was lost.
 _STEP = (
     *("--ntasks-per-node=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--mpi=none"),
     *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
 )
-_SHELL = """\
-#!/bin/sh
-PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
-HOME="${HOME:-$(cd ~ && pwd)}"; export HOME
-for python in @PYTHONS@; do
-  command -v "$python" >/dev/null 2>&1 || continue
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || continue
-  exec "$python" -c @PROGRAM@ @SOURCE@ @COMMENT@
-done
-echo "no Python 3.9 or newer among: @PYTHONS@" >&2
-exit @NO_PYTHON@
-"""
 _PROGRAM = """\
 import base64, io, os, subprocess, sys, zlib
 script = sys.stdin.buffer if sys.argv[1] == "-" else open(sys.argv[1], "rb")
@@ -164,7 +147,7 @@ def batch(
         "SOURCE": "-" if members else '"$0"',
         "NO_PYTHON": str(jobs.NO_PYTHON),
     }
-    shell = _SHELL
+    shell = _template("job")
     for name, value in known.items():
         shell = shell.replace(f"@{name}@", value)
     if members:
@@ -175,7 +158,7 @@ def batch(
             *_STEP,
             *([f"--gres=gpu:{gpus}"] if gpus else []),
         ]
-        shell = _GANG.replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
+        shell = _template("gang").replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
     payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
     script = shell.encode() + b"\n" + MARK.encode() + b"\n" + payload
     if len(script) > MAX_BYTES:
@@ -184,3 +167,7 @@ def batch(
             + (" or set a smaller gpuval_gang_size" if members else "")
         )
     return script
+
+
+def _template(name: str) -> str:
+    return "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
