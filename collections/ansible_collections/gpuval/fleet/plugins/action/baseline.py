@@ -21,8 +21,7 @@ FEW = 5
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         result = _compare(options) if options["state"] == "compared" else self._make(options)
-        for line in result["lines"]:
-            self._display.display(line)
+        self._display.display(*result["lines"])
         return result
 
     def _make(self, options):

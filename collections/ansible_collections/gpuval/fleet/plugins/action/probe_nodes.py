@@ -46,8 +46,7 @@ class ActionModule(RunAction):
         if folder and not self.check_mode:
             document = {"schema": "gpuval.probe/1", "at": run_folder.now(), "seconds": seconds, "nodes": nodes}
             run_folder.write_json(folder.state / PROBE_FILE, document)
-        for line in lines:
-            self._display.display(line)
+        self._display.display(*lines)
         away = [name for name, finding in findings.items() if finding.state != ssh_findings.REACHABLE]
         if away and options["required"]:
             shown = some_of(away, ssh_findings.SHOWN)

@@ -265,7 +265,7 @@ class SlurmPlacement(Placement):
                 self._full[view.name], self._full_until = str(error), now + FULL_SECONDS
                 self._launches.rotate(-1)
             else:
-                self._gone(error)
+                self._lost_slurmctld(error)
             return []
         self._launches.popleft()
         self._full.pop(view.name, None)
@@ -277,11 +277,11 @@ class SlurmPlacement(Placement):
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
         except SlurmError as error:
-            self._gone(error)
+            self._lost_slurmctld(error)
             return
         self._away = ""
 
-    def _gone(self, error: SlurmError) -> None:
+    def _lost_slurmctld(self, error: SlurmError) -> None:
         if not self._away:
             self._warn(f"{error}; jobs that run continue: {classes.NAMED['slurm_away'].remedy}")
         self._away, self._polled_at = str(error), time.monotonic()
@@ -310,7 +310,7 @@ class SlurmPlacement(Placement):
             try:
                 self._ends[key] = self._end_of(job, suspended=key in self._suspended)
             except SlurmError as error:
-                self._gone(error)
+                self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
 
@@ -342,7 +342,7 @@ class SlurmPlacement(Placement):
             self._slurm.cancel([job.id])
             self._suspended.add(key)
         except SlurmError as error:
-            self._gone(error)
+            self._lost_slurmctld(error)
 
     def _closed(self, view: NodeView, end: End) -> NodeNews | None:
         """The attempt ended and stages lack a final record."""

@@ -86,7 +86,7 @@ def table(report: Mapping[str, Any]) -> Table:
         for number, check in worst.items():
             _count(columns[number], node["name"], check)
         cells.append(worst)
-    _tell_beside(report, columns, cells)
+    _add_peers(report, columns, cells)
     order = _order(report, columns)
     place = {number: position for position, number in enumerate(order)}
     cells = [{place[number]: check for number, check in row.items()} for row in cells]
@@ -111,7 +111,7 @@ def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
         column.nodes[sign].append(node)
 
 
-def _tell_beside(
+def _add_peers(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
     """The peers of a check: the fleet's statement for checks between nodes, an example for a baseline."""
