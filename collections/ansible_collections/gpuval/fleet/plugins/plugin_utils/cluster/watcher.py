@@ -22,7 +22,7 @@ from .pod_settings import ManifestError
 
 
 class ClusterWatcher(Watcher):
-    """By the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
+    """A watcher by the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
 
     _cluster: Cluster
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import time
@@ -412,11 +413,11 @@ def directory_of(chosen: object) -> str:
 
 
 class SlurmWatcher(Watcher):
-    """By Slurm's commands on the controller; nothing stays open between runs."""
+    """A watcher by Slurm's commands on the controller, which holds nothing open between runs."""
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._slurm = Slurm()
+    @functools.cached_property
+    def _slurm(self) -> Slurm:
+        return Slurm()
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]

@@ -99,7 +99,7 @@ class SshPlacement(Placement):
 
 
 class SshWatcher(Watcher):
-    """Over SSH; nothing stays open between runs."""
+    """A watcher over SSH, which holds nothing open between runs."""
 
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()
