@@ -1,4 +1,4 @@
-"""Why a node of a cluster failed, as one word with a remedy, from the texts of the Kubernetes API. Pure.
+"""Why a node of a cluster failed, as one word with a remedy, from the texts of the Kubernetes API.
 
 The counterpart of `records.launch_errors` for SSH. A text without a match has no class: an unknown failure never counts
 as a known one.

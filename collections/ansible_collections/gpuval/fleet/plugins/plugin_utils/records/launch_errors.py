@@ -1,8 +1,8 @@
-"""Why a node was not launched, as one word with a remedy, from what Ansible, ssh, sudo and the node reported. Pure.
+"""Why a node was not launched, as one word with a remedy, from what Ansible, ssh, sudo and the node reported.
 
 The class is what a report is sorted and counted by; the message stays for people. Patterns are held against real texts
 of ansible-core, OpenSSH and sudo (tests/unit/records/data). A text that nothing matches has the class of its
-launch state: an unknown failure never counts as a known one.
+launch state: an unknown failure never counts as a known one. Pure but for reading ``failures/launch.yml``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from .states import LAUNCHED
 MESSAGE_CHARACTERS = 600
 #: Begins the message of a node that the watch gave up.
 LOST = "lost contact: "
-
 
 _GROUPS = failure_classes.read("launch")
 #: In the order in which they are tried.

@@ -1,4 +1,4 @@
-"""Why a node or a job of a Slurm cluster failed, as one word with a remedy. Pure.
+"""Why a node or a job of a Slurm cluster failed, as one word with a remedy.
 
 The counterpart of `records.launch_errors` for SSH and `cluster.classes` for Kubernetes.
 """
