@@ -21,8 +21,6 @@ STAGE = {"command": ["true"], "timeout_seconds": 60}
 READING = {"list", "watch"}
 MADE = ("Job", "Pod", "Secret", "ConfigMap")
 BENCHMARK_SECONDS = 280
-#: Three times what it took while the machine did other work as well.
-BEYOND_SECONDS = 60
 
 
 def settings(**more):
@@ -297,5 +295,3 @@ def test_a_hundred_nodes_cost_few_requests_and_little_memory(tmp_path):
     assert result["jobs"] == 100
     assert result["all_requests"] <= 250, {**result["requests"], "clean": result["clean_requests"]}
     assert result["memory"] < 300e6
-    # The next node has its turn as soon as another has its image, not at the next look at the store.
-    assert result["beyond"] < BEYOND_SECONDS

@@ -4,12 +4,12 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 from tests.kit.fleet import NODE_PYTHON, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of
@@ -92,7 +92,7 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
         )
         for node in NODES
     ]
-    code = {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
+    code = launching.pod_archives()
     objects = round_objects(RUN, code, placements, together)
     jobs = [item for item in objects if item["kind"] == "Job"]
     with ThreadPoolExecutor(len(jobs)) as pool:

@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of
@@ -105,7 +105,7 @@ def access(fleet):
 def played(podman, plan, settings, **given):
     """Run the pod of a plan; returns its exit code and what it said."""
     placement = manifests.Placement(manifests.Target(NODE), settings, plan, "cpu", **given)
-    code = {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
+    code = launching.pod_archives()
     objects = manifests.everything(plan["run_id"], "gpuval", code, [placement])
     return podman.play(objects[-1], objects, POD_SECONDS)
 
