@@ -1,8 +1,10 @@
 """Make the collection and what runs on a node importable from the checkout."""
 
+import gc
 import sys
 from pathlib import Path
 
+import pytest
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -42,9 +44,13 @@ LONGEST = (
     "tests/integration/test_cluster_faults.py",
     "tests/integration/",
     "tests/browser/",
+    "tests/unit/workloads/",
+    "tests/unit/runner/",
 )
 #: Tests of these folders are `slow` unless they are marked `quick`; other tests are marked where they are.
 SLOW = ("tests/integration/", "tests/browser/")
+#: What marks the tests of a tier where they are not usual, by the start of the option `-m`.
+MARKS = {"not slow": "mark.quick", "slow": "mark.slow"}
 
 
 class FileScheduling(LoadScopeScheduling):
@@ -60,11 +66,31 @@ def place(item):
     return next((number for number, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files without a test of the tier: importing all takes each worker 40 s of CPU."""
+    tier = next((tier for tier in MARKS if config.option.markexpr.startswith(tier)), None)
+    if tier is None or collection_path.suffix != ".py":
+        return None
+    is_slow = collection_path.relative_to(ROOT).as_posix().startswith(SLOW)
+    return True if is_slow != (tier == "slow") and MARKS[tier] not in collection_path.read_text() else None
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.startswith(SLOW) and not item.get_closest_marker("quick"):
             item.add_marker("slow")
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Do not look for garbage meanwhile, nor later among the million objects that stay: a look takes half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_make_scheduler(config, log):

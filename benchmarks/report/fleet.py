@@ -26,7 +26,7 @@ BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 #: Seconds that a stage takes, and the power that a GPU draws in it.
 STAGES = {
     "facts": (2, 80), "diagnostics": (210, 560), "fingerprint": (75, 330), "training": (900, 668), "loading": (64, 130),
-    "inference": (240, 430),
+    "inference": (240, 430), "storage": (78, 110), "combined_load": (175, 610),
 }  # fmt: skip
 #: What eight GPUs report otherwise than two.
 SCALED = {
@@ -43,6 +43,55 @@ FIXED = {
     "loading_bytes_per_second": 751e6, "training_duration_seconds": 862.4, "training_steps_count": 2400,
     "training_loss_last": 2.31, "inference_startup_seconds": 64.0, "inference_running_seconds": 160.0,
 }  # fmt: skip
+#: What those runs did not report yet: name, value, unit, scope. GPUs as H100 in docs/design/figures.md, one NVMe disk.
+DISK, NVME = "link:models", "link:nvme0n1"
+ADDED = {
+    "facts": [
+        ("gpu_links_count", 18, "count", "gpu:0"), ("clock_source_fast", 1, "ratio", "node"),
+        ("cpu_idle_latency_max_seconds", 2e-6, "seconds", "node"),
+        ("root_filesystem_used_ratio", 0.31, "ratio", "node"),
+        *((name, 0, "count", "node") for name in ("memory_ecc_uncorrected_count", "cpu_slow_governor_count",
+           "gpu_nic_far_count", "gpu_iommu_translated_count", "acs_redirecting_count", "services_failed_count")),
+    ],
+    "diagnostics": [
+        ("diagnostics_both_ways_bytes_per_second", 88.3e9, "bytes/s", "gpu:0"),
+        ("diagnostics_numa_memory_bytes_per_second", 221e9, "bytes/s", "node"),
+        ("diagnostics_numa_balance_ratio", 0.985, "ratio", "node"),
+        ("diagnostics_host_cpu_sustained_ratio", 0.97, "ratio", "node"),
+        ("diagnostics_p2p_off_collective_error_count", 0, "count", "node"),
+        ("diagnostics_p2p_off_all_reduce_bus_bytes_per_second", 27.1e9, "bytes/s", "node"),
+        ("memory_ecc_uncorrected_new_count", 0, "count", "node"),
+    ],
+    "training": [("training_compile_failed_count", 0, "count", "node")],
+    "storage": [
+        *((f"storage_{name}_count", 1, "count", "node") for name in ("targets", "direct", "disks", "disks_with_media",
+           "disks_with_power", "disks_with_used")),
+        *((f"storage_disks_{name}_count", 0, "count", "node") for name in ("lost", "untested")),
+        *((f"storage_{name}_count", 0, "count", DISK) for name in ("mismatch", "io_error", "floor_misses")),
+        ("storage_verified_bytes", 4_294_967_296, "bytes", DISK),
+        ("storage_sequential_read_bytes_per_second", 6.71e9, "bytes/s", DISK),
+        ("storage_sequential_write_bytes_per_second", 4.05e9, "bytes/s", DISK),
+        ("storage_random_read_requests_per_second", 903e3, "requests/s", DISK),
+        ("storage_random_write_requests_per_second", 176e3, "requests/s", DISK),
+        ("storage_random_read_single_p99_seconds", 93.4e-6, "seconds", DISK),
+        *((f"storage_disk_{name}_count", 0, "count", NVME) for name in ("warning", "media_error", "media_error_new",
+           "power_loss_new")),
+        ("storage_disk_used_ratio", 0.04, "ratio", NVME),
+    ],
+    "combined_load": [
+        ("combined_load_processes_count", GPUS, "count", "node"), ("combined_load_seconds", 120.0, "seconds", "node"),
+        ("combined_load_gpu_ratio", 0.987, "ratio", "gpu:0"), ("combined_load_gpu_mismatch_count", 0, "count", "gpu:0"),
+        *((f"combined_load_{name}_count", 0, "count", "node") for name in ("cpu_mismatch", "memory_mismatch",
+           "left_out", "nics")),
+        ("combined_load_cpu_bytes_per_second", 41.5e9, "bytes/s", "node"),
+        ("combined_load_memory_bytes_per_second", 231e9, "bytes/s", "node"),
+    ],
+}  # fmt: skip
+EVERY_STAGE = [
+    ("gpu_link_error_new_count", 0, "count", "gpu:0"),
+    ("memory_ecc_corrected_new_count", 0, "count", "node"),
+]
+CPU = "Intel(R) Xeon(R) Platinum 8480C"
 COUNTED = ("_count", "_bytes_count", "_max_count", "loading_bytes")
 
 Records = dict[str, dict[str, Any]]
@@ -153,7 +202,7 @@ def healthy(name: str, number: int, rng: random.Random, run_id: str = RUN_ID) ->
     chips = [rng.gauss(1, 0.003) for _ in range(GPUS)]
     records = {}
     for stage, (lasts, _) in STAGES.items():
-        figures = MEASURED[stage]
+        figures = _figures_of(stage)
         seconds = lasts * (1 if stage == "facts" else rng.gauss(1, 0.01) / speed)
         metrics = [one for metric in figures["metrics"] for one in _spread(metric, speed, chips, rng)]
         metrics += _repeats(metrics, rng) if stage == "diagnostics" else []
@@ -171,6 +220,17 @@ def healthy(name: str, number: int, rng: random.Random, run_id: str = RUN_ID) ->
     return records
 
 
+def _figures_of(stage: str) -> dict[str, Any]:
+    """What a stage reported, with ADDED. A stage that did not run then has the telemetry of one that loads as much."""
+    alike = "diagnostics" if stage == "combined_load" else "loading"
+    figures = MEASURED.get(stage) or {
+        **MEASURED[alike], "workload": stage,
+        "fingerprints": {"storage_io": "direct"} if stage == "storage" else {"combined_load_nics": "none"},
+        "metrics": [metric for metric in MEASURED[alike]["metrics"] if not metric[0].startswith(alike)],
+    }  # fmt: skip
+    return {**figures, "metrics": [*figures["metrics"], *ADDED.get(stage, ()), *EVERY_STAGE]}
+
+
 def _time(seconds: float, run_id: str) -> str:
     begin = datetime.strptime(f"{run_id[:15]}+0000", "%Y%m%d-%H%M%S%z")
     return (begin + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(seconds % 1 * 1000):03d}Z"
@@ -180,7 +240,7 @@ def _spread(metric: list[Any], speed: float, chips: list[float], rng: random.Ran
     """One metric of the two GPUs that were figures as those of eight."""
     name, value, unit, scope = metric
     kind = scope.partition(":")[0]
-    if kind == "node":
+    if kind == "node" or scope in (DISK, NVME):
         value = FIXED.get(name, value * SCALED.get(name, 1))
         return [_metric(name, _noisy(name, value, speed, rng), unit, scope)]
     if kind == "link":
@@ -222,7 +282,13 @@ def _noisy(name: str, value: Any, speed: float, rng: random.Random) -> Any:
 def _environment(stage: str, name: str, figures: dict[str, Any]) -> dict[str, Any]:
     environment, serial = json.loads(json.dumps(figures["environment"])), random.Random(name)  # noqa: S311 - made up
     if stage != "facts":
-        return {**environment, "python": "3.12.3", "cuda": "13.0", "collective_library": "2.28.9+cuda13.0"}
+        return {
+            **environment,
+            "cpu_model": CPU,
+            "python": "3.12.3",
+            "cuda": "13.0",
+            "collective_library": "2.28.9+cuda13.0",
+        }
     first = environment["gpus"][0]
     environment["gpus"] = [
         {**first, "index": index, "serial": f"16549{serial.randrange(10**8):08d}", "power_limit_watts": 700.0,
@@ -233,7 +299,7 @@ def _environment(stage: str, name: str, figures: dict[str, Any]) -> dict[str, An
     uuids = [gpu["uuid"] for gpu in environment["gpus"]]
     environment["identity"] = {"machine_id": f"machine of {name}", "serial": f"SRV{name[5:]}", "gpu_uuids": uuids}
     environment["os"] = {"name": "Ubuntu 24.04.3 LTS", "kernel": "6.8.0-87-generic"}
-    environment["cpu"] = {"model": "Intel(R) Xeon(R) Platinum 8480C", "socket_count": 2, "core_count": 112}
+    environment["cpu"] = {"model": CPU, "socket_count": 2, "core_count": 112}
     environment["firmware"] = {"product_name": "HGX H200 8-GPU", "bios_version": "2.4.1"}
     environment["engines"] = {"docker": "28.5.2", "nvidia_container_toolkit": "1.18.1"}
     return environment

@@ -142,7 +142,7 @@ def test_each_node_can_be_opened(browser, results):
         page.locator("#node-next").click()
         wait_for_node(page, "gpu-r02-n3")
         links = [link.get_attribute("href") for link in panel.locator("a.file").all()]
-        assert len(links) == 12
+        assert len(links) == 2 * len(fleet.STAGES)
         assert all((results / link).is_file() for link in links)
         assert opened.said == []
 
@@ -353,6 +353,14 @@ def test_the_page_of_a_large_fleet_folds(browser, results, tmp_path):
         opened.page.locator("table.nodes a").nth(30).click()
         wait_for_node(opened.page, "more-6")
         assert opened.said == []
+
+
+def test_a_print_on_a4_cuts_no_table_and_no_picture(browser, results):
+    with Opened(browser, results / "report.html", viewport={"width": 718, "height": 1000}) as opened:
+        opened.page.emulate_media(media="print")
+        cut = """[...document.querySelectorAll("table, canvas")].filter(one =>
+            one.checkVisibility() && one.getBoundingClientRect().right > innerWidth).map(one => one.className)"""
+        assert opened.page.evaluate(cut) == []
 
 
 def test_screenshots_for_the_docs(browser, results, view, tmp_path):

@@ -177,7 +177,7 @@ def test_the_others_pass(run, node):
 def test_a_pod_that_was_evicted_has_another_turn(run):
     fleet, kit, done = run
     assert "evicted: launched again, as attempt 2" in done.output
-    assert "evicted" in done.output.partition("passed when run again: ")[2].partition("\n")[0]
+    assert "evicted" in done.output.partition("passed on a retry: ")[2].partition("\n")[0]
     assert "Flaky" not in done.output
     assert states(fleet.verdict("evicted")) == {"facts": ("success", 1), "work": ("success", 2)}
     for name in ("preempted", "deleted", "job-deleted"):

@@ -16,7 +16,6 @@ STEPS = {
     "inactivity_seconds": 20,
     "needs": ["facts"],
 }
-pytestmark = pytest.mark.quick
 
 
 def flip_byte(path):

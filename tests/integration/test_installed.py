@@ -74,7 +74,7 @@ def test_what_would_end_the_run_is_found_before_it(stranger):
     assert done.code != 0, done
     assert "gpuval_profil: no such setting; is it gpuval_profile?" in done.told
     assert "gpuval_store_port 99999: must be from 1 to 65534" in done.told
-    assert "lacks: torch, vllm or transformers. Install them" in done.told
+    assert "lacks: torch, vllm or transformers + fastapi + uvicorn" in done.told
     assert "none in use (the verdict is not the last line" in done.told
     assert f"cp {stranger.installed}/ansible.cfg ." in done.told
     assert not (stranger.work / ".gpuval/store/store.json").exists()

@@ -33,7 +33,7 @@ def test_tags_run_a_stage_and_what_it_needs(fleet):
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert "Narrowed by --limit and --tags" in done.output
     assert f"- Report: {fleet.run_folder / 'report.html'}\n" in done.output
-    assert "Shortened against the profile" in done.output
+    assert "Shorter than the profile" in done.output
     assert "training_seconds 1 of " in done.output
     assert fleet.read_run()["narrowed_by"] == ["limit", "tags"]
     assert list(fleet.report()["nodes"][0]["metrics"]) == ["facts", "training"]

@@ -29,6 +29,7 @@ SETTINGS = {
 #: What of a record may differ: when it was, how fast, and where things lie. All the rest is the same, digit by digit.
 TIMES = {"started_at", "updated_at", "finished_at", "duration_seconds"}
 MEASURED = {
+    "facts": {"root_filesystem_used_ratio"},
     "training": {
         "training_duration_seconds",
         "training_tokens_per_second",
@@ -54,7 +55,7 @@ MEASURED = {
 }
 #: Of the environment: the image is another system, sees its own file systems and has no engines; ports are chosen.
 ENVIRONMENT = {
-    "facts": {"os", "disks", "engines", "memory"},
+    "facts": {"os", "disks", "engines", "memory", "services"},
     "inference": {"server_command"},
 }
 #: What the runner samples on a node without GPUs.

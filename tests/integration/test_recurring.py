@@ -6,11 +6,11 @@ import re
 import shutil
 import subprocess
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
+from tests.kit.kubernetes_schemas import kubernetes_validate
 
 INVENTORY = {
     "all": {

@@ -4,11 +4,11 @@ import base64
 import json
 import stat
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from tests.kit.fleet import Fleet
+from tests.kit.kubernetes_schemas import kubernetes_validate
 
 PLAYBOOK = """
 - hosts: all

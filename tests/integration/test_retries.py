@@ -63,7 +63,7 @@ def test_a_second_attempt_that_passes_is_flaky_and_the_crash_is_kept_whole(run):
     fleet.assert_evidence("unlucky", {"facts": "success", "training": "success", "loading": "success"})
     node = fleet.verdict("unlucky")
     assert (node["verdict"], node["flaky"]) == ("PASS", True)
-    assert "Flaky, passed only when run again: unlucky" in done.output
+    assert "Flaky, passed only on a retry: unlucky" in done.output
     record = fleet.record("unlucky", "training")
     (crash,) = record["attempts"]
     assert (record["attempt"], crash["attempt"], crash["state"]) == (2, 1, "crash")

@@ -23,6 +23,12 @@ def test_a_pattern_that_matches_no_host_is_an_error_that_names_the_hosts(tmp_pat
     assert "Hosts of the inventory: node-1, node-2." in done.told
 
 
+def test_the_playbook_of_jobs_needs_a_job(tmp_path):
+    done = Fleet(tmp_path, nodes={"node-1": {}}).play("gpuval.fleet.job")
+    assert done.code != 0, done
+    assert "no job is named: add -e gpuval_jobs=FILE" in done.told
+
+
 def test_what_stands_on_facts_or_on_other_roles_is_left_to_them(tmp_path):
     node = {
         "training_timeout_seconds": "{{ loading_timeout_seconds | int * 4 }}",

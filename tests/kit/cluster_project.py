@@ -48,8 +48,11 @@ class Project:
         (directory / "ansible.cfg").write_text(f"[defaults]\ncollections_path = {ROOT / 'collections'}\n")
 
     def play(self, module, *arguments, **options):
-        task = {f"gpuval.fleet.{module}": {"kubeconfig": str(self.kit.kubeconfig), **options}}
-        play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": [task]}
+        return self.play_all([(module, options)], *arguments)
+
+    def play_all(self, tasks, *arguments):
+        tasks = [{f"gpuval.fleet.{name}": {"kubeconfig": str(self.kit.kubeconfig), **given}} for name, given in tasks]
+        play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}
         (self.directory / "play.yml").write_text(yaml.safe_dump([play]))
         return subprocess.run(
             [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "play.yml", *arguments],

@@ -3,17 +3,16 @@
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed, Settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from gangs import USUAL, Fault, build
 
-from tests.kit.builders import check, facts_record, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, check, facts_record, make_record, make_run, metric
 
 __all__ = ["USUAL", "Bed", "Died", "Fault", "build"]
 
 STATES = {"ok": "success", "wrong": "failure", "crash": "crash", "timeout": "timeout"}
-FABRIC = [one for one in criteria.load(criteria.shipped_files()) if one.metric.startswith("fabric_")]
+FABRIC = [one for one in SHIPPED if one.metric.startswith("fabric_")]
 CHECKS = [
     *FABRIC,
     check("speed", stage="collective", metric=rounds.BUS, unit="bytes/s", value=0.9 * USUAL, of_gang=True),

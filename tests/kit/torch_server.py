@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -115,6 +116,7 @@ def _serve(requests: socket.socket) -> None:
     importlib.import_module("torch._dynamo")  # the optimizers import it
     importlib.import_module("torch.distributed.run")
     fork_ranks()
+    gc.freeze()  # no child looks for garbage in PyTorch
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those that wait for a program are not waited for
     while True:
         data, files, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)

@@ -17,6 +17,9 @@ PLAY = """
       ansible.builtin.command: echo hidden-output
     - name: Says what it was asked to
       ansible.builtin.debug: {msg: wanted-output}
+    - name: Speaks of the run
+      ansible.builtin.debug: {msg: a line of the run}
+      run_once: true
     - name: Warns
       ansible.builtin.find: {paths: /nowhere}
     - name: Is left out
@@ -65,6 +68,7 @@ def test_only_what_was_asked_for_and_failures_are_shown(play):
     assert "wanted-output" in shown
     assert "[WARNING]: Skipped '/nowhere'" in shown
     lines = shown.splitlines()
+    assert "a line of the run" in lines
     assert (
         "ignored: Finds no run: no run in /nowhere/absent: run `make validate` first, or give -e gpuval_run_id="
         in lines

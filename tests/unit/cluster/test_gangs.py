@@ -5,7 +5,6 @@ import json
 import re
 import stat
 
-import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests, names, orders, queues
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, for_gang, parse
@@ -15,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import plan as node_plan
 
+from tests.kit.kubernetes_schemas import kubernetes_validate
 from tests.kit.round_objects import Together, round_objects
 
 PARENT = "20261120-201500-3f2a"

@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import replace
 
-import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, pod_settings
@@ -15,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from gpuval_runner import plan as node_plan
+
+from tests.kit.kubernetes_schemas import kubernetes_validate
 
 VERSIONS = [f"1.{minor}" for minor in range(30, 37)]
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

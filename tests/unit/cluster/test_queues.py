@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
-import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     cleaning,
@@ -27,6 +26,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions impor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt
 
 from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.kubernetes_schemas import kubernetes_validate
 
 SCHEMAS = json.loads((Path(__file__).parent / "data" / "jobset.schema.json").read_text(encoding="utf-8"))
 PARENT = "20261120-201500-3f2a"

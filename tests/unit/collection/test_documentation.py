@@ -4,7 +4,6 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes as pod_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
@@ -59,11 +58,10 @@ def targets():
     return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_variable_named_is_declared(page):
-    named = set(re.findall(r"\bgpuval_[a-z0-9_]+", page.read_text()))
-    packages = {"gpuval_runner", "gpuval_workloads", "gpuval_node", "gpuval_health"}
-    assert named - packages - set(METRICS) - set(specs()) == set()
+def test_every_variable_named_is_declared():
+    known = {"gpuval_runner", "gpuval_workloads", "gpuval_node", "gpuval_health", *METRICS, *specs()}
+    named = {(str(page), name) for page in PAGES for name in re.findall(r"\bgpuval_[a-z0-9_]+", page.read_text())}
+    assert {(page, name) for page, name in named if name not in known} == set()
 
 
 def test_every_metric_of_prometheus_is_documented():
@@ -94,15 +92,15 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_anchors_resolve(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+def test_links_and_anchors_resolve():
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+    for page, link in links:
         path, _, anchor = link.partition("#")
         if "://" in path:
             continue
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+        assert target.exists(), (page, link)
+        assert not anchor or anchor in anchors(target), (page, link)
 
 
 def test_pages_that_the_collection_names_exist():
@@ -133,6 +131,12 @@ def test_every_page_is_reachable_from_the_readme():
         links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
         waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert set(DOCS.rglob("*.md")) - seen == set()
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    """`make docs` is strict: a page that is not listed ends it."""
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())) - {"readme.md", "contributing.md"}
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
 def test_the_readme_is_short():

@@ -75,10 +75,6 @@ def notes(project):
     return [entry.split("\n") for entry in file.read_text().split("\n\n") if entry.strip()] if file.exists() else []
 
 
-def as_arguments(given):
-    return [f"{name}={value}" for name, value in given.items()]
-
-
 def extra_variables(arguments):
     return [value for option, value in zip(arguments, arguments[1:], strict=False) if option == "-e"]
 

@@ -96,15 +96,15 @@ def test_remedies_of_a_report_are_adapted_and_evidence_is_not(given, monkeypatch
 def texts():
     """Strings of the controller's code without documentation, and the lines of data that are shown."""
     for path in sorted(COLLECTION.glob("plugins/**/*.py")):
-        tree = ast.parse(path.read_text())
-        named = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)]
-        documentation = {
-            id(one.value) for one in named if {getattr(to, "id", "") for to in one.targets} & {"DOCUMENTATION"}
-        }
-        documentation |= {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-        for one in ast.walk(tree):
-            if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in documentation:
-                yield path, one.value
+        constants, documentation = [], set()
+        for one in ast.walk(ast.parse(path.read_text())):
+            if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                constants.append(one)
+            elif isinstance(one, ast.Expr) or (
+                isinstance(one, ast.Assign) and getattr(one.targets[0], "id", "") == "DOCUMENTATION"
+            ):
+                documentation.add(id(one.value))
+        yield from ((path, one.value) for one in constants if id(one) not in documentation)
     for path in sorted(COLLECTION.glob("roles/*/files/criteria*.yml")):
         yield from ((path, line) for line in path.read_text().splitlines() if not line.strip().startswith("#"))
 

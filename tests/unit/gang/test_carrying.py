@@ -3,11 +3,10 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit import gang_bed
-from tests.kit.builders import make_record, metric
+from tests.kit.builders import SHIPPED, make_record, metric
 from tests.kit.gang_bed import FABRIC, Bed, Died, Fault, build
 
 
@@ -321,7 +320,7 @@ class FailsOnce(Bed):
         return {node["name"]: node["verdict"] for node in self.judge(self.document)["nodes"]}
 
 
-FINITE = [one for one in criteria.load(criteria.shipped_files()) if one.name == "deepspeed_losses_finite"]
+FINITE = [one for one in SHIPPED if one.name == "deepspeed_losses_finite"]
 
 
 def test_a_loss_that_is_no_number_is_not_retried_into_a_pass(tmp_path):

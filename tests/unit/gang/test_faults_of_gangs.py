@@ -9,13 +9,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
-from tests.kit.builders import metric
+from tests.kit.builders import SHIPPED, metric
 from tests.kit.gang_bed import CHECKS, Bed, Died, Fault, build
 
-SHIPPED = criteria.load(criteria.shipped_files())
 FAULTS = [one for one in SHIPPED if one.stage in ("collective", "fabric") and one.metric in rounds.FAULTS]
 XID = "gpu_xid_critical_count"
 

@@ -253,7 +253,7 @@ def test_flaky_machines_are_reported_with_counts(bucket):
 
 
 def test_questions_that_have_no_answer_say_what_to_do(bucket):
-    assert bucket.ask()["lines"] == "history of the fleet: no run in the bucket"
+    assert bucket.ask()["lines"] == "history of the fleet: no run in the bucket; `make validate` starts one"
     Run(0).put(bucket.store)
     for asked, message in (
         ({"node": "node-9"}, "known are node-1, node-2, node-3"),

@@ -6,14 +6,14 @@ import os
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, yaml_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
-from tests.kit.builders import check, healthy, judge, make_record, make_run, metric, training_metrics
+from tests.kit.builders import SHIPPED, check, healthy, judge, make_record, make_run, metric, training_metrics
 from tests.kit.reports import job_failed
 
 ECC = "training_gpu_ecc_uncorrected"
@@ -39,7 +39,7 @@ def document():
 
 def words():
     """Every word that a node's class can be, but for checks of a site's own."""
-    shipped = {one.name for one in criteria.load(criteria.shipped_files()) if one.required}
+    shipped = {one.name for one in SHIPPED if one.required}
     launches = set(launch_errors.NAMED)
     clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
     clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}

@@ -178,7 +178,7 @@ def test_two_gpus_with_different_firmware_are_both_named():
     assert "gpu:0 a, gpu:1 b" in entry["reason"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=6), st.data())
 def test_less_evidence_never_accepts(values, data):
     """Without its value, or its group, a node that was not accepted is not accepted, and neither is the run."""

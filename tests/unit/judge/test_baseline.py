@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit import builders
 from tests.kit.builders import TIME, facts_record, healthy, make_record, make_run, metric
 from tests.kit.builders import check as make_check
 
@@ -274,7 +275,7 @@ def test_a_node_that_tells_a_part_often_has_one_voice():
 
 
 COPY = "diagnostics_host_to_device_bytes_per_second"
-SHIPPED = {one.name: one for one in criteria.load(criteria.shipped_files())}
+SHIPPED = {one.name: one for one in builders.SHIPPED}
 COPIES = [SHIPPED[f"diagnostics_host_to_device_{name}"] for name in ("fleet", "fleet_neighbours", "baseline")]
 
 

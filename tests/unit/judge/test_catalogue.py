@@ -13,8 +13,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
+from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_run
 from tests.kit.builders import check as make_check
-from tests.kit.builders import facts_record, healthy, judge, make_run
 
 GPU_SKUS = [sku for sku in sku_catalogue.shipped() if sku.name != "cpu"]
 TITLES = {
@@ -117,7 +117,7 @@ def test_measured_figures_of_the_h200_are_required():
 
 
 def test_names_do_not_collide_and_requirements_exist():
-    checks = criteria.load(criteria.shipped_files())
+    checks = SHIPPED
     files = [criteria.read_file(path) for path in criteria.shipped_files()]
     assert len(checks) == sum(map(len, files))
     names = {check.name for check in checks}

@@ -3,13 +3,11 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import judge, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, records, telemetry
 
-SHIPPED = criteria.load(criteria.shipped_files())
 NODE = {"processes_count": 8, "seconds": 90, "left_out_count": 0, "cpu_mismatch_count": 0, "memory_mismatch_count": 0}
 OF_HOST = [metric(f"combined_load_{part}_bytes_per_second", 1e10, "bytes/s") for part in ("cpu", "memory")]
 

@@ -181,7 +181,7 @@ CHECKS = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.data())
 def test_less_evidence_never_accepts(data):
     draw = data.draw

@@ -1,22 +1,15 @@
 """Every metric has a criterion or a reason to have none, and every criterion a metric that its stage reports."""
 
-from pathlib import Path
-
-import pytest
-import yaml
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coverage, criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Informational
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 
+from tests.kit.builders import SHIPPED, healthy, judge, make_run, metric
 from tests.kit.builders import check as make_check
-from tests.kit.builders import healthy, judge, make_record, make_run, metric
-from tests.kit.workload_process import TorchWorkload
+from tests.kit.reported import ANYWHERE, REPORTED, names_of
 
-REPORTED = yaml.safe_load((Path(__file__).parent / "reported_metrics.yml").read_text())
-ANYWHERE = set(REPORTED.pop("any"))
-SHIPPED = criteria.load(criteria.shipped_files())
 #: Declared by its role: which of its figures there are depends on the vendor's tools.
 ELSEWHERE = {"vendor_tools"}
 
@@ -42,49 +35,10 @@ def test_what_is_informational_is_reported_by_some_stage():
             assert len(known) < len(names), one
 
 
-def names_of(result):
-    return {metric["name"] for metric in result["metrics"]}
-
-
 def test_facts_of_this_machine_are_covered():
     names = names_of(facts_result())
     assert names <= set(REPORTED["facts"])
     assert coverage.compare({"facts": names}, SHIPPED, SHIPPED.informational).unjudged == ()
-
-
-@pytest.mark.parametrize(
-    ("stage", "arguments"),
-    [
-        ("diagnostics", ("--seconds", "2", "--processes", "2")),
-        ("fingerprint", ("--seconds", "2", "--processes", "2")),
-        ("training", ("--steps", "12", "--processes", "2")),
-        ("training", ("--validation-only", "--seconds", "1", "--processes", "2")),
-    ],
-)
-def test_what_a_cpu_node_reports_is_covered(tmp_path, stage, arguments):
-    pytest.importorskip("torch")
-    ended = TorchWorkload(tmp_path, f"gpuval_workloads.{stage}", *arguments).end()
-    assert ended.code == 0, ended.err
-    names = names_of(ended.result)
-    assert names - ANYWHERE <= set(REPORTED[stage]) | {name for name in names if name.startswith("diagnostics_")}
-    assert coverage.compare({stage: names}, SHIPPED, SHIPPED.informational).unjudged == ()
-    run = make_run(stages=["facts", stage])
-    evidence = healthy(run)
-    for name, result in (("facts", facts_result(accelerator="cpu")), (stage, ended.result)):
-        workload = "training_validation" if "--validation-only" in arguments else name
-        run["workloads"][name] = workload
-        fields = {key: result.get(key, {}) for key in ("fingerprints", "environment")}
-        evidence.records["node-1"][name] = make_record(
-            stage=name, workload=workload, state=result["state"], metrics=result["metrics"], **fields
-        )
-    report = judge(run, evidence, SHIPPED)
-    own = [entry for entry in report["nodes"][0]["checks"] if entry["stage"] == stage]
-    open_checks = [
-        entry for entry in own if entry["metric"]
-        and entry["verdict"] not in ("pass", "skipped") and not entry["metric"].startswith("kernel_")  # no runner here
-    ]  # fmt: skip
-    assert open_checks == []
-    assert report["verdict"] == "PASS"
 
 
 def test_gaps_are_named_both_ways():

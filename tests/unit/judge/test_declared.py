@@ -3,12 +3,11 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, declared
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import declared
 
-from tests.kit.builders import facts_record, healthy, judge, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_record, make_run, metric
 
 SERVICES = {"active": ["chronyd", "nvidia-fabricmanager"], "failed": [], "mounts": ["/", "/data"]}
-SHIPPED = criteria.load(criteria.shipped_files())
 
 
 def judged(hostvars, *, there=SERVICES, hottest=80, stages=("facts", "diagnostics")):

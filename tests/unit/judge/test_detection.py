@@ -3,11 +3,9 @@
 import fleets
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 
-from tests.kit.builders import TIME, accepted
-
-SHIPPED = criteria.load(criteria.shipped_files())
+from tests.kit.builders import SHIPPED, TIME, accepted
 
 
 @pytest.fixture(scope="module", params=["drawn", "replayed"])

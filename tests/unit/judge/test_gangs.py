@@ -4,18 +4,19 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, own_checks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import own_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit import builders
 from tests.kit.builders import check, facts_record, judge, make_record, make_run, metric
 
 GANG = {"name": "all", "nodes": 2, "node": "node-1", "leader": "node-1", "launcher": "torchrun"}
 NODES = ("node-1", "node-2")
 STAGES = ["facts", "collective", "deepspeed", "fabric"]
-SHIPPED = [one for one in criteria.load(criteria.shipped_files()) if one.metric.startswith(("gang_", "fabric_"))]
+SHIPPED = [one for one in builders.SHIPPED if one.metric.startswith(("gang_", "fabric_"))]
 WAYS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_receive")
 ASKED = {f"gang_{name}_asked": "yes" for name in WAYS}
 
@@ -269,7 +270,7 @@ def gangs(draw):
     return evidence
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(gangs())
 def test_no_check_of_a_gang_fails_anybody(evidence):
     of_gang = {one.name for one in SHIPPED if one.of_gang}
@@ -281,7 +282,7 @@ def test_no_check_of_a_gang_fails_anybody(evidence):
         }  # fmt: skip
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(gangs(), st.data())
 def test_less_evidence_of_a_gang_accepts_no_node(evidence, data):
     before = judged(evidence)

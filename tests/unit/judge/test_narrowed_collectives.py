@@ -1,12 +1,13 @@
 """A list of collectives that was narrowed: what was not asked for is not demanded, and the report tells of it."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, setups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
+from tests.kit import builders
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
 
-SHIPPED = [one for one in criteria.load(criteria.shipped_files()) if one.metric.startswith("gang_")]
+SHIPPED = [one for one in builders.SHIPPED if one.metric.startswith("gang_")]
 WAYS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_receive")
 NODES = ["node-1", "node-2"]
 DEMANDED = WAYS[:4]

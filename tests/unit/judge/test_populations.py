@@ -1,4 +1,7 @@
-"""Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause."""
+"""Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause.
+
+A few fleets of each kind: how often each is right is measured by benchmarks/detection/populations.py.
+"""
 
 import json
 import math
@@ -12,9 +15,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
-from tests.kit.builders import TIME
+from tests.kit.builders import SHIPPED, TIME
 
-SHIPPED = criteria.load(criteria.shipped_files())
 COMPARING = criteria.Criteria([one for one in SHIPPED if one.kind == "outlier"])
 
 
@@ -152,33 +154,28 @@ def test_the_summary_says_that_a_fleet_is_two_populations():
 
 @pytest.mark.parametrize(("nodes", "fields"), [(100, {"tails": 3, "cv": 0.01}), (32, {"gpu_cv": 0.015})])
 def test_the_limit_follows_the_spread_that_the_fleet_shows(nodes, fields):
-    failed = 0
-    for seed in range(2):
-        failed += sum(node["verdict"] != "PASS" for node in judged(drawn(nodes, seed=seed, **fields))[0].values())
-    assert failed == 0
+    assert {node["verdict"] for node in judged(drawn(nodes, **fields))[0].values()} == {"PASS"}
 
 
 @pytest.mark.parametrize("slow", [2, 3, 4])
 def test_of_eight_nodes_each_slow_one_of_a_batch_is_named(slow):
-    found = []
-    for seed in range(10):
+    for seed in range(3):
         fleet = drawn(8, planted=fleets.planted("slow node", 0.05, 8, slow, seed), seed=seed)
         nodes, _ = judged(fleet)
-        found += ["node" in named(nodes[name], "fail", "missing", "warn") for name in fleet.defects]
-    assert sum(found) >= 0.95 * len(found)
+        assert all("node" in named(nodes[name], "fail", "missing", "warn") for name in fleet.defects)
 
 
 def test_a_node_too_far_off_for_few_nodes_to_tell_is_a_warning_that_names_it():
     found = [
         judged(drawn(8, planted=fleets.planted("slow node", 0.05, 8, 1, seed), seed=seed))[0]["node-0000"]
-        for seed in range(12)
+        for seed in range(4)
     ]
     assert all("node" in named(node, "warn", "fail") for node in found)
 
 
 @pytest.mark.parametrize("nodes", [10, 16, 32])
 def test_a_slow_node_among_few_fails_where_two_stages_agree(nodes):
-    for seed in range(3):
+    for seed in range(2):
         fleet = drawn(nodes, planted=fleets.planted("slow node", 0.05, nodes, 1, seed), seed=seed)
         found, _ = judged(fleet)
         assert {name for name, node in found.items() if node["verdict"] != "PASS"} == {"node-0000"}
@@ -203,7 +200,7 @@ def test_a_tail_of_one_measurement_is_a_warning(lost, verdict_):
 def test_measurements_with_long_tails_fail_no_node():
     failed = [
         name
-        for seed in range(4)
+        for seed in range(2)
         for name, node in judged(drawn(16, seed=seed, disturbed=0.005))[0].items()
         if node["verdict"] != "PASS"
     ]

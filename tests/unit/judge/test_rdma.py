@@ -3,13 +3,14 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, ordered_nics
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import ordered_nics
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
+from tests.kit import builders
 from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
 
-SHIPPED = [check for check in criteria.load(criteria.shipped_files()) if check.stage == "rdma"]
+SHIPPED = [check for check in builders.SHIPPED if check.stage == "rdma"]
 THERE = make_check("there", stage="facts", metric="gpu_count", kind="min", value=0)
 PORTS = [f"mlx5_{index}:1" for index in range(8)]
 

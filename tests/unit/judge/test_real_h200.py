@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import facts_record, judge, make_record, make_run
+from tests.kit.builders import SHIPPED, facts_record, judge, make_record, make_run
 
 RUNS = json.loads((Path(__file__).parents[2] / "data" / "h200" / "runs.json").read_text())
-SHIPPED = criteria.load(criteria.shipped_files())
 HEALTHY = [name for name in RUNS if name == "quick" or name.startswith("clean")]
 #: In a virtual machine of minutes the clock is not yet synchronised; short stages may see no busy sample.
 WARNED = {

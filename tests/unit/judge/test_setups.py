@@ -2,9 +2,9 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, setups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
 
-from tests.kit.builders import make_run
+from tests.kit.builders import SHIPPED, make_run
 from tests.kit.gang_actions import open_run
 
 TRAINING = ["{python}", "-m", "gpuval_workloads.training", "--model", "llama", "--size", "auto"]
@@ -35,7 +35,7 @@ def test_a_training_follows_from_its_command_and_the_memory_of_the_sku(sku, argu
 
 @pytest.mark.parametrize("seconds", [20, 300, 14400])
 def test_the_floor_of_the_h200_holds_for_what_every_profile_trains(seconds):
-    (floor,) = [one for one in criteria.load(criteria.shipped_files()) if one.name == "training_speed_h200"]
+    (floor,) = [one for one in SHIPPED if one.name == "training_speed_h200"]
     asked = implied("training", command=[*TRAINING, "--seconds", seconds])["training_setup"]
     assert asked <= set(dict(floor.applies.fingerprints)["training_setup"])
 

@@ -4,13 +4,11 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import plausible, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import healthy, judge, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, diagnostics, facts, records, setups_of, telemetry
-
-SHIPPED = criteria.load(criteria.shipped_files())
 
 
 def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",), **settings):

@@ -368,7 +368,7 @@ def small_fleets(draw):
 ALL = (SLOW, BESIDE, KNOWN, SOFTWARE, NODE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(small_fleets(), st.data())
 def test_less_evidence_never_accepts(case, data):
     """Without a piece of its evidence a node that was not accepted is not accepted, and neither is the run."""
@@ -400,7 +400,7 @@ def test_less_evidence_never_accepts(case, data):
         assert after["verdict"] != "PASS"
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(small_fleets(), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_and_figures_is_irrelevant(case, shuffle):
     run, evidence = case
@@ -417,7 +417,7 @@ def test_the_order_of_nodes_and_figures_is_irrelevant(case, shuffle):
     assert again["fleet"]["checks"] == report["fleet"]["checks"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(st.floats(0.2, 2.0), min_size=9, max_size=20), st.floats(0.01, 0.2))
 def test_at_most_half_of_the_figures_are_accused(factors, margin):
     """Of one figure a node: beyond four deviations of the median lie fewer than half of them."""
@@ -473,12 +473,12 @@ SHIPPED_LIKE = make_check("slow", **{**FIELDS, "max_below": 0.03, "deviations": 
 
 @pytest.mark.parametrize("nodes", [8, 16])
 def test_few_healthy_nodes_that_differ_are_accepted(nodes):
-    """At most 1 of 1,000 nodes, with 1 % between nodes; without the allowance for few nodes, some 7 of 10,000."""
+    """The rate: benchmarks/detection/populations.py."""
     failed = 0
-    for seed in range(1600 // nodes):
+    for seed in range(400 // nodes):
         report = told(*fleet(rates(nodes, gpus=3, cv=0.015, seed=seed), gpus=3), SHIPPED_LIKE)
         failed += len({one[0] for one in not_passed(report)})
-    assert failed <= 1
+    assert failed == 0
 
 
 def test_of_few_nodes_a_slow_one_is_found():

@@ -3,13 +3,11 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import judge, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, records, telemetry
 
-SHIPPED = criteria.load(criteria.shipped_files())
 COUNTS = {"run": 1, "failed": 0, "left_out": 0, "not_run": 0, "answered": 1}
 
 

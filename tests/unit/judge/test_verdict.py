@@ -302,7 +302,7 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
 def test_gpus_that_are_declared_away_are_reported():
     run = make_run(sku="cpu", stages=["facts"])
     evidence = healthy(run, vendor="cpu", gpus=0)
-    said = "Has GPUs that were not tested, since gpuval_sku is cpu: node-1"
+    said = "GPUs not tested, because gpuval_sku is cpu: node-1"
     assert said not in judge(run, evidence, [])["summary"]
     evidence.records["node-1"]["facts"]["metrics"].append(metric("gpu_hardware_count", 8))
     evidence.records["node-1"]["facts"]["metrics"] = [
@@ -595,7 +595,7 @@ def test_pass_on_the_second_attempt_is_flaky():
     report = judge(run, evidence)
     assert report["verdict"] == "PASS"
     assert report["counts"]["flaky"] == 1
-    assert "Flaky, passed only when run again: node-1" in report["summary"]
+    assert "Flaky, passed only on a retry: node-1" in report["summary"]
 
 
 def test_wrong_result_is_not_retried_into_pass():
@@ -633,7 +633,7 @@ CUT_OFF = (
 @pytest.mark.parametrize(
     ("attempts", "cause", "line"),
     [
-        ([("crash", "exit code 1")], "flaky", "Flaky, passed only when run again: node-1"),
+        ([("crash", "exit code 1")], "flaky", "Flaky, passed only on a retry: node-1"),
         ([("timeout", "")], "flaky", "Flaky"),
         ([("crash", OOM_OF_RUNNER)], "out_of_memory", "Ran out of memory once"),
         ([("crash", OOM_OF_POD)], "out_of_memory", "Ran out of memory once"),
@@ -732,13 +732,15 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("training", "crash", "delivery", "FAIL"),
         ("loading", "crash", "store_away", "INCOMPLETE"),
         ("loading", "failure", "no_rclone", "INCOMPLETE"),
+        ("inference", "failure", "no_server", "INCOMPLETE"),
+        ("training", "failure", "no_server", "FAIL"),
         ("loading", "crash", "delivery", "FAIL"),
         ("loading", "failure", "store_away", "FAIL"),
         ("training", "crash", "store_away", "FAIL"),
     ],
 )
 def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, state, fault, node):
-    run = make_run(stages=["facts", "image", *(["loading"] if stage == "loading" else []), "training"])
+    run = make_run(stages=["facts", "image", *([stage] if stage in ("loading", "inference") else []), "training"])
     evidence = healthy(run)
     records = evidence.records["node-1"]
     records["image"] = make_record(stage="image")

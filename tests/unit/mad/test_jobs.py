@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, pod_settings
@@ -22,6 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from tests.kit import gang_jobs, mad_repository
 from tests.kit import jobs as job_kit
 from tests.kit.gang_channel import free_port
+from tests.kit.kubernetes_schemas import kubernetes_validate
 from tests.kit.mad_repository import OTHER_SECRET, SECRET, model
 from tests.kit.needs import needs_programs
 from tests.kit.planted_secrets import CommandLines, leaks

@@ -70,7 +70,7 @@ def test_a_node_that_failed_is_named_once_and_a_suspect_among_many_is_named():
 
 def test_nodes_that_never_worked_together_though_there_are_several_are_reported():
     run = make_run(NODES, gpu_count=8, profile="custom")
-    assert any(line.startswith("The nodes did not work together") for line in judge(run, healthy(run))["summary"])
+    assert any(line.startswith("No multi-node stage ran") for line in judge(run, healthy(run))["summary"])
     run = make_run(NODES[:1], gpu_count=8, profile="custom")
     assert not any(line.startswith("The nodes did not") for line in judge(run, healthy(run))["summary"])
 

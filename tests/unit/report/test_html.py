@@ -394,19 +394,19 @@ def test_versions_and_who_differs(mixed, tmp_path):
 )
 def test_records_in_the_results_are_not_trusted(mixed, tmp_path, text):
     put(tmp_path, "good", "facts", text, ".json")
-    assert "No record tells of one." in Page(html_report(mixed, tmp_path)).words
+    assert "No record has one." in Page(html_report(mixed, tmp_path)).words
 
 
 def test_a_fleet_in_which_all_failed_stays_a_page_that_opens():
-    run = make_run([f"node-{index}" for index in range(1000)], gpu_count=8)
+    run = make_run([f"node-{index}" for index in range(300)], gpu_count=8)
     evidence = healthy(run)
     for node in run["nodes"]:
         evidence.records[node]["training"]["metrics"] = [
             {**one, "value": 1.0} if one["scope"].startswith("gpu") else one for one in training_metrics()
         ]
     text = html_report(judge(run, evidence))
-    assert len(text.encode()) < 5_000_000
-    assert len(Page(text).nodes) == 1000
+    assert len(text.encode()) < 1_500_000  # 5 MB for 1,000 nodes
+    assert len(Page(text).nodes) == 300
 
 
 def test_the_page_is_one_of_the_written_files(mixed, tmp_path):

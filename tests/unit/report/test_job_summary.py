@@ -69,4 +69,4 @@ def test_a_summary_that_cannot_be_written_is_a_warning(announced, tmp_path, monk
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     outcome = announced()
     assert outcome.result["verdict"] == "FAIL"
-    assert "the summary of the job has no verdict" in outcome.text
+    assert "the verdict was not written to the job summary" in outcome.text

@@ -9,12 +9,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import endpoints as declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
 from gpuval_runner import cli
 
-from tests.kit.builders import healthy, judge, make_record, make_run
+from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
 from tests.kit.h200 import telemetry
 
 SIZE = 300_000
@@ -88,7 +87,7 @@ def checks_of(result):
     evidence.records["node-1"]["endpoints"] = make_record(
         stage="endpoints", **{**result, "metrics": [*result["metrics"], *telemetry()]}
     )
-    (node,) = judge(run, evidence, criteria.load(criteria.shipped_files()))["nodes"]
+    (node,) = judge(run, evidence, SHIPPED)["nodes"]
     return {check["name"]: check for check in node["checks"] if check["stage"] == "endpoints"}
 
 

@@ -51,7 +51,8 @@ def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
     assert "judged: FAIL  0     1     0" in done.text and " s ago" in done.text
     assert "r3: its controller ended while it was opened" in done.text
     assert f"runs of other inventories: INVENTORY={results.parent / 'b'}: other" in done.text
-    assert "0 run(s)" in list_runs(results.parent / "none").text
+    none = list_runs(results.parent / "none").text
+    assert "0 run(s)" in none and "; `make validate" in none and "starts one" not in done.text
 
 
 def test_what_did_not_pass_is_validated_again_with_the_profile_of_the_run(results, tmp_path):

@@ -137,7 +137,7 @@ def test_a_run_judged_again_is_held_against_what_it_was_before(folder, tmp_path)
     assert applied_criteria.criteria_file(folder).read_bytes() == kept
     _, baseline, remarks = applied_criteria.judged_by(folder, [], str(other))
     assert baseline == str(other)
-    assert remarks == ["gpuval_baseline differs from the one that the run was held against before: so may the verdict"]
+    assert remarks == ["gpuval_baseline differs from the one that judged the run before: so may the verdict"]
     applied_criteria.keep_criteria(folder, [], str(other))
     (criteria,), baseline, _ = applied_criteria.judged_by(folder, [], "")
     assert (Path(criteria).read_text(), Path(baseline).read_text()) == ("site.yml", "other.json")

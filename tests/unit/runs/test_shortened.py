@@ -42,7 +42,7 @@ def test_the_block_says_that_stages_were_shortened():
     report = judge(run, healthy(run))
     schemas.validate("report", report, what="report")
     assert report["verdict"] == "PASS"
-    line = "Shortened against the profile quick: training_seconds 20 of 300, training_steps 10"
+    line = "Shorter than the profile quick: training_seconds 20 of 300, training_steps 10"
     assert line in report["summary"]
     plain = judge(make_run(), healthy(make_run()))
     assert not any("hortened" in line for line in plain["summary"])

@@ -5,8 +5,10 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Finding, Policy, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, lookup, parse, parse_key
 
@@ -180,6 +182,15 @@ def test_a_login_that_failed_for_a_key_file_says_so():
     finding = ssh_findings.of_ssh_output(stderr, AT, 4)
     assert finding.state == "login_denied"
     assert "/k: No such file" in finding.message and "Permission denied" in finding.message
+
+
+def test_a_key_file_that_others_may_read_is_not_offered(tmp_path):
+    """ssh ignores it, and would be denied at the launch."""
+    paramiko.ECDSAKey.generate().write_private_key_file(tmp_path / "key")
+    at = replace(AT, settings={"identityfile": (str(tmp_path / "key"),)})
+    for mode, offered in ((0o600, 1), (0o644, 0)):
+        (tmp_path / "key").chmod(mode)
+        assert len(list(prober._files(at))) == offered
 
 
 def test_effective_settings():

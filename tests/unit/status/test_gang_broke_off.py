@@ -1,10 +1,9 @@
 """An error of the controller while gangs work is recorded, and is the reason of whoever has no record for it."""
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
-from tests.kit.builders import facts_record, make_run
+from tests.kit.builders import SHIPPED, facts_record, make_run
 
 
 def folder_of(tmp_path):
@@ -20,7 +19,7 @@ def folder_of(tmp_path):
 
 
 def states(folder):
-    checks = criteria.load(criteria.shipped_files())
+    checks = SHIPPED
     nodes = judging.report_on(folder, folder.read_run(), checks, gangs=document.read(folder))["nodes"]
     assert {node["verdict"] for node in nodes} == {"INCOMPLETE"}
     return [check["reason"] for node in nodes for check in node["checks"] if check["name"] == "collective_state"]

@@ -6,18 +6,17 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
-from tests.kit.builders import facts_record, make_record, make_run, metric
+from tests.kit.builders import SHIPPED, facts_record, make_record, make_run, metric
 
 NODES = ["node-1", "node-2", "node-3"]
 STAGES = ["collective"]
 ROUNDS = (("all", "gangs", NODES), ("search-01", "search", NODES[:2]), ("all-again", "again", NODES[:2]))
-CHECKS = [one for one in criteria.load(criteria.shipped_files()) if one.metric.startswith(("gang_", "fabric_"))]
+CHECKS = [one for one in SHIPPED if one.metric.startswith(("gang_", "fabric_"))]
 WAYS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 AT = "2026-11-02T10:30:00Z"
 FOUND = {

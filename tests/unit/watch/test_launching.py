@@ -111,6 +111,7 @@ def test_a_store_out_of_reach_gives_no_url_and_no_model():
         node_store(reachable=False).given("n1", ["loading"], 60)
 
 
+SERVER = "vllm|transformers+fastapi+uvicorn+pydantic+openai"
 TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]
 
 
@@ -137,7 +138,7 @@ def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages,
     ("command", "image", "names"),
     [
         (["{python}", "-m", "gpuval_workloads.training", "--size", "auto"], None, ["torch"]),
-        (["{python}", "-m", "gpuval_workloads.inference", "--server", "auto"], None, ["vllm|transformers"]),
+        (["{python}", "-m", "gpuval_workloads.inference", "--server", "auto"], None, [SERVER]),
         (["{python}", "-m", "gpuval_workloads.inference", "--server-command", "/x/serve"], None, []),
         (["{python}", "-m", "gpuval_workloads.training"], "training:1", []),
         (["{runner}", "facts"], None, []),

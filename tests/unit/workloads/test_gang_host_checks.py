@@ -79,7 +79,7 @@ def test_hosts_that_are_well(trees):
         assert (found["rdma_link_error_count"], found["rdma_retransmission_count [link:mlx5_0:1]"]) == (0, 0)
         assert (found["gang_peers_count"], found["gang_peers_unreached_count"]) == (2, 0)
         assert found["gang_path_mtu_bytes"] == 65535 and found["gang_peers_narrow_count"] == 0
-        assert found["gang_clock_skew_seconds"] < 0.5
+        assert found["gang_clock_skew_seconds"] < 10
     assert results[0].fingerprints == {
         "rdma_ports": "1 x InfiniBand ACTIVE 400 Gb/s",
         "rdma_firmware": "1 x SM_2001000001034 14.28.2006",

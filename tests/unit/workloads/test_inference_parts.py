@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.inference import servers
+from gpuval_workloads.inference import program, servers
 from gpuval_workloads.inference import tally as tally_module
 from gpuval_workloads.inference.client import Answer, RequestError, Stream
 from gpuval_workloads.inference.processes import MARKER, marked_processes
@@ -159,6 +160,17 @@ def test_what_is_not_installed_is_reported_with_the_remedy(monkeypatch, kind, co
     monkeypatch.setattr(servers, "_is_importable", lambda package: False)
     with pytest.raises(WorkloadFailure, match=words):
         servers.choose(kind, command, (), CPU)
+
+
+def test_a_server_that_is_not_installed_is_no_fault_of_the_node(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "_is_importable", lambda package: package != "fastapi")
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text("{}")
+    options = program.parse_arguments(["--model-folder", "tiny", "--server", "transformers", "--seconds", "1"])
+    result = SimpleNamespace(environment={})
+    with pytest.raises(WorkloadFailure, match="fastapi cannot be imported"):
+        program.serve_and_measure(options, {"GPUVAL_MODELS_DIR": str(tmp_path), "GPUVAL_ACCELERATOR": "cpu"}, result)
+    assert result.environment == {"fault": "no_server"}
 
 
 def test_marked_processes_are_found_and_others_are_not():

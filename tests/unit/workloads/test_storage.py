@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from gpuval_runner import scratch
 from gpuval_workloads.storage import program, table, targets
 
-from tests.kit.builders import healthy, judge, make_record, make_run
+from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
 from tests.kit.workload_process import Workload
 
 pytestmark = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
@@ -21,7 +20,6 @@ needs_loop = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/dev/loop-control").exists() or shutil.which("mkfs.ext4") is None,
     reason="needs root, loop devices and mkfs.ext4",
 )
-SHIPPED = criteria.load(criteria.shipped_files())
 MIB = 1 << 20
 REAL_FIO = shutil.which("fio")
 

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
@@ -86,6 +87,19 @@ def test_a_training_of_hours_takes_bounded_room():
     assert len(pickle.dumps(training.losses)) < 100_000
 
 
+def test_the_rate_is_that_of_all_ranks(monkeypatch):
+    from gpuval_workloads.common.device import CPU
+    from gpuval_workloads.common.ranks import Ranks
+    from gpuval_workloads.training.pace import StepTime
+    from gpuval_workloads.training.worker import Training
+
+    training = Training(Config(), Ranks(0, 2, CPU), None, SimpleNamespace(items_per_batch=2048), None)
+    training.step_times.extend([StepTime(1.0, 0.5, 0.5)] * 10)
+    training.measured_from = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: 104.0)
+    assert training._rate() == 2 * 10 * 2048 / 4
+
+
 def test_the_slowest_part_by_its_own_work():
     from gpuval_workloads.training.pace import slowest
 
@@ -124,13 +138,11 @@ def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
         ended = workload.end()
     assert ended.code == 0, ended.err
     mine, other = (
-        {name: ended.metric(f"training_{name}_p50_seconds", f"rank:{rank}") for name in ("compute", "wait", "step")}
+        {name: ended.metric(f"training_{name}_p50_seconds", f"rank:{rank}") for name in ("compute", "wait")}
         for rank in (slow, 1 - slow)
     )
     assert mine["compute"] > 1.15 * other["compute"]  # 3 to 4 times on a machine that does nothing else
     assert other["wait"] > mine["wait"]
-    for times in (mine, other):
-        assert times["compute"] + times["wait"] == pytest.approx(times["step"], rel=0.4)
     assert ended.metric("training_slowest_compute_ratio") > 1.05
     assert ended.metric("training_duration_seconds") > 4
     assert f"the others wait for rank:{slow}" in ended.result["message"]
@@ -147,6 +159,26 @@ def test_where_compiling_fails_the_training_goes_on_without(tmp_path):
     assert ended.result["environment"]["compile_problem"]
     assert ended.metric("training_compile_failed_count") == 1
     assert ended.metric("training_steps_count") == 3
+
+
+def test_a_compiler_that_takes_too_long_is_given_up_and_the_model_is_as_before(monkeypatch):
+    from gpuval_workloads.common.device import CPU
+    from gpuval_workloads.common.ranks import Ranks
+    from gpuval_workloads.training.compiling import compile_layers
+
+    class Layer(torch.nn.Module):
+        def compile(self):
+            self._compiled_call_impl = "compiled"
+
+    forgotten = []
+    monkeypatch.setitem(vars(torch), "_dynamo", SimpleNamespace(reset=lambda: forgotten.append(1)))  # 3 s to import
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda items, item: items.__setitem__(0, item))
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList([Layer()])
+    seconds, problem = compile_layers(model, lambda: time.sleep(60), Ranks(0, 1, CPU), limit_seconds=0.1)
+    assert 0.1 <= seconds < 50
+    assert problem == "rank:0: not done after 0 s"
+    assert (model.layers[0]._compiled_call_impl, forgotten) == (None, [1])
 
 
 SLOW_COMPILER = """#!/bin/sh
@@ -174,7 +206,8 @@ sys.exit(run_workload(lambda result: run_ranks(result, "limited_rank", sys.argv[
 """
 
 
-def test_a_compiler_that_takes_too_long_is_given_up(tmp_path):
+@pytest.mark.slow
+def test_a_real_compiler_that_takes_too_long_is_given_up(tmp_path):
     (tmp_path / "limited_parent.py").write_text(PARENT)
     (tmp_path / "limited_rank.py").write_text(LIMITED)
     compiler = tmp_path / "slow-compiler"

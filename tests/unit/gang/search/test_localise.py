@@ -42,7 +42,7 @@ def test_no_node_of_a_clean_gang_is_accused(count):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.state}-{fault.factor}")
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 16, 64, 232])
 def test_a_bad_node_is_found_and_no_other(count, fault):
-    for seed in range(4):
+    for seed in range(4 if count < 64 else 1):
         gang = build(count, seed)
         bad = gang.nodes[(7 * seed + 2) % count]
         gang.bad = {bad: fault}

@@ -1,4 +1,7 @@
-"""Noise accuses no node: what is seen of it raises the bar, and a slow node is still found."""
+"""Noise accuses no node: what is seen of it raises the bar, and a slow node is still found.
+
+A few gangs of each kind: how often each is right is measured by benchmarks/localisation.
+"""
 
 import itertools
 import math
@@ -24,7 +27,7 @@ EXPECTED = 0.03
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 8, 16])
 def test_no_clean_gang_has_a_bad_or_suspect_node_at_the_noise_that_is_expected(count):
-    for seed in range(40):
+    for seed in range(20):
         finding = find(build(count, seed, noise=0.03))
         assert set(finding.nodes.values()) == {"healthy"}, (seed, finding)
 
@@ -35,7 +38,7 @@ def test_no_clean_gang_has_a_bad_or_suspect_node_at_the_noise_that_is_expected(c
 def test_no_node_is_accused_where_bigger_groups_are_slower_by_nature_or_two_nodes_reach_what_is_expected(
     count, floor, fall
 ):
-    for seed in range(400 if count == 2 else 40 if count <= 16 else 10):
+    for seed in range(100 if count == 2 else 10 if count <= 16 else 3):
         gang = build(count, seed, noise=0.03)
         gang.fall = fall
         finding = find(gang, Limits(floor_bytes_per_second=floor))
@@ -73,15 +76,15 @@ def test_two_nodes_that_are_far_slower_than_is_expected_are_suspect_however_nois
 @pytest.mark.parametrize("tail", [0.0, 0.01])
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 8, 16])
 def test_at_twice_the_noise_no_good_node_is_bad_and_most_are_cleared(count, tail):
-    findings = [find(build(count, seed, noise=0.06, tail=tail)) for seed in range(40)]
+    findings = [find(build(count, seed, noise=0.06, tail=tail)) for seed in range(10)]
     assert not [finding for finding in findings if finding.of_class("bad")]
-    assert sum(finding.clean for finding in findings) >= 30
+    assert sum(finding.clean for finding in findings) >= 8
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 8, 64])
 def test_a_node_that_is_10_percent_slower_is_found(count):
     outcomes = Counter()
-    for seed in range(25):
+    for seed in range(10):
         gang = build(count, seed)
         slow = gang.nodes[seed % count]
         gang.bad = {slow: Fault("slow", 0.9)}
@@ -89,13 +92,13 @@ def test_a_node_that_is_10_percent_slower_is_found(count):
         outcomes[finding.nodes[slow]] += 1
         assert set(finding.of_class("bad")) <= {slow}
         assert finding.rounds <= 20
-    assert outcomes["bad"] >= (23 if count == 3 else 25), outcomes
+    assert outcomes["bad"] >= (9 if count == 3 else 10), outcomes
 
 
 @pytest.mark.parametrize("fault", [Fault("slow", 0.7), Fault("slow", 0.1), Fault("wrong"), Fault("timeout")])
 @pytest.mark.parametrize("count", [4, 6, 8])
 def test_at_twice_the_noise_a_clear_fault_is_found(count, fault):
-    for seed in range(8):
+    for seed in range(4):
         gang = build(count, seed, noise=0.06)
         bad = gang.nodes[seed % count]
         gang.bad = {bad: fault}
@@ -113,7 +116,7 @@ def test_at_twice_the_noise_a_clear_fault_is_found(count, fault):
     ],
 )
 def test_a_link_that_is_far_slower_or_fails_is_named_however_noisy_and_no_node_is_bad_for_it(fault, noise, count):
-    for seed in range(10):
+    for seed in range(3):
         gang = build(count, seed, noise=noise)
         pair = gang.nodes[1:3]
         gang.links = {frozenset(pair): fault}

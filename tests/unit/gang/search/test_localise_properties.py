@@ -66,7 +66,7 @@ def test_taking_results_away_makes_no_node_healthy(gang, data):
 
 
 @given(gangs(), st.data())
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_every_search_ends_whatever_comes(gang, data):
     states = st.sampled_from(["ok", "ok", "ok", "slow", "wrong", "timeout", "crash", "missing"])
     figures = st.one_of(st.none(), st.floats(1e6, 1e11))

@@ -107,7 +107,7 @@ class ActionModule(RunAction):
         try:
             put_run(access.store(), run)
         except StoreError as error:
-            self._display.warning(f"the store still has run {run['run_id']} as one that goes on: {error}")
+            self._display.warning(f"the store still has run {run['run_id']} as unfinished: {error}")
 
     def _report(self, options, task_vars):
         played = task_vars["ansible_play_hosts_all"]

@@ -212,7 +212,7 @@ class ActionModule(RunAction):
         try:
             self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
         except StoreError as error:
-            self._display.warning(f"the store does not know what became of the gangs: {error}")
+            self._display.warning(f"the state of the gangs was not written to the store: {error}")
 
     def _publish_evidence(self):
         """Put into the store what only this controller has: the answers of nodes, what was refused, and logs that came
@@ -230,7 +230,7 @@ class ActionModule(RunAction):
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
                 publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, schemas.Invalid) as error:
-            self._display.warning(f"the store does not know all that was collected here: {error}")
+            self._display.warning(f"what was collected here was not written to the store: {error}")
 
     def _uploads(self, name):
         return self.run_folder.read_launch(name).get("store_reachable") is not False

@@ -50,7 +50,7 @@ class ActionModule(RunAction):
         its, this = run.get("origin", {}).get("store"), origin.store_of(store, project_path(store["state_dir"]))
         if its and its != this:
             raise run_folder.RunError(
-                f"run {run['run_id']} has its records in {its}, and the settings name {this}: give those of the run"
+                f"run {run['run_id']} has its records in {its}, and the settings name {this}: use those of the run"
             )
 
     @staticmethod

@@ -22,6 +22,7 @@ class ActionModule(RunAction):
         found = overview.rows(results, self.inventory)
         others = run_folder.of_others(results, self.inventory)
         message = f"{len(found)} run(s) of {origin.shown(self.inventory) or 'all inventories'} in {results}"
+        message += "" if found else "; `make validate` starts one"
         self._display.display(*(overview.lines(found) if found else ()), message)
         if others:
             self._display.display(f"runs of other inventories: {origin.others_line(others)}")

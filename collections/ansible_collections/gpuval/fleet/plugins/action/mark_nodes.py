@@ -52,7 +52,7 @@ class ActionModule(RunAction):
             message += f"; not in the cluster: {', '.join(done.missing)}"
         if done.kept:
             shown = some_of(f"{name} ({_shown(still[name])})" for name in done.kept)
-            kept = f"still FAIL: {shown}: a run in which they pass that takes it off"
+            kept = f"still FAIL: {shown}: a run in which they pass all of it removes it"
             self._display.warning(kept)
             message += f"; {kept}, or mark_nodes with state: absent"
         if done.busy:
@@ -94,7 +94,7 @@ class ActionModule(RunAction):
         still = {name: sorted(checks) for name, checks in done.kept.items()}
         if still:
             shown = some_of(f"{name} ({_shown(still[name])})" for name in still)
-            self._display.warning(f"still drained: {shown}: a run in which they pass that resumes them")
+            self._display.warning(f"still drained: {shown}: a run in which they pass all of it resumes them")
         if done.problem:
             message += f"; {done.problem}"
         elif done.changes:

@@ -39,7 +39,7 @@ class ActionModule(ControllerAction):
         unknown = sorted(set(nodes) - set(hosts)) if options["resolve"] else []
         if unknown:
             self._display.warning(
-                f"no address is known of {some_of(unknown)}: give network_address, else they are left out of /etc/hosts"
+                f"no address is known for {some_of(unknown)}: set network_address, else they are left out of /etc/hosts"
             )
         return {
             "changed": False,

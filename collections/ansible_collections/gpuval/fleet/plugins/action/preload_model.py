@@ -128,7 +128,7 @@ class ActionModule(ControllerAction):
         sizes = {name: path.stat().st_size for name, path in model.files.items()}
         lost = model_source.missing(sizes, listed, sizes)
         if lost:
-            raise model_source.ModelError(f"the upload is not whole: {some_of(lost)}; run again")
+            raise model_source.ModelError(f"the upload is incomplete: {some_of(lost)}; run again")
         record = {**wanted, "origin": model.origin}
         store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
         store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")

@@ -95,7 +95,7 @@ class ActionModule(RunAction):
             with Path(path).open("a", encoding="utf-8") as stream:
                 stream.write(job_summary(report))
         except OSError as error:
-            self._display.warning(f"the summary of the job has no verdict: {path}: {error.strerror}")
+            self._display.warning(f"the verdict was not written to the job summary {path}: {error.strerror}")
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):

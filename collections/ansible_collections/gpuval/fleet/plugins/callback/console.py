@@ -71,8 +71,13 @@ class CallbackModule(Default):
         self._show(result, super().v2_runner_item_on_skipped)
 
     def _show(self, result, shown):
-        """A result as Ansible shows it, if that was asked for: by -v, or by the module `debug`."""
-        if self._run_is_verbose(result):
+        """A result if it was asked for, by -v or `debug`: as Ansible shows it, or a run's message as a line."""
+        message = result.result.get("msg")
+        debug = result.task.resolved_action == "ansible.builtin.debug" and result.task.run_once and not result.task.loop
+        if self._quiet and debug and isinstance(message, str):
+            self._handle_warnings(result.result)
+            self._display.display(console_line(message))
+        elif self._run_is_verbose(result):
             shown(result)
         else:
             self._handle_warnings(result.result)

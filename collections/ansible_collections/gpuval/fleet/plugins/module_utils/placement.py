@@ -57,16 +57,14 @@ TWICE = (
 )
 
 FIND_PACKAGES = (
-    "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not any(map(u.find_spec, n.split('|')))))"
+    "import importlib.util as u, sys; "
+    "print(*(n for n in sys.argv[1:] if not any(all(map(u.find_spec, o.split('+'))) for o in n.split('|'))))"
 )
 PYTHON_SECONDS = 30
-LACKING = (
-    "stages need Python packages that this node lacks: {names}. Install them for the stages' Python ({python} -m pip "
-    "install {first}), or set gpuval_workload_python to one that has them, or use an image, or --skip-tags"
-)
+#: The remedy follows: that of the class no_package, or doctor's.
+LACKING = "stages need Python packages that this node lacks: {names} ({python} -m pip install {first})"
 NO_PYTHON = (
-    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why}): "
-    "correct it"
+    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why})"
 )
 
 #: For logs and records, beside what is loaded.
@@ -183,9 +181,13 @@ def lacking(parameters):
     absent = done.stdout.split() if done.returncode == 0 else []
     if not absent:
         return {}
-    first = " ".join(name.rpartition("|")[2] for name in absent)
-    names = ", ".join(name.replace("|", " or ") for name in absent)
+    first = " ".join(name.rpartition("|")[2].replace("+", " ") for name in absent)
+    names = readable(absent)
     return {"message": LACKING.format(python=python, names=names, first=first)}
+
+
+def readable(names):
+    return ", ".join(names).replace("|", " or ").replace("+", " + ")
 
 
 def without_space(parameters):

@@ -13,7 +13,7 @@ version_added: 1.0.0
 description:
   - Gathers accelerators, CPU, memory, disks, network, operating system, clock, container engines and firmware.
   - NVIDIA GPUs are read with C(nvidia-smi), AMD GPUs with C(amd-smi) or C(rocm-smi), Intel Gaudi with C(hl-smi).
-  - What these tools list is held against the PCI bus, so that GPU hardware without a working driver is seen and never
+  - What these tools list is compared with the PCI bus, so that GPU hardware without a working driver is seen and never
     counted as a CPU node.
 options:
   root:

@@ -33,7 +33,7 @@ options:
   results_dir:
     description:
       - Folder of the results.
-      - A relative path stands beside the C(ansible.cfg) in use, or in the working directory where there is none.
+      - A relative path starts at the folder of the C(ansible.cfg) in use, or at the working directory.
     type: path
     default: results
   node:
@@ -99,7 +99,7 @@ ansible_facts:
           returned: success
           type: str
         flaky:
-          description: Whether a stage passed only when it was run again.
+          description: Whether a stage passed only on a retry.
           returned: success
           type: bool
         accelerator:

@@ -23,7 +23,7 @@ options:
     type: str
     default: ''
   results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    description: Where results are kept. A relative path starts at the folder of C(ansible.cfg).
     type: str
     default: results
   plan:

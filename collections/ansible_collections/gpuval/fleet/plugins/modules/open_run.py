@@ -22,7 +22,7 @@ attributes:
     description: Opens nothing; returns the run as it would be.
 options:
   baseline:
-    description: Baseline file that the run will be held against; one that cannot be used stops it now. Empty is none.
+    description: Baseline file that the run will be compared with; one that cannot be used stops it now. Empty is none.
     type: path
     default: ""
   run_id:
@@ -30,7 +30,7 @@ options:
     type: str
     default: ''
   results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    description: Where results are kept. A relative path starts at the folder of C(ansible.cfg).
     type: str
     default: results
   bucket:

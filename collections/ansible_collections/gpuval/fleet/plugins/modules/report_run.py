@@ -36,7 +36,8 @@ options:
   health_file:
     description:
       - With O(state=written) the verdicts on nodes of a run that has ended go into this file, too.
-      - V(FAIL) stays there until a later run passes what had failed. A relative path stands beside C(ansible.cfg).
+      - V(FAIL) stays there until a later run passes what had failed.
+      - A relative path starts at the folder of C(ansible.cfg).
     type: str
     default: ''
 """

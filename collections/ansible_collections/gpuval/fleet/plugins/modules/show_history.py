@@ -47,7 +47,7 @@ options:
   output:
     description:
       - File for the same as data, C(.json) or C(.csv), or for all chosen records, C(.jsonl) for MongoDB or C(.parquet).
-      - A relative path stands beside C(ansible.cfg).
+      - A relative path starts at the folder of C(ansible.cfg).
     type: str
     default: ''
   criteria:

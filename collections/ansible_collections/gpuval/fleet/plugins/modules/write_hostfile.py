@@ -22,7 +22,7 @@ extends_documentation_fragment:
   - gpuval.fleet.gang_members
 options:
   baseline:
-    description: Baseline that nodes are held against, if any.
+    description: Baseline that nodes are compared with, if any.
     type: path
     default: ''
   path:

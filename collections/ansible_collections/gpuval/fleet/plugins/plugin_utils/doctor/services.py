@@ -93,8 +93,9 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
     asked = launching.packages({"stages": stages}, declared, runtime)
     answer = placement.lacking({"plan": {"python": python}, "packages": asked})
     if answer:
-        return Row("workloads", FAILED, answer["message"])
-    names = ", ".join(asked.get("names", ())).replace("|", " or ")
+        remedy = "install them, or set gpuval_workload_python to a Python that has them"
+        return Row("workloads", FAILED, f"{answer['message']}: {remedy}")
+    names = placement.readable(asked.get("names", ()))
     return Row("workloads", OK, f"{python} has {names}" if names else "no stage on this machine imports a package")
 
 

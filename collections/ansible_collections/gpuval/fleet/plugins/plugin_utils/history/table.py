@@ -24,7 +24,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     since = f" since {asked['since'][:10]}" if asked["since"] else ""
     rows = document["rows"]
     if not rows:
-        return [f"history of {subject}{since}: no run in the bucket"]
+        return [f"history of {subject}{since}: no run in the bucket; `make validate` starts one"]
     runs = len({row["run_id"] for row in rows})
     shown = [
         f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}",

@@ -34,7 +34,7 @@ METRICS = {
     "gpuval_run_verdict": "1 for the verdict on the run.",
     "gpuval_run_timestamp_seconds": "When the run finished, in seconds since 1970.",
     "gpuval_node_verdict": "1 for the verdict on the node.",
-    "gpuval_node_flaky": "1 for a node that passed only when it was run again.",
+    "gpuval_node_flaky": "1 for a node that passed only on a retry.",
     "gpuval_node_action": "1 for the action that the node needs, for each part that it names.",
     "gpuval_check_status": "1 for a required check that failed or lacks evidence, and for any check that warns.",
     "gpuval_stage_duration_seconds": "How long the stage took.",

@@ -19,9 +19,9 @@ from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
 RETRIED = {
-    retries.FLAKY: "Flaky, passed only when run again",
+    retries.FLAKY: "Flaky, passed only on a retry",
     retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
-    retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed when run again",
+    retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
 }
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
@@ -180,7 +180,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
     if untested:
-        lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {some_of(untested)}")
+        lines.append(f"GPUs not tested, because gpuval_sku is cpu: {some_of(untested)}")
     two = [str(check["value"]) for check in report["fleet"]["checks"] if check["kind"] == "outlier" and check["value"]]
     if two:
         lines.append(f"The fleet is {some_of(two, 2, '; ')}: set floors or a baseline to judge it")
@@ -200,10 +200,10 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"Problems of the evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
     accepted = report["verdict"] in ("PASS", "PARTIAL")
     if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
-        lines.append("The nodes did not work together: gpuval_stages has no gangs, gpuval_profiles keeps a profile's")
+        lines.append("No multi-node stage ran: gpuval_stages leaves them out, gpuval_profiles keeps them")
     if report["run"].get("shortened"):
         profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
-        lines.append(f"Shortened against the profile{profile}: {', '.join(report['run']['shortened'])}")
+        lines.append(f"Shorter than the profile{profile}: {', '.join(report['run']['shortened'])}")
     if report["run"]["narrowed_by"]:
         named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])

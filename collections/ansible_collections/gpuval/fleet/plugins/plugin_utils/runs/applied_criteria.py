@@ -97,11 +97,11 @@ def judged_by(
     given here, which counts, with a remark.
     """
     path = criteria_file(folder)
-    whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"
+    whose = "of the run's own controller" if folder.is_copy else "that judged the run before"
     if not path.exists():
         remark = (
-            "the store does not say what the run was held against beside the criteria that ship: if its controller had "
-            "gpuval_criteria or gpuval_baseline, give them here too"
+            "the store has no criteria of the run beside the shipped ones: if its controller had gpuval_criteria or "
+            "gpuval_baseline, set them here too"
         )
         return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
     document = run_folder.read_json(path)

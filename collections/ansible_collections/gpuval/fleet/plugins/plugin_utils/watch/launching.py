@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.inference.servers import SERVING
+
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
@@ -42,10 +44,10 @@ GANG = "gpuval_workloads.gang"
 JOB = "gpuval_workloads.job"
 #: By launcher of a job the package that it needs.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
-#: What the node's own programs import: one of the packages between bars.
+#: What the node's own programs import: of what is between bars one, of what is between plus signs all.
 OWN_PACKAGES = {
     **{f"gpuval_workloads.{name}": "torch" for name in ("diagnostics", "fingerprint", "training")},
-    "gpuval_workloads.inference": "vllm|transformers",
+    "gpuval_workloads.inference": f"vllm|{'+'.join(SERVING)}",
 }
 #: By this a stage looks for the packages that multi-node stages in its image need.
 NEEDED_VARIABLE = "GPUVAL_NEEDED_PACKAGES"

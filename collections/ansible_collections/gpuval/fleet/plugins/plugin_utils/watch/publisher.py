@@ -66,9 +66,9 @@ class WatchPublisher:
             self.progress.publish(watched.store, watched.info)
         except StoreError as error:
             if ended:
-                watched.say(f"the end of the watch is not in the store: {error}")
+                watched.say(f"the end of the watch was not written to the store: {error}")
         except schemas.Invalid as error:  # must not end the watch
-            self._display.warning(f"the state of the launches is not in the store: {error}")
+            self._display.warning(f"the state of the launches was not written to the store: {error}")
 
     def _publish_plans(self) -> None:
         """The plans of launched nodes: over the connection that is open, not one of each launch. Raises StoreError."""

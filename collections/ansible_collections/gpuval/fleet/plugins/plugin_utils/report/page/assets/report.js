@@ -399,7 +399,7 @@
         width: Math.max(220, host.clientWidth), height: options.height || 190, cursor: { y: false, drag: { x: true, y: false } },
         scales: { x: { time: false, distr: options.logarithmic ? 3 : 1 }, y: options.range ? { range: options.range } : {} },
         legend: { live: true, show: true },
-        axes: [axis({ values: options.xText, space: 70 }), axis({ size: 96, values: options.yText })],
+        axes: [axis({ values: options.xText, space: 70, ...(options.logarithmic && { splits: (_, __, low, high) => [1e3, 1e6, 1e9].filter((v) => v >= low && v <= high), filter: (_, splits) => splits }) }), axis({ size: 96, values: options.yText })],
         series: [{ label: options.xLabel, value: options.xValue }, ...series],
         hooks: options.hooks || {},
       },
@@ -544,7 +544,7 @@
       table(["Stage", "Ended", "From", "Took", "Message", "Files"], node.s.map((stage) => stageRow(node, stage)), "Stages of " + node.n),
       ...figureTable(index),
       ...(curves.length ? [make("h3", {}, "Curves"), make("div", { class: "curves" }, curves)] : []),
-      make("details", {}, make("summary", {}, "All " + columns.length + " checks, and what each was held against"),
+      make("details", {}, make("summary", {}, "All " + columns.length + " checks with their limits"),
         table(["Verdict", "Check", "Part", "Value", "Expected", "Source"], columns.map((column) => checkRow(node, index, column)), "Checks of " + node.n)),
       ...(gpus.length ? [make("details", {}, make("summary", {}, gpus.length + " GPUs"), table(["GPU", "Model", "Serial", "UUID", "PCI address", "Slot"], gpus, "GPUs of " + node.n))] : []),
     );
