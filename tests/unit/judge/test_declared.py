@@ -2,6 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import declared
 
 from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_record, make_run, metric
@@ -77,5 +78,5 @@ def test_a_gpu_hotter_than_declared_fails_and_without_a_declaration_is_no_failur
     ],
 )
 def test_declarations_that_cannot_be_used(hostvars, words):
-    with pytest.raises(declared.DeclaredError, match=words):
+    with pytest.raises(SettingError, match=words):
         declared.of_host(hostvars)

@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import 
 
 from tests.kit.builders import facts_record, healthy, judge, make_record, make_run
 
-CLASSES = [known.name for known in (*launch_errors.CLASSES, *launch_errors._BY_NAME)]
+CLASSES = list(launch_errors.NAMED)
 
 
 def judged(launch, records=None):
@@ -37,7 +37,7 @@ def test_every_class_is_in_every_form(name):
     report, node = judged(launch)
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", name)
     assert report["verdict"] == "INCOMPLETE"
-    remedy = launch_errors.named(name).remedy.format(node="bad")
+    remedy = launch_errors.NAMED[name].remedy.format(node="bad")
     (line,) = [line for line in final_block(report).splitlines() if line.startswith("- bad ")]
     assert "what ssh said" in line
     assert remedy[:100] in line

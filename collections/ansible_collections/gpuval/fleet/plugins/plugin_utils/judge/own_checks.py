@@ -131,7 +131,7 @@ def state_check(
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
         if launch_errors.classify("", reason).name == NO_PACKAGE:
-            remedy = f"{launch_errors.remedy_of(NO_PACKAGE)}, then {_WITH_OTHERS}"
+            remedy = f"{launch_errors.NAMED[NO_PACKAGE].steps}, then {_WITH_OTHERS}"
     fault = str(record["environment"].get("fault")) if record and state in ("crash", "failure") else ""
     fault = fault if state == "crash" or fault in BLAMELESS_FAILURES else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage

@@ -14,12 +14,12 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core import yaml_file
+from ..core.errors import SettingError
+from ..core.paths import ROLES
 from ..core.text import meant
 from . import folder
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
@@ -78,10 +78,6 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "status_interval_seconds": (lambda n: n > 0, "more than 0"),
     "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
 }
-
-
-class SettingError(GpuvalError):
-    """A value that cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -296,4 +292,4 @@ def _nearest(name: str, known: Declared, cutoff: float) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return (load_yaml(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    return (yaml_file.load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
