@@ -10,13 +10,13 @@ from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_recor
 SERVICES = {"active": ["chronyd", "nvidia-fabricmanager"], "failed": [], "mounts": ["/", "/data"]}
 
 
-def judged(hostvars, *, there=SERVICES, hottest=80, stages=("facts", "diagnostics")):
+def judged(hostvars, *, there=SERVICES, container=None, hottest=80, stages=("facts", "diagnostics")):
     run = make_run(stages=list(stages))
     run["nodes"]["node-1"]["declared"] = declared.of_host(hostvars)
     schemas.validate("run", run, what="run.json")
     evidence = healthy(run)
     facts = facts_record()
-    facts["environment"]["services"] = there
+    facts["environment"] |= {"services": there, "os": {"container": container}}
     hot = [metric("gpu_temperature_max_celsius", hottest - index, "celsius", f"gpu:{index}") for index in range(8)]
     evidence.records["node-1"] = {
         "facts": facts,
@@ -49,6 +49,14 @@ def test_an_automount_that_was_not_read_is_missing_evidence():
     there = {**SERVICES, "automounts": ["/scratch", "/home"]}
     assert judged({declared.MOUNTS: ["/scratch"]}, there=there)["mounts_declared", "node"]["verdict"] == "missing"
     assert judged({declared.MOUNTS: ["/scratch", "/x"]}, there=there)["mounts_declared", "node"]["verdict"] == "fail"
+
+
+def test_a_container_cannot_tell_what_the_node_has_not_mounted():
+    assert judged({declared.MOUNTS: ["/data"]}, container="kubernetes")["mounts_declared", "node"]["verdict"] == "pass"
+    found = judged({declared.MOUNTS: ["/data", "/x"]}, container="kubernetes")["mounts_declared", "node"]
+    assert (found["verdict"], found["reason"]) == (
+        "missing", "the facts are those of a container, which has not mounted: /x"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])

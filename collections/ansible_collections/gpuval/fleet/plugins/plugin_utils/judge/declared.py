@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.errors import SettingError
 from ..core.text import some_of
+from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
 
@@ -82,6 +83,8 @@ def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: st
     waiting = known.get("automounts")
     if absent and key == "mounts" and isinstance(waiting, list) and set(absent) <= set(waiting):
         return entry("missing", f"automounts that were not read yet: {some_of(absent)}; read them, then validate again")
+    if absent and key == "mounts" and environment.texts(facts["environment"], "os.container"):
+        return entry("missing", f"the facts are those of a container, which has not mounted: {some_of(absent)}")
     if absent:
         return entry("fail", f"{what} not there: {some_of(absent)}", value=some_of(absent))
     return entry("pass", f"{len(wanted)} {what}{'s' if len(wanted) > 1 else ''} there")
