@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.errors import SettingError
 from ..core.text import meant
-from .settings import SettingError
 
 #: What the stage measures, as `node/gpuval_workloads/storage/table.py` and `program.py` have it.
 TESTS = (
