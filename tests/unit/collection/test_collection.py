@@ -107,6 +107,13 @@ def test_every_playbook_first_sees_that_there_are_hosts_and_imports_the_settings
     assert path.name == "hosts.yml" or imported & {"gpuval.fleet.hosts", "gpuval.fleet.validate"}
 
 
+def test_no_role_depends_on_another():
+    """Each dependency is a task more for every node, and its defaults are merged once more for every task."""
+    assert [
+        path for path in (FLEET / "roles").glob("*/meta/main.yml") if "dependencies" in yaml.safe_load(path.read_text())
+    ] == []
+
+
 @pytest.mark.parametrize("path", sorted((FLEET / "schemas").glob("*.json")), ids=lambda path: path.name)
 def test_the_schemas_are_schemas(path):
     import json

@@ -188,7 +188,7 @@ class ControlChannel:
 
     async def _lead(self) -> None:
         self._brought[0] = self._bring
-        address, port = self._gang.leader.address, self._gang.line_port
+        address, port = self._gang.leader.address, self._gang.control_port
         place = address if is_ip(address) else None  # a host's name may be its loopback interface here
         begun = time.monotonic()
         try:
@@ -230,7 +230,7 @@ class ControlChannel:
         return _stop_for(
             self._missing(),
             f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
-            f"{self._gang.line_port} of {self._gang.leader.address} is reachable from there",
+            f"{self._gang.control_port} of {self._gang.leader.address} is reachable from there",
         )
 
     async def _watch(self) -> None:
@@ -380,13 +380,13 @@ class ControlChannel:
         leader, limits, waiting = self._gang.leader, self._limits, _Waiting()
         while True:
             try:
-                opening = asyncio.open_connection(leader.address, self._gang.line_port, limit=self._max_line)
+                opening = asyncio.open_connection(leader.address, self._gang.control_port, limit=self._max_line)
                 reader, writer = await asyncio.wait_for(opening, min(CONNECT_SECONDS, limits.join_seconds))
                 break
             except (OSError, asyncio.TimeoutError) as error:
                 now, is_closed = time.monotonic(), _is_closed(error)
                 answered = answered if is_closed else now
-                why = f", the leader, is unreachable at port {self._gang.line_port}: {_why(error)}"
+                why = f", the leader, is unreachable at port {self._gang.control_port}: {_why(error)}"
                 if now - answered > limits.closed_seconds:
                     why += f" for {now - answered:.0f} s: check firewalls and network policies between the two nodes"
                 if now - begun > limits.join_seconds or now - answered > limits.closed_seconds:

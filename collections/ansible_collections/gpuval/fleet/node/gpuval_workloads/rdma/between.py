@@ -186,15 +186,15 @@ class Member:
         port = run.free_port()
         side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
         try:
-            _tell(stream, port if side.is_listening(port, self._slack) else None)
-            _hear(stream)
+            _send(stream, port if side.is_listening(port, self._slack) else None)
+            _receive(stream)
         finally:
             side.end()
-        _tell(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
+        _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
     def _ask(self, stream: IO[str], test: Measurement, other: int) -> tuple[run.Outcome, str]:
         """How the client's end ended here, and what the server printed on the other node."""
-        port, outcome = _hear(stream), run.Outcome(problem="the server did not begin to listen")
+        port, outcome = _receive(stream), run.Outcome(problem="the server did not begin to listen")
         if isinstance(port, int):
             address = self.gang.members[other].address
             side = run.client(test, self._tool, self._node.cpus, port, run.limit(test, self._slack), address)
@@ -203,8 +203,8 @@ class Member:
             finally:
                 side.end()
             outcome = run.outcome(None, side.ended)
-        _tell(stream, "ended")
-        return outcome, str(_hear(stream))
+        _send(stream, "ended")
+        return outcome, str(_receive(stream))
 
     def _made(self, rail: Pair, outcome: run.Outcome, printed: str) -> Pair:
         speed = perftest.bandwidth(outcome.output)
@@ -239,12 +239,12 @@ def _connect(host: str, port: int, serves: bool) -> socket.socket:
         time.sleep(POLL_SECONDS)
 
 
-def _tell(stream: IO[str], message: Any) -> None:
+def _send(stream: IO[str], message: Any) -> None:
     stream.write(json.dumps(message) + "\n")
     stream.flush()
 
 
-def _hear(stream: IO[str]) -> Any:
+def _receive(stream: IO[str]) -> Any:
     line = stream.readline(MAX_LINE)
     if not line:
         raise OSError("it closed the connection")

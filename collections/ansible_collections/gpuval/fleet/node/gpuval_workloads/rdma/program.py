@@ -59,7 +59,10 @@ def main(result: Result) -> None:
 
 def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS) -> None:
     """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
-    node, report = nodes.look(sysfs, [] if options.ordered == 0 else options.devices), Report()
+    patterns = [] if options.ordered == 0 else options.devices
+    node, report = nodes.look(sysfs, patterns), Report()
+    for pattern in nodes.absent(sysfs, patterns):
+        report.untested[pattern] = "no such RDMA device: correct rdma_devices, or look for a NIC that is gone"
     _describe(result, node)
     has_gpus = bool(nodes.pcie.gpus(sysfs))
     before = rdma.counters(sysfs, [rail.port for rail in node.rails])
@@ -158,9 +161,9 @@ def _run_all(
         print(f"{test.title}: {problem}", flush=True)
         if outcome.hung:
             hung |= {test.client.name, test.server.name} if not test.is_pair else set()
-        if test.memory and outcome.is_of_the_setup:
+        if test.memory and outcome.is_setup_problem:
             report.gpu_untested[test.title] = problem
-        elif outcome.is_of_the_setup:
+        elif outcome.is_setup_problem:
             report.untested[test.title] = problem
         elif test.is_pair:
             pairs[test.title] = problem

@@ -11,7 +11,7 @@ from ansible._internal._datatag._tags import Origin
 from ansible.errors import AnsibleActionFail
 from ansible.executor.process import worker as ansible_worker
 
-COLLECTION = Path(__file__).resolve().parents[3]
+from .paths import COLLECTION
 
 
 def place_of(values: Mapping[str, Any], name: str) -> str:
