@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError  # noqa: E402
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list  # noqa: E402 - needs the path
 
 HOSTS = "---\nplugin: gpuval.fleet.node_list\npath: nodes.csv\n"
@@ -30,20 +31,16 @@ gpuval_profile: standard
 """
 
 
-class InputError(ValueError):
-    """What was given makes no inventory; the message says what to change."""
-
-
 def lines_of(nodes: str) -> str:
     """The list of nodes as CSV: that of a file, or of names such as ``gpu[01-16]`` and ``gpu-1=192.0.2.1``. Raises
-    InputError and NodeListError."""
+    SettingError."""
     if nodes.lower().endswith(".csv"):
         try:
             text = Path(nodes).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{nodes} cannot be read: {error}") from None
+            raise SettingError(f"{nodes} cannot be read: {error}") from None
     elif not nodes:
-        raise InputError('NODES= is empty: make inventory NODES="gpu[01-16]"')
+        raise SettingError('NODES= is empty: make inventory NODES="gpu[01-16]"')
     else:
         ranged = re.sub(r"\[(\w+)-(\w+)\]", r"[\1:\2]", nodes)
         rows = [word.partition("=") for word in re.split(r"[,\s]+", ranged) if word]
@@ -53,34 +50,34 @@ def lines_of(nodes: str) -> str:
 
 
 def settings(user: str, key: str, gpus: str) -> str:
-    """The text of group_vars/all.yml. Raises InputError."""
+    """The text of group_vars/all.yml. Raises SettingError."""
     access = []
     if user:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9._-]*", user):
-            raise InputError(f"SSH_USER {user!r} is no name of a user")
+            raise SettingError(f"SSH_USER {user!r} is no name of a user")
         access.append(f"ansible_user: {user}")
     if key:
         path = Path(key).expanduser().absolute()
         if not path.is_file() or path.suffix == ".pub":
-            raise InputError(f"KEY {key}: give the file of a private key")
+            raise SettingError(f"KEY {key}: give the file of a private key")
         access.append(f"ansible_ssh_private_key_file: {path}")
     if gpus:
         if not gpus.isdecimal():
-            raise InputError(f"GPUS {gpus!r} is not a whole number")
+            raise SettingError(f"GPUS {gpus!r} is not a whole number")
         access.append(f"gpuval_gpu_count: {gpus}")
     return SETTINGS.format(access="\n".join(access))
 
 
 def write(folder: Path, nodes: str, variables: str) -> None:
-    """Write the inventory into a new folder. Raises InputError."""
+    """Write the inventory into a new folder. Raises SettingError."""
     try:
         (folder / "group_vars").mkdir(parents=True)
         for name, text in (("hosts.yml", HOSTS), ("nodes.csv", nodes), ("group_vars/all.yml", variables)):
             (folder / name).write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise InputError(f"{folder} is there already: choose another one with OUTPUT=") from None
+        raise SettingError(f"{folder} is there already: choose another one with OUTPUT=") from None
     except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}; choose another one with OUTPUT=") from None
+        raise SettingError(f"{folder} cannot be written: {error.strerror}; choose another one with OUTPUT=") from None
 
 
 def asked(given: str | None, question: str) -> str:
@@ -101,7 +98,7 @@ def main(arguments: list[str]) -> int:
         variables = settings(user, key, asked(given.gpus, "GPUs ordered per node (empty: not checked): "))
         folder = Path(given.output or asked(None, "Folder (empty: inventories/mine): ") or "inventories/mine")
         write(folder, text, variables)
-    except (InputError, node_list.NodeListError) as error:
+    except SettingError as error:
         print(f"make inventory: {error}", file=sys.stderr)
         return 1
     count = len(node_list.parse(text, "nodes.csv"))

@@ -23,14 +23,15 @@ def fleet(tmp_path_factory):
 
 
 def test_three_nodes_train_through_torchrun(fleet):
-    done = fleet.play(
-        "gpuval.fleet.validate", "-e", json.dumps({"run_gang_stages": ["collective", "deepspeed"]}), seconds=RUN_SECONDS
-    )
+    asked = {"run_gang_stages": ["collective", "deepspeed", "rdma_rails"]}
+    done = fleet.play("gpuval.fleet.validate", "-e", json.dumps(asked), seconds=RUN_SECONDS)
     assert done.code == 0, done
-    assert "round all: 3 nodes in 1 gang(s), collective, deepspeed" in done.told
+    assert "round all: 3 nodes in 1 gang(s), collective, deepspeed, rdma_rails" in done.told
     for node in fleet.nodes:
         verdict = fleet.verdict(node)
-        assert [stage["name"] for stage in verdict["stages"]] == ["facts", "collective", "deepspeed"]
+        assert [stage["name"] for stage in verdict["stages"]] == ["facts", "collective", "deepspeed", "rdma_rails"]
+        rails = fleet.record(node, "rdma_rails")
+        assert (rails["state"], rails["fingerprints"]) == ("success", {"rdma_rails": "none"}), rails["message"]
         trained = stored(fleet, f"gangs/all/records/deepspeed/{node}.json")
         assert trained["state"] == "success", trained["message"]
         assert trained["environment"]["gang"]["leader"] == "node-1"

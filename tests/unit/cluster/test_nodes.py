@@ -406,7 +406,7 @@ def test_classes_of_what_the_cluster_says(reason, message, name):
 
 def test_an_unknown_text_has_no_class():
     assert classes.classify("BackOff: something new") is None
-    assert classes.named("cordoned").name == "cordoned"
+    assert classes.NAMED["cordoned"].name == "cordoned"
 
 
 @pytest.mark.parametrize(

@@ -849,7 +849,7 @@ def test_a_heartbeat_of_a_node_concerns_no_node():
 
 def test_every_class_of_a_reason_is_known():
     for name in {*pod_diagnosis._DISRUPTIONS.values(), *pod_diagnosis._POD_REASONS.values()}:
-        assert classes.named(name).remedy.endswith("--limit {node}")
+        assert classes.NAMED[name].remedy.endswith("--limit {node}")
 
 
 def test_texts_of_the_cluster_are_cleaned():

@@ -369,3 +369,47 @@ def test_earlier_rounds_are_attempts(tmp_path):
     assert (record["attempt"], [one["of_round"] for one in record["attempts"]]) == (2, ["all"])
     assert record["run_id"] == "run-1.all-again"
     assert not evidence.records["node-003"]["collective"]["attempts"]
+
+
+class Rails(Healthy):
+    """Nodes with two rails each. `told`: by node the figures that differ in the first round."""
+
+    told: dict[str, dict[str, int]] = {}
+
+    def work(self, below, run, nodes):
+        super().work(below, run, nodes)
+        for node in nodes:
+            path = below.evidence_file(node, "rdma_rails")
+            if path.exists():
+                counts = {"measured": 4, "bad": 0, "unexplained": 0, "ports": 2}
+                counts |= self.told.get(node, {}) if below.path.name == "all" else {}
+                figures = [metric(f"rdma_rails_{name}_count", value) for name, value in counts.items()]
+                figures += [metric("rdma_rails_ratio", 0.97, "ratio", f"link:mlx5_{rail}:1") for rail in (0, 1)]
+                record = {**folder.read_json(path), "metrics": figures, "fingerprints": {"rdma_rails": "present"}}
+                folder.write_json(path, record)
+
+    def judge(self, gangs):
+        checks = [*CHECKS, *FAULTS, *(one for one in SHIPPED if one.stage == "rdma_rails")]
+        return report_on(self.folder, self.folder.read_run(), checks, gangs=gangs, with_gangs=gangs is not None)
+
+
+def test_a_node_with_a_slow_rail_fails_and_the_others_pass_without_it(tmp_path):
+    bed = Rails(tmp_path, clean(3), stages=["rdma_rails"])
+    bed.told = {"node-002": {"bad": 1}}
+    bed.go()
+    assert bed.verdicts() == {"node-001": "PASS", "node-002": "FAIL", "node-003": "PASS"}
+    assert "node-002" not in bed.below("all-again").read_run()["nodes"]
+
+
+def test_a_slow_pair_of_good_nodes_is_measured_once_more_and_accuses_neither(tmp_path):
+    bed = Rails(tmp_path, clean(3), stages=["rdma_rails"])
+    bed.told = {"node-001": {"unexplained": 1}, "node-002": {"unexplained": 1}}
+    bed.repeatable = {one.name for one in SHIPPED if one.retry}
+    bed.go()
+    assert bed.round_names[-1] == "all-again"
+    (stage,) = [one for one in bed.entries("node-001")["stages"] if one["name"] == "rdma_rails"]
+    assert (stage["retried_for"], set(bed.verdicts().values())) == ("flaky", {"PASS"})
+    bed = Rails(tmp_path / "final", clean(3), stages=["rdma_rails"], search=False)
+    bed.told = {"node-001": {"unexplained": 1}, "node-002": {"unexplained": 1}}
+    bed.go()
+    assert bed.verdicts() == {"node-001": "INCOMPLETE", "node-002": "INCOMPLETE", "node-003": "PASS"}

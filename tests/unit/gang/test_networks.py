@@ -3,9 +3,12 @@
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuval.fleet.plugins.filter.fleet import network_environment, network_names
+from ansible_collections.gpuval.fleet.plugins.filter.fleet import FilterModule
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import COLLECTION
+
+FILTERS = FilterModule().filters()
+network_environment, network_names = FILTERS["network_environment"], FILTERS["network_names"]
 
 SPECS = yaml.safe_load((COLLECTION / "roles/gpuval/meta/argument_specs.yml").read_text())["argument_specs"]["settings"]
 

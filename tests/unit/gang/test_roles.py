@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 pytest.importorskip("torch")
 
 from gpuval_workloads.gang.config import CollectivesConfig, TrainingConfig, parse_arguments
+from gpuval_workloads.rdma import between
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAY = """
@@ -23,6 +24,7 @@ PLAY = """
     - import_role: {{name: gpuval.fleet.gpuval}}
     - import_role: {{name: gpuval.fleet.collective}}
     - import_role: {{name: gpuval.fleet.deepspeed}}
+    - import_role: {{name: gpuval.fleet.rdma_rails}}
     - import_role: {{name: gpuval.fleet.fabric}}
     - import_role: {{name: gpuval.fleet.run, tasks_from: reopen}}
       when: false
@@ -46,6 +48,7 @@ CASES = {
         "deepspeed_arguments": ["--seed", 7],
         "gpuval_images": {"training": {"reference": "training:1"}},
         "fabric_largest_bytes": 2000,
+        "rdma_devices": ["mlx5_*"],
     },
 }
 
@@ -99,6 +102,10 @@ def test_settings_reach_the_programs(declared):
     assert (training.zero, training.batch_size, training.sequence_length, training.seed) == (3, 4, 128, 7)
     assert configuration(workloads["fabric"]).most_bytes == 2000
     assert configuration(workloads["fabric"]).expect_network == ("AWS Libfabric", "Libfabric", "MNNVL")
+    rails = workloads.pop("rdma_rails")
+    assert rails["image"] == "training:1" and rails["environment"] == {"FI_PROVIDER": "efa;ofi_rxm"}
+    options = between.parse_arguments([str(word) for word in rails["command"][3:]])
+    assert vars(options) == {"join_seconds": 300, "seconds": 5, "least": 0.8, "devices": ["mlx5_*"]}
     for workload in workloads.values():
         assert workload["image"] == "training:1"
         assert workload["environment"] == {"FI_PROVIDER": "efa;ofi_rxm", "FI_EFA_USE_DEVICE_RDMA": "1"}

@@ -52,7 +52,8 @@ def test_the_playbooks_say_so(name):
 def test_pairs_are_part_of_standard_and_burnin():
     stages = yaml.safe_load((criteria.COLLECTION / "roles/gpuval/defaults/main.yml").read_text())["gpuval_gang_stages"]
     whole = ["collective", "deepspeed", "fabric"]
-    assert stages == {"quick": [], "standard": whole, "burnin": whole, "soak": whole}
+    long = ["collective", "deepspeed", "rdma_rails", "fabric"]
+    assert stages == {"quick": [], "standard": whole, "burnin": long, "soak": long}
 
 
 def test_who_joins_a_run_of_gangs_alone_narrows_it():

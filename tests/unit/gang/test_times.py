@@ -31,6 +31,9 @@ PLAY = """
     - import_role: {{name: gpuval.fleet.deepspeed}}
       when: false
       run_once: true
+    - import_role: {{name: gpuval.fleet.rdma_rails}}
+      when: false
+      run_once: true
     - import_role: {{name: gpuval.fleet.fabric}}
       when: false
       run_once: true

@@ -62,6 +62,7 @@ def test_this_machine():
     assert result["state"] == "success"
     assert node_metric(result, "cpu_logical_count") >= 1
     assert node_metric(result, "memory_bytes") > 100_000_000
+    assert result["environment"]["os"]["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     json.dumps(result, allow_nan=False)
 
 

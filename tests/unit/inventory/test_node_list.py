@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "name,address,user,port,sku,rack,unique_id,host_key\n"
@@ -96,7 +97,7 @@ def test_plain_text():
     ],
 )
 def test_mistakes_name_their_line(name, text, told):
-    with pytest.raises(NodeListError) as raised:
+    with pytest.raises(SettingError) as raised:
         parse(text, name)
     assert told in str(raised.value) and str(raised.value).startswith(name)
 

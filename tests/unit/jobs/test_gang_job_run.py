@@ -305,7 +305,7 @@ class Channel:
         pass
 
     def met(self, _name):
-        return ""
+        return [""]
 
 
 def launched(folder, rank, code, monkeypatch):
@@ -353,7 +353,7 @@ def test_a_step_of_a_launcher_whose_file_exists_is_skipped_and_the_job_goes_on(t
     run._gang = Gang("all", (Member("n1", "10.0.0.1", 2, {}), Member("n2", "10.0.0.2", 2, {})), 0, 1, 3)
     run._channel = Channel()
     monkeypatch.setattr(Channel, "arrive", lambda self, _name, word: setattr(self, "word", word))
-    monkeypatch.setattr(Channel, "met", lambda self, _name: self.word)
+    monkeypatch.setattr(Channel, "met", lambda self, _name: [self.word])
     assert run._work() == 0
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document
 
 from tests.kit import jobs
@@ -94,7 +95,7 @@ def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines(tmp_path):
     path = jobs.write_text(tmp_path, text)
     _job, problems = document.examine(path)
     assert [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems] == ["3", "9", "17"]
-    with pytest.raises(document.JobError, match=r":3: .*; .*:9: .*; .*:17: "):
+    with pytest.raises(SettingError, match=r":3: .*; .*:9: .*; .*:17: "):
         document.read(path)
 
 

@@ -3,6 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.job import steps
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner.patterns import PERFORMANCE
@@ -108,7 +109,7 @@ def test_what_no_job_has_is_named(tmp_path, given, told):
     job = jobs.write(tmp_path, steps=STEPS, image="training")
     (problem,) = stages.problems([job], **given)
     assert told in problem
-    with pytest.raises(stages.JobError, match=r"^gpuval_job"):
+    with pytest.raises(SettingError, match=r"^gpuval_job"):
         stages.workloads([job], **given)
 
 

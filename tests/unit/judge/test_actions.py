@@ -5,8 +5,7 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import load_yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, yaml_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
@@ -35,13 +34,13 @@ OWN = (
 
 
 def document():
-    return load_yaml(actions.FILE.read_text())
+    return yaml_file.load(actions.FILE.read_text())
 
 
 def words():
     """Every word that a node's class can be, but for checks of a site's own."""
     shipped = {one.name for one in SHIPPED if one.required}
-    launches = {one.name for one in (*launch_errors.CLASSES, *launch_errors._BY_NAME)}
+    launches = set(launch_errors.NAMED)
     clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
     clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
     stages = {f"training_{state}" for state in (*STATES, "figures", "plausible")}

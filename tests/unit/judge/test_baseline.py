@@ -6,6 +6,7 @@ import random
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     baseline,
     baseline_changes,
@@ -119,12 +120,12 @@ def test_a_run_without_good_nodes_makes_no_baseline(nodes, slow, said):
     if said is None:
         assert figure(made(run, evidence))["between_nodes_ratio"] is None
         return
-    with pytest.raises(baseline.BaselineError, match=said):
+    with pytest.raises(SettingError, match=said):
         made(run, evidence)
 
 
 def test_one_gpu_alone_makes_no_baseline():
-    with pytest.raises(baseline.BaselineError, match="three parts"):
+    with pytest.raises(SettingError, match="three parts"):
         made(*fleet(1, gpus=1))
 
 
@@ -226,12 +227,12 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_file_that_is_no_baseline_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(baseline.BaselineError, match="not a baseline"):
+    with pytest.raises(SettingError, match="not a baseline"):
         baseline.read(path)
 
 
 def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path):
-    with pytest.raises(baseline.BaselineError, match="make baseline"):
+    with pytest.raises(SettingError, match="make baseline"):
         baseline.read(tmp_path / "none.json")
 
 
@@ -241,7 +242,7 @@ def test_figures_of_a_baseline_are_numbers(tmp_path, number):
     median = json.dumps(figure(made(*fleet()))["median"])
     path = tmp_path / "x.json"
     path.write_text(text.replace(f'"median": {median}', f'"median": {number}', 1))
-    with pytest.raises(baseline.BaselineError):
+    with pytest.raises(SettingError):
         baseline.read(path)
 
 

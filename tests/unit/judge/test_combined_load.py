@@ -85,6 +85,11 @@ def test_what_was_not_loaded_is_not_accepted_and_says_why():
     assert "9 processors are too few" in check["reason"]
 
 
+def test_a_disk_that_gets_full_under_load_fails_no_node_and_accepts_none(monkeypatch):
+    monkeypatch.delitem(NODE, "seconds")
+    assert judged(message="disk:0 stopped under load: fio: No space left on device") == ("INCOMPLETE", {})
+
+
 def test_a_node_that_reboots_under_load_fails_with_that_reason():
     """What the runner writes when the boot id is another one: tests/unit/runner/test_runner_run.py."""
     message = "interrupted by a reboot of the node (last seen 2026-11-25T16:00:00Z)"

@@ -2,6 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import declared
 
 from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_record, make_run, metric
@@ -9,13 +10,13 @@ from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_recor
 SERVICES = {"active": ["chronyd", "nvidia-fabricmanager"], "failed": [], "mounts": ["/", "/data"]}
 
 
-def judged(hostvars, *, there=SERVICES, hottest=80, stages=("facts", "diagnostics")):
+def judged(hostvars, *, there=SERVICES, container=None, hottest=80, stages=("facts", "diagnostics")):
     run = make_run(stages=list(stages))
     run["nodes"]["node-1"]["declared"] = declared.of_host(hostvars)
     schemas.validate("run", run, what="run.json")
     evidence = healthy(run)
     facts = facts_record()
-    facts["environment"]["services"] = there
+    facts["environment"] |= {"services": there, "os": {"container": container}}
     hot = [metric("gpu_temperature_max_celsius", hottest - index, "celsius", f"gpu:{index}") for index in range(8)]
     evidence.records["node-1"] = {
         "facts": facts,
@@ -50,6 +51,14 @@ def test_an_automount_that_was_not_read_is_missing_evidence():
     assert judged({declared.MOUNTS: ["/scratch", "/x"]}, there=there)["mounts_declared", "node"]["verdict"] == "fail"
 
 
+def test_a_container_cannot_tell_what_the_node_has_not_mounted():
+    assert judged({declared.MOUNTS: ["/data"]}, container="kubernetes")["mounts_declared", "node"]["verdict"] == "pass"
+    found = judged({declared.MOUNTS: ["/data", "/x"]}, container="kubernetes")["mounts_declared", "node"]
+    assert (found["verdict"], found["reason"]) == (
+        "missing", "the facts are those of a container, which has not mounted: /x"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("there", [None, {"active": None, "mounts": None}, "nonsense", {"active": "chronyd"}])
 def test_facts_that_do_not_tell_are_missing_evidence(there):
     found = judged({declared.SERVICES: ["chronyd"], declared.MOUNTS: ["/data"]}, there=there)
@@ -77,5 +86,5 @@ def test_a_gpu_hotter_than_declared_fails_and_without_a_declaration_is_no_failur
     ],
 )
 def test_declarations_that_cannot_be_used(hostvars, words):
-    with pytest.raises(declared.DeclaredError, match=words):
+    with pytest.raises(SettingError, match=words):
         declared.of_host(hostvars)

@@ -72,15 +72,3 @@ def test_a_stage_that_never_ended_and_a_check_without_its_figure():
     assert found["vendor_tools", "vendor_tools"]["reason"] == "missing"
     assert found["facts", "gpu_links_count"]["names"] == ["node-2"]
     assert [node["verdict"] for node in report["nodes"]] == ["PASS", "INCOMPLETE"]
-
-
-def test_the_line_is_bounded():
-    stages = [
-        {"stage": f"s{n}", "what": f"s{n}", "reason": f"r{n // 2}", "count": 1, "names": ["a"]} for n in range(12)
-    ]
-    figures = [{"stage": "s", "what": f"w{n}", "reason": f"r{n}", "count": 1, "names": ["a"]} for n in range(100)]
-    line = not_tested.line([*stages, *figures], 1)
-    assert line.startswith("s0, s1 (r0); s2, s3 (r1); ")
-    assert line.endswith("stages for 2 more reasons and 100 figures or parts of other stages: see report.html")
-    assert not_tested.line(stages[:1], 1) == "s0 (r0)"
-    assert not_tested.line([], 3) == ""

@@ -2,7 +2,8 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import order_check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import ordered_nics
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit import builders
@@ -136,7 +137,7 @@ def port(name="mlx5_0", state="ACTIVE", rate=400e9):
 
 def ordered(nics, count=2, rate="400 Gb/s"):
     run = make_run(stages=["facts"])
-    run["nodes"]["node-1"]["nics"] = order_check.nics_ordered(count, rate)
+    run["nodes"]["node-1"]["nics"] = ordered_nics.ordered(count, rate)
     schemas.validate("run", run, what="run.json")
     facts = facts_record()
     facts["environment"]["nics"] = nics
@@ -166,14 +167,14 @@ def test_ports_are_counted_against_the_order(nics, verdict, words):
 
 
 def test_what_is_not_ordered_is_not_checked():
-    assert order_check.nic_checks(order_check.nics_ordered(None, ""), None) == []
-    assert order_check.nics_ordered("0", None) == {"count": 0}
-    assert order_check.nics_ordered(8, "0.2 Tb/s") == {"count": 8, "rate_bits_per_second": pytest.approx(2e11)}
+    assert ordered_nics.checks(ordered_nics.ordered(None, ""), None) == []
+    assert ordered_nics.ordered("0", None) == {"count": 0}
+    assert ordered_nics.ordered(8, "0.2 Tb/s") == {"count": 8, "rate_bits_per_second": pytest.approx(2e11)}
 
 
 @pytest.mark.parametrize(
     ("count", "rate"), [("eight", ""), (True, ""), (-1, ""), (None, "400 Gb/s"), (8, "fast"), (8, "400 ms")]
 )
 def test_an_order_that_makes_no_sense_is_refused(count, rate):
-    with pytest.raises(order_check.OrderError):
-        order_check.nics_ordered(count, rate)
+    with pytest.raises(SettingError):
+        ordered_nics.ordered(count, rate)

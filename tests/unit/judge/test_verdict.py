@@ -734,6 +734,7 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("loading", "failure", "no_rclone", "INCOMPLETE"),
         ("inference", "failure", "no_server", "INCOMPLETE"),
         ("training", "failure", "no_server", "FAIL"),
+        ("loading", "failure", "store_incomplete", "INCOMPLETE"),
         ("loading", "crash", "delivery", "FAIL"),
         ("loading", "failure", "store_away", "FAIL"),
         ("training", "crash", "store_away", "FAIL"),

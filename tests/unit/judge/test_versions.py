@@ -3,6 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import open_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import versions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
@@ -92,7 +93,7 @@ def test_stars_stand_for_any_text_and_nothing_else_does():
      ({"driver": [""]}, "no version"), ({"driver": None}, "no version")],
 )  # fmt: skip
 def test_refusals(value, said):
-    with pytest.raises(versions.VersionsError, match=said):
+    with pytest.raises(SettingError, match=said):
         versions.declared(value)
 
 
@@ -103,7 +104,7 @@ def test_nothing_declared_is_nothing_checked():
 
 def test_a_number_of_yaml_is_refused():
     for value in (580.1, ["24.04", 24.1]):
-        with pytest.raises(versions.VersionsError, match=r"driver is a number to YAML .* write it in quotes"):
+        with pytest.raises(SettingError, match=r"driver is a number to YAML .* write it in quotes"):
             versions.declared({"driver": value})
 
 

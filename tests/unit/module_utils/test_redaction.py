@@ -87,7 +87,9 @@ def test_the_secrets_of_a_run_are_found(tmp_path):
     (tmp_path / "rclone.conf").write_text(
         "[models]\naccess_key_id = GVACCESS\nsecret_access_key = rclone%secret\nregion = r\n"
     )
-    assert secrets_of_run(tmp_path) == {SECRET, "KEY%2F20260101", "GVACCESS", "rclone%secret"}
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/job.json").write_text(json.dumps({"HUB_TOKEN": "of a job"}))
+    assert secrets_of_run(tmp_path) == {SECRET, "KEY%2F20260101", "GVACCESS", "rclone%secret", "of a job"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[", "no = section"])

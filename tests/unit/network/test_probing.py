@@ -127,6 +127,7 @@ def test_what_ping_says(text, counts, mean):
 def test_ping_that_says_nothing_is_not_known():
     assert ping.parse("ping: invalid option -- 'M'") is None
     assert ping.run(["/nonexistent/ping"]) is None
+    assert ping.run(["sh", "-c", "echo 3 packets transmitted, 3 received"])["received"] == 3
 
 
 @pytest.fixture

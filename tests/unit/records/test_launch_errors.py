@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings
 
 REAL = [
@@ -110,7 +110,7 @@ def test_described_twice_is_the_same():
 
 
 def test_every_class_has_a_remedy_and_a_name_of_its_own():
-    classes = [*launch_errors.CLASSES, *launch_errors._BY_NAME]
+    classes = [known for group in failure_classes.read("launch").values() for known in group]
     assert len({known.name for known in classes}) == len(classes)
     for known in classes:
         assert known.remedy.format(node="n").endswith("then validate again with --limit n")

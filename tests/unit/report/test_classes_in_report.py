@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import 
 
 from tests.kit.builders import facts_record, healthy, judge, make_record, make_run
 
-CLASSES = [known.name for known in (*launch_errors.CLASSES, *launch_errors._BY_NAME)]
+CLASSES = list(launch_errors.NAMED)
 
 
 def judged(launch, records=None):
@@ -37,7 +37,7 @@ def test_every_class_is_in_every_form(name):
     report, node = judged(launch)
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", name)
     assert report["verdict"] == "INCOMPLETE"
-    remedy = launch_errors.named(name).remedy.format(node="bad")
+    remedy = launch_errors.NAMED[name].remedy.format(node="bad")
     (line,) = [line for line in final_block(report).splitlines() if line.startswith("- bad ")]
     assert "what ssh said" in line
     assert remedy[:100] in line
@@ -124,6 +124,7 @@ def test_what_a_node_says_cannot_break_out_of_the_line():
     [
         ("no container engine: docker: not found. Install docker or podman on the node", "no_engine"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("disk full: the model needs 140 GB in /models and 9 GB is free there", "disk_full"),
         ("killed by SIGSEGV", "training_crash"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A run beside an earlier run and a baseline; causes by rack, next steps, and what was not tested."""
+"""A run beside an earlier run and a baseline; causes by rack, and next steps."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import compared, next_steps, nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import causes, compared, next_steps
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -110,7 +110,7 @@ def test_causes_count_nodes_by_rack_and_name_the_action():
     ):
         node["labels"] = labels
     report["nodes"][1]["action"] = {"name": "retest", "class": "speed", "parts": [], "earlier_runs": [], "faults": []}
-    (cause,) = nodes.causes(report)
+    (cause,) = causes.causes(report)
     assert (cause.verdict, cause.names, dict(cause.racks), cause.actions) == (
         "FAIL",
         ["a", "b", "c"],
@@ -128,32 +128,3 @@ def test_next_steps_can_be_pasted_into_a_shell():
     passed = dict(next_steps.of_report(report_of({"a": "PASS"}), ""))
     assert list(passed.values()) == ["make baseline NAME=site", "make deliver", "make clean"]
     assert "make hostfile FILE=hostfile" not in dict(next_steps.of_report(report_of({"a": "FAIL"}), "")).values()
-
-
-def test_what_did_not_run_is_not_tested():
-    report = report_of(dict.fromkeys("abcde", "PASS"))
-    for stage in report["nodes"][0]["stages"]:
-        stage["started_at"] = None
-    gaps = [
-        ("fabric", "not in the profile quick", "abcde"),
-        ("deepspeed", "not in the profile quick", "abcde"),
-        ("loading", "skipped: training did not succeed", "b"),
-        ("x", "the node does not report it", "bcde"),
-        ("training", "pending", "a"),
-    ]
-    report["fleet"]["not_tested"] = [
-        {
-            "stage": "facts" if what == "x" else what,
-            "what": what,
-            "reason": reason,
-            "count": len(names),
-            "names": list(names),
-        }
-        for what, reason, names in gaps
-    ]
-    assert nodes.not_tested(report) == [
-        "1 of 5 nodes ran no stage: a",
-        "fabric, deepspeed: not in the profile quick",
-        "loading on b: skipped: training did not succeed",
-        "Figures, parts or tools: x",
-    ]

@@ -8,6 +8,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import endpoints as declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
 from gpuval_runner import cli
@@ -179,5 +180,5 @@ def test_trouble_with_a_certificate_is_named(serve, measure, tmp_path, ago, host
 
 
 def test_two_endpoints_of_one_name_are_rejected():
-    with pytest.raises(declared.EndpointsError, match="two endpoints have the name a: rename one"):
+    with pytest.raises(SettingError, match="two endpoints have the name a: rename one"):
         declared.parse([{"name": "a", "address": "x:1"}, {"name": "a", "address": "y:1"}])

@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from gpuval_node.hardware.tools import ToolResult
 from gpuval_runner import detach, lock, oom, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
@@ -234,34 +236,48 @@ class FakeEngine:
     def __init__(self, resists=False):
         self.calls, self.ids, self.resists = [], ["a" * 64, "b" * 64], resists
 
-    def __call__(self, argv, limit):
-        self.calls.append(list(argv))
+    def __call__(self, *argv, timeout):
+        self.calls.append(argv)
         if argv[1] == "rm":
             self.ids = self.ids[:1] if self.resists else []
-        return subprocess.CompletedProcess(argv, 0, "\n".join(self.ids) if argv[1] == "ps" else "", "")
+        return ToolResult(argv[0], "\n".join(self.ids) if argv[1] == "ps" else "", returncode=0)
 
 
 def test_containers_are_ended_by_label():
     fake = FakeEngine()
-    assert len(Engine("docker", fake).stop(labels("r", "n", "training"))) == 2
+    assert len(Engine("docker", run=fake).stop(labels("r", "n", "training"))) == 2
     listing, remove, _ = fake.calls
-    assert listing[:2] == ["docker", "ps"]
+    assert listing[:2] == ("docker", "ps")
     assert {
         "--filter=label=gpuval.run=r",
         "--filter=label=gpuval.node=n",
         "--filter=label=gpuval.stage=training",
     } <= set(listing)
-    assert remove[1:3] == ["rm", "--force"]
+    assert remove[1:3] == ("rm", "--force")
 
 
 def test_a_container_that_stays_is_an_error():
     with pytest.raises(EngineError, match="could not remove containers aaaaaaaaaaaa"):
-        Engine("podman", FakeEngine(resists=True)).stop(labels("r", "n"))
+        Engine("podman", run=FakeEngine(resists=True)).stop(labels("r", "n"))
 
 
 def test_a_missing_engine_is_named():
     with pytest.raises(EngineError, match="not installed"):
         Engine("no-such-engine").stop(labels("r", "n"))
+
+
+@pytest.mark.parametrize(("script", "limit"), [("sleep 30 & echo found", 20), ("sleep 30", 0.3)])
+def test_an_engine_whose_child_keeps_its_output_open_delays_nothing(tmp_path, script, limit):
+    command = tmp_path / "engine"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    began = time.monotonic()
+    if limit > 1:
+        assert Engine(str(command)).ask("ps", limit=limit).stdout == "found\n"
+    else:
+        with pytest.raises(EngineError, match=r"did not answer within 0\.3 s"):
+            Engine(str(command)).ask("ps", limit=limit)
+    assert time.monotonic() - began < 10
 
 
 def test_systemd_is_used_only_where_it_keeps_the_runner(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import argument_specs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {name: {"stages": ["facts"], "sku": "auto", "gpu_count": None, "gang_stages": ["collective"]} for name in "ab"}
@@ -31,7 +32,7 @@ def results_with(tmp_path, run, rounds=()):
 
 
 def goes_on(results, nodes=NODES):
-    active = run_folder.active_run_ids(results) == ["r1"]
+    active = cleanable.needs_store(run_folder.RunFolder(results / "r1"))
     assert active == (run_folder.choose_run_id(results, "", nodes, "standard", []) == "r1")
     return active
 

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
 
@@ -34,7 +35,7 @@ def test_texts_are_labels_and_empty_ones_none():
     ],
 )
 def test_what_cannot_be_used_says_why(value, words):
-    with pytest.raises(labels.LabelsError, match=words):
+    with pytest.raises(SettingError, match=words):
         labels.declared(value)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import NodeIdsError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,22 +67,22 @@ def test_every_form_says_the_same(name, tmp_path):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_is_named(fault):
     name, text, told = FAULTS[fault]
-    with pytest.raises(NodeIdsError) as error:
+    with pytest.raises(SettingError) as error:
         node_ids.parse(text, name)
     assert told in str(error.value)
 
 
 def test_all_faults_are_reported_at_once():
-    with pytest.raises(NodeIdsError) as error:
+    with pytest.raises(SettingError) as error:
         node_ids.parse("worker,uniqueid\na,x\na,y\nb,x\nc,../z\n", "m.csv")
     assert all(word in str(error.value) for word in ("twice", "the same", "../z"))
 
 
 def test_ids_stay_the_text_that_they_are():
     assert node_ids.parse("a: 0123\nb: 1e5\nc: yes\n", "m.yml") == {"a": "0123", "b": "1e5", "c": "yes"}
-    with pytest.raises(NodeIdsError, match=r"in quotes.*42798"):
+    with pytest.raises(SettingError, match=r"in quotes.*42798"):
         node_ids.Reader(Path)(yaml.safe_load("a: 0123456"))
-    with pytest.raises(NodeIdsError, match=r"in quotes.*10"):
+    with pytest.raises(SettingError, match=r"in quotes.*10"):
         node_ids.Reader(Path)(yaml.safe_load("1_0: atl"))
     assert node_ids.Reader(Path)(yaml.safe_load("a: '0123456'")) == {"a": "0123456"}
     assert node_ids.parse('{"a": 12345678901234567890123}', "m.json") == {"a": "12345678901234567890123"}
@@ -95,7 +95,7 @@ def test_a_variable_is_a_mapping_or_a_path(tmp_path):
     assert reader("m.csv") is reader("m.csv"), "it is read once"
     assert reader("") == reader(None) == reader({}) == {}
     for wrong in (["a"], 5, "missing.csv"):
-        with pytest.raises(NodeIdsError):
+        with pytest.raises(SettingError):
             reader(wrong)
 
 
@@ -106,7 +106,7 @@ def test_a_mapping_is_held_against_the_run():
 
 def test_several_mappings_may_agree_and_not_differ():
     assert node_ids.merged([{"a": "x"}, {"a": "x", "b": "y"}]) == {"a": "x", "b": "y"}
-    with pytest.raises(NodeIdsError):
+    with pytest.raises(SettingError):
         node_ids.merged([{"a": "x"}, {"a": "y"}])
 
 
@@ -140,7 +140,7 @@ def test_any_mapping_survives_yaml_json_and_a_table(mapping):
 def test_any_text_is_a_mapping_or_a_clear_error(text, name):
     try:
         mapping = node_ids.parse(text, name)
-    except NodeIdsError as error:
+    except SettingError as error:
         assert str(error).startswith(name) or name in str(error) or "aliases" in str(error)
     else:
         assert all(not node_ids.unsafe(identity) for identity in mapping.values())

@@ -1,6 +1,7 @@
 """A run's identity, and when an unfinished one is taken up."""
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {"a": {"stages": ["facts"], "sku": "auto", "gpu_count": None}}
@@ -166,15 +167,21 @@ def test_the_deadline_counts_from_the_last_plan(results):
     assert choose(results) == "r1", "its nodes may still be at work"
 
 
+def active(results):
+    return [
+        one for one in run_folder.known_run_ids(results) if cleanable.needs_store(run_folder.RunFolder(results / one))
+    ]
+
+
 def test_runs_that_are_neither_finished_nor_late_are_active(results):
     for run_id, changes in (("r2", {"finished_at": run_folder.now()}), ("r3", {"created_at": "2026-01-01T00:00:00Z"})):
         run_folder.RunFolder(results / run_id).write_run(make_run(run_id=run_id, **changes))
     (results / "damaged").mkdir()
     (results / "damaged" / "run.json").write_text("{")
-    assert run_folder.active_run_ids(results) == ["r1"]
+    assert active(results) == ["r1"]
 
 
 def test_a_run_that_nodes_joined_late_is_active_for_them(results):
     joined = {**NODES, "b": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(created_at="2026-01-01T00:00:00Z", nodes=joined))
-    assert run_folder.active_run_ids(results) == ["r1"]
+    assert active(results) == ["r1"]

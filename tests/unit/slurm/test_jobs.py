@@ -9,6 +9,7 @@ import zlib
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes, jobs, placement, script
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
@@ -77,7 +78,7 @@ def test_waiting_jobs_say_slurms_reason():
 
 def test_every_class_has_a_remedy():
     for known in (*classes.OF_NODES, *classes.OF_JOBS):
-        assert classes.named(known.name).remedy
+        assert classes.NAMED[known.name].remedy
 
 
 def settings(**changed):
@@ -92,9 +93,9 @@ def test_the_job_has_one_node_alone_and_ends_with_the_run():
     assert "--deadline=now+210" in made  # it begins within 90 s or never, also without a controller
     assert "--nice=10000" not in made
     assert "--nice=10000" in script.arguments(settings(), RUN, ["gpu-1"], 2, 90.5, idle=True)
-    with pytest.raises(script.SlurmSettingError, match="gpuval sets --time itself"):
+    with pytest.raises(SettingError, match="gpuval sets --time itself"):
         settings(gpuval_slurm_arguments=["--time=1"])
-    with pytest.raises(script.SlurmSettingError, match="is a list of options"):
+    with pytest.raises(SettingError, match="is a list of options"):
         settings(gpuval_slurm_arguments="--x")
 
 

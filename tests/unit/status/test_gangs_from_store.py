@@ -204,7 +204,7 @@ def test_a_round_that_was_never_begun_leaves_its_members_without_evidence(store,
 
 def test_what_the_store_missed_of_the_gangs_comes_with_the_collection(store, own):
     store.delete_prefix("folder/gangs/gangs.json")
-    Collect(store)._tell_gangs(own, gang_document.read(own))
+    Collect(store)._publish_gangs(own, gang_document.read(own))
     assert json.loads(store.get("folder/gangs/gangs.json", max_bytes=1 << 20)) == gang_document.read(own)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_workloads.combined_load import program
+from gpuval_workloads.combined_load import worker as worker_program
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.result import Result, WorkloadFailure
 from gpuval_workloads.gang.host.sysfs import Sysfs
@@ -67,10 +68,11 @@ def test_where_cores_do_not_suffice_the_gpus_are_fed_first():
     assert out[13] == out[12] == ["loopback"]
     assert out[11] == ["loopback", "disk"]
     assert out[9] == ["loopback", "disk", "memory", "cpu"]
-    for cores in range(10, 20):
-        wanted = program.counts(eight, cores, True)
+    for cores in [*range(10, 20), *range(24, 36)]:
+        wanted = program.counts(eight, cores, True, 8 if cores >= 24 else 0)
         kept = wanted.keys() - program.crowded_out(wanted, cores)
-        assert sum(wanted[kind] for kind in kept) < cores
+        assert sum(wanted[kind] * (2 if kind == "nic" else 1) for kind in kept) < cores
+    assert [program.crowded_out(program.counts(eight, cores, True, 8), cores) for cores in (29, 30)] == [["nic"], []]
 
 
 @pytest.mark.slow
@@ -174,23 +176,25 @@ def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkey
     assert "No space left on device" in why
     assert not file.is_symlink()
     for problem, error in (("fio: Input/output error", errno.EIO), ("fio did not end within 40 s", 0)):
-        broken = program.fio.Measured(problem=problem, error=error)
-        monkeypatch.setattr(program.fio, "choose_way", lambda *_, broken=broken: (None, broken))
+        broken = program.fio.Measured(problem=problem, error=error, hung=not error)
+        monkeypatch.setattr(program.fio, "choose_engine", lambda *_, broken=broken: (None, broken))
         with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
             program.lay_out(file, 1 << 20)
+    monkeypatch.undo()
+    monkeypatch.setattr(program.fio, "find", lambda: "/bin/false")  # no evidence of the disk
+    assert program.lay_out(file, 1 << 20)[1]
 
 
 def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     pytest.importorskip("resource")
     if program.fio.find() is None:
         pytest.skip("fio is not installed")
-    from gpuval_workloads.combined_load import worker
-
+    worker = worker_program
     size, limit = 16 << 20, 80 << 20
     monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
-    way, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
+    engine, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
     assert not why
-    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([way.engine, way.direct])}
+    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([engine.name, engine.direct])}
     for name, value in {"WORK_DIR": tmp_path, **{f"LOAD_{name}": value for name, value in load.items()}}.items():
         monkeypatch.setenv(f"GPUVAL_{name}", str(value))
     calls = []
@@ -209,6 +213,29 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
         assert time.monotonic() < deadline
     assert size + sum(written for _, written in calls) <= limit + 1
     assert Path(tmp_path, "combined_load.data").stat().st_size == size
+
+
+@pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+def test_a_disk_that_gets_full_under_load_is_no_fault_and_leaves_evidence_out(tmp_path):
+    """The other parts go on, and fail the node for what they find."""
+    file, size = tmp_path / worker_program.DATA_FILE, 16 << 20
+    program.lay_out(file, size)
+    load = {"FILE_BYTES": size, "WRITTEN_BYTES": 1 << 40, "FIO": json.dumps(["psync", False])}
+    variables = {f"GPUVAL_LOAD_{name}": str(value) for name, value in load.items()}
+    result = Result()
+    with workers_of({"disk": 1, "cpu": 1}, tmp_path, **variables) as workers:
+        program._until_ready(workers, result)
+        file.unlink()
+        file.symlink_to("/dev/full")
+        phase = program._run(workers, 6, result, "all together")
+    assert "No space left on device" in workers[0].left_out and not workers[1].left_out
+    assert program.rate(workers[1].samples.kept, phase) > 0
+    program._conclude(result, workers, phase, {})
+    assert "combined_load_seconds" not in [metric["name"] for metric in result.metrics]
+    assert result.message.startswith("disk:0 stopped under load: fio: ")
+    workers[1].wrong = 1
+    with pytest.raises(WorkloadFailure, match="wrong results under load: cpu:0"):
+        program._conclude(result, workers, phase, {})
 
 
 class Nics:

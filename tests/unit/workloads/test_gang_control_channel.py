@@ -136,7 +136,7 @@ def test_garbage_at_the_port_disturbs_no_other(parties):
     deadline = time.monotonic() + 5
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", leader.line._gang.line_port), timeout=1) as noise:
+            with socket.create_connection(("127.0.0.1", leader.line._gang.control_port), timeout=1) as noise:
                 noise.sendall(b"GET / HTTP/1.0\r\n\r\n" + json.dumps([1]).encode() + b"\n")
             break
         except ConnectionRefusedError:

@@ -75,7 +75,7 @@ def test_names_of_collectives_that_there_are_not_are_refused():
 
 def test_all_are_asked_where_none_is_named():
     result = Result()
-    collectives._tell_asked(result, CollectivesConfig())
+    collectives._add_asked(result, CollectivesConfig())
     assert set(result.fingerprints.values()) == {"yes"}
     assert (result.metric("gang_collectives_count"), result.metric("gang_collectives_left_out_count")) == (0, 0)
 

@@ -71,7 +71,7 @@ def test_of_a_huge_log_begin_and_end_are_looked_at(tmp_path, environ, capsys, mo
 def test_without_logs_nothing_is_reported(environ, capsys):
     assert told(environ, capsys) == []
     result = Result()
-    collectives.tell_of_failure(result)
+    collectives.add_failure(result)
     assert result.environment == {}
 
 

@@ -16,7 +16,7 @@ import yaml
 
 pytest.importorskip("torch")
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure

@@ -177,6 +177,7 @@ def test_a_source_that_is_not_whole(load, stored, variables, how, words):
     spoil(stored, how)
     ended = load()
     assert ended.code == 1
+    assert ended.result["environment"]["fault"] == "store_incomplete"  # no node's fault
     assert words in ended.result["message"]
     assert "model_preload" in ended.result["message"]
     assert not list(Path(variables["GPUVAL_MODELS_DIR"]).rglob("*.safetensors"))

@@ -83,7 +83,7 @@ def test_latencies():
 
 
 @pytest.mark.parametrize(
-    ("text", "of_the_setup"),
+    ("text", "is_setup_problem"),
     [
         (" Did not detect devices \n Unable to find the Infiniband/RoCE device", True),
         (" Couldn't get context for the device", True),
@@ -96,13 +96,13 @@ def test_latencies():
         ("Failed to modify QP 616 to RTR\n Unable to Connect the HCA's through the link", False),
     ],
 )  # fmt: skip
-def test_complaints_name_the_setup_or_a_port(text, of_the_setup):
-    assert perftest.is_of_the_setup([BANNER, text]) is of_the_setup
+def test_complaints_name_the_setup_or_a_port(text, is_setup_problem):
+    assert perftest.is_setup_problem([BANNER, text]) is is_setup_problem
     assert perftest.complaint([BANNER, text])
 
 
 def test_output_without_a_complaint_has_none():
-    assert perftest.complaint([BANNER, GBITS]) == "" and not perftest.is_of_the_setup([BANNER])
+    assert perftest.complaint([BANNER, GBITS]) == "" and not perftest.is_setup_problem([BANNER])
 
 
 ENDS = (End("mlx5_0", 1), End("mlx5_1", 1, 5))
@@ -130,7 +130,7 @@ def test_the_real_tools_know_these_options(test):
         pytest.skip("needs perftest (apt-get install perftest)")
     arguments = test.arguments(End("absent_0", 1), 18515)
     done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
-    assert perftest.is_of_the_setup([done.stdout, done.stderr])
+    assert perftest.is_setup_problem([done.stdout, done.stderr])
     assert "Unable to find the Infiniband/RoCE device" in done.stdout + done.stderr
     with_nonsense = subprocess.run([tool, "--nonsense"], capture_output=True, text=True, timeout=30, check=False)
     assert "unrecognized option" in with_nonsense.stderr

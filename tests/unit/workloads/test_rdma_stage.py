@@ -255,6 +255,25 @@ def test_a_node_without_devices_has_nothing_to_test(tmp_path, monkeypatch):
     assert result.message == "no RDMA device to test"
 
 
+@pytest.mark.parametrize(
+    ("patterns", "count", "absent"),
+    [
+        (("mlx5_0", "mlx5_1", "mlx5_2"), 2, ["mlx5_2"]),  # a NIC that is gone, or a name mistyped
+        (("mlx6_*", "bnxt_re*"), 2, ["mlx6_*", "bnxt_re*"]),
+        (("mlx5_*", "bnxt_re*"), 2, []),  # one list for nodes of two kinds
+        (("mlx5_*",), 0, ["mlx5_*"]),
+        (("*",), 0, []),
+    ],
+)
+def test_names_that_no_device_has_lack_evidence(tmp_path, monkeypatch, patterns, count, absent):
+    machine = Machine(tmp_path, monkeypatch, count=count)
+    assert node.absent(Sysfs(machine.tree.root), patterns) == absent
+    if absent and "mlx5_0" not in patterns:
+        result = machine.measure("--devices", *patterns)
+        assert not figures(result, "rdma_measured_count") and f"{absent[0]}" in result.message
+        assert figures(machine.measure("--devices", *patterns, "--ordered", "0"), "rdma_measured_count") == {"node": 0}
+
+
 def test_devices_without_any_link_lack_evidence_unless_none_was_ordered(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, count=0)
     machine.add(0, state="1: DOWN", phys_state="3: Disabled")

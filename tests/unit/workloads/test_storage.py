@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import floors
 from gpuval_runner import scratch
+from gpuval_workloads.common.result import Result
 from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
@@ -223,6 +225,15 @@ def test_where_requests_cannot_pass_the_page_cache_by_no_floor_is_kept(tmp_path)
     assert (verdict, checks["storage_floors"]["verdict"]) == ("INCOMPLETE", "missing")
 
 
+def test_a_floor_whose_figure_fio_did_not_give_is_neither_kept_nor_missed():
+    target, result = targets.Target(Path("/data")), Result()
+    options = program.parse_arguments(["--floors", '{"mixed_p99_seconds": 1, "mixed_bytes_per_second": 5}'])
+    found = program.Findings(figures={"mixed_bytes_per_second": 9.0}, verified_bytes=1)
+    program._report(result, [target], {target: found}, options)
+    assert "storage_floor_misses_count" not in [metric["name"] for metric in result.metrics]
+    assert "/data: no mixed_p99_seconds (floor 1,000,000 us)" in result.message
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_stage_leaves_nothing_in_shared_folders(tmp_path, number):
     """After TERM it removes its folder itself; after KILL the runner does, also when the node is cleaned."""
@@ -323,6 +334,7 @@ def test_a_disk_whose_device_node_is_in_memory_is_no_memory(monkeypatch):
     """In containers /dev is a tmpfs."""
     for name, value in {"refused": "", "in_memory": True, "free_bytes": (1 << 30, 1 << 30)}.items():
         monkeypatch.setattr(program, name, lambda _target, value=value: value)
+    assert floors.NAMES == program.FIGURES  # what the controller lets through
     options = program.parse_arguments([])
     assert program._file_bytes(targets.Target(Path("/dev/nvme1n1"), raw=True), 1e9, options) == 238 * MIB
     with pytest.raises(targets.TargetError, match="is memory"):

@@ -76,7 +76,9 @@ OF_SAS = {
             health.Health("reliability degraded by media or internal errors, read-only", 0, 139, 0.15, 1.0, 28),
         ),
         ({"critical_warning": 128}, health.Health("critical warning 0x80", 0, 139, 0.15, 1.0, 28)),
-        ({"critical_warning": None}, health.Health("no critical_warning in its log", 0, 139, 0.15, 1.0, 28)),
+        ({"critical_warning": None}, None),
+        ({"critical_warning": {"ro": 0}}, None),
+        ({"media_errors": None}, None),
     ],
 )
 def test_nvme(changes, expected):
@@ -105,6 +107,24 @@ def test_an_attribute_below_its_threshold_now_and_one_of_the_past():
     table = [attribute(5, "Reallocated_Sector_Ct", 900, "now"), attribute(190, "Airflow_Temperature_Cel", 40, "past")]
     found, _ = health.parse_smartctl(json.dumps({**OF_SATA, "ata_smart_attributes": {"table": table}}))
     assert found.warning == "Reallocated_Sector_Ct below its threshold"
+
+
+@pytest.mark.parametrize("missing", ["critical_warning", "media_errors"])
+def test_a_log_of_smartctl_that_lacks_a_field_is_neither_healthy_nor_failing(missing):
+    log = {name: value for name, value in OF_NVME["nvme_smart_health_information_log"].items() if name != missing}
+    document = {**OF_NVME, "nvme_smart_health_information_log": log}
+    found, why = health.parse_smartctl(json.dumps(document))
+    assert found is None and "without critical_warning or media_errors" in why
+    found, _ = health.parse_smartctl(json.dumps({**document, "smart_status": {"passed": False}}))
+    assert found.warning == "SMART status: failed"  # it says so itself
+
+
+@pytest.mark.parametrize("document", [OF_NVME, OF_SATA, OF_SAS])
+def test_a_document_that_is_cut_short_or_has_no_status_is_no_health(document):
+    text = json.dumps(document)
+    assert health.parse_smartctl(text[:-1])[0] is None
+    found, why = health.parse_smartctl(json.dumps({**SMARTCTL, "temperature": document["temperature"]}))
+    assert found is None and "no SMART status" in why
 
 
 @pytest.mark.parametrize(
@@ -146,10 +166,7 @@ def test_smartctl_is_asked_where_nvme_gives_no_answer(tmp_path, monkeypatch):
 def test_what_rises_during_the_stage_is_new():
     result = Result()
     before, now = health.Health("", 2, 10), health.Health("read-only", 5, 11)
-    lost = (None, "nvme ended with exit code 1")
-    program._report_health(
-        result, {"nvme0n1": (before, ""), "nvme1n1": (before, "")}, {"nvme0n1": (now, ""), "nvme1n1": lost}
-    )
+    program._report_health(result, {"nvme0n1": (before, ""), "nvme1n1": (before, "")}, {"nvme0n1": (now, "")})
     assert result.metric("storage_disk_media_error_count", "link:nvme0n1") == 5
     assert result.metric("storage_disk_media_error_new_count", "link:nvme0n1") == 3
     assert result.metric("storage_disk_power_loss_new_count", "link:nvme0n1") == 1
@@ -158,4 +175,22 @@ def test_what_rises_during_the_stage_is_new():
     assert result.metric("storage_disks_with_used_count") == 0
     assert "nvme0n1: read-only" in result.message
     assert result.metric("storage_disks_lost_count") == 1
-    assert "health no longer readable: nvme1n1: nvme ended with exit code 1" in result.message
+    assert "health no longer readable: nvme1n1: the kernel no longer has it" in result.message
+
+
+def test_a_disk_that_is_there_and_gives_no_health_any_more_lacks_evidence():
+    """As after a log that is cut short: no FAIL, and no PASS."""
+    result, fine, failing = Result(), (health.Health("", 0, 1), ""), (health.Health("read-only", 0, 1), "")
+    unread = (None, "smartctl printed no JSON")
+    program._report_health(
+        result, {"sda": fine, "sdb": failing, "sdc": fine}, {"sda": unread, "sdb": unread, "sdc": (health.Health(), "")}
+    )
+    found = {(metric["name"], metric["scope"]) for metric in result.metrics}
+    assert ("storage_disks_lost_count", "node") not in found
+    assert ("storage_disk_warning_count", "link:sda") not in found
+    assert result.metric("storage_disk_warning_count", "link:sdb") == 1  # it called itself failing before
+    # a counter that was there before and is not now is no counter that did not rise
+    assert ("storage_disk_media_error_new_count", "link:sdc") not in found
+    assert result.metric("storage_disks_with_media_count") == 1
+    assert result.metric("storage_disks_untested_count") == 2
+    assert "health no longer readable: sda: smartctl printed no JSON" in result.message

@@ -141,8 +141,8 @@ def test_a_fio_that_hangs_is_stopped(tmp_path, monkeypatch):
 @needs_fio
 def test_where_a_file_cannot_be_opened_past_the_page_cache_it_is_written_through_it():
     """The kernel refuses O_DIRECT for /dev/full when it is opened; then a write finds no room."""
-    way, found = fio.choose_way(shutil.which("fio"), Path("/dev/full"), 1 << 20)
-    assert (way.direct, found.error) == (False, errno.ENOSPC)
+    engine, found = fio.choose_engine(shutil.which("fio"), Path("/dev/full"), 1 << 20)
+    assert (engine.direct, found.error) == (False, errno.ENOSPC)
     assert "No space left on device" in found.problem
 
 
@@ -151,6 +151,6 @@ def test_a_colon_is_part_of_the_name(tmp_path):
     """As in /dev/disk/by-path: fio must write to that, not to files named by its pieces."""
     folder = tmp_path / "of:a"
     folder.mkdir()
-    _, found = fio.choose_way(shutil.which("fio"), folder / "pci-0000:81:00.0-nvme-1", 1 << 20)
+    _, found = fio.choose_engine(shutil.which("fio"), folder / "pci-0000:81:00.0-nvme-1", 1 << 20)
     assert not found.problem
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pci-0000:81:00.0-nvme-1"]

@@ -6,15 +6,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuval_node.hardware.tree import read_text
+
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(path: Path = BOOT_ID_FILE) -> str:
     """Return the id of the present boot; empty where it cannot be read."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()[:64]
-    except OSError:
-        return ""
+    return (read_text(path) or "")[:64]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
+from gpuval_node.hardware.tools import toolbox
+
 from gpuval_runner.environment import handed_on
 from gpuval_runner.errors import RunnerError
 from gpuval_runner.files import to_json, write_atomically
@@ -98,13 +100,7 @@ def _start_unit(
 
 
 def _systemd(argv: Sequence[str]) -> bool:
-    try:
-        done = subprocess.run(
-            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMD_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return toolbox()(*argv, timeout=SYSTEMD_SECONDS).ok
 
 
 def _start_session(command: Sequence[str], directory: NodeDirectory, environment: Mapping[str, str]) -> None:

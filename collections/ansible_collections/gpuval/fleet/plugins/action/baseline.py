@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..plugin_utils.core.errors import SettingError
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.judge import baseline, baseline_changes, judging, make_baseline
 from ..plugin_utils.judge.subjects import subjects_of
@@ -20,15 +21,12 @@ FEW = 5
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         result = _compare(options) if options["state"] == "compared" else self._make(options)
-        for line in result["lines"]:
-            self._display.display(line)
+        self._display.display(*result["lines"])
         return result
 
     def _make(self, options):
         if not NAME.fullmatch(options["name"]):
-            raise baseline.BaselineError(
-                f"baseline_name {options['name']!r}: letters, digits, '.', '_' and '-' only, at most 63"
-            )
+            raise SettingError(f"baseline_name {options['name']!r}: letters, digits, '.', '_' and '-' only, at most 63")
         folder = self.folder(options)
         run, report = folder.read_run(), run_folder.read_report(folder)
         into = project_path(options["directory"])
@@ -45,7 +43,7 @@ class ActionModule(RunAction):
 
 def _compare(options):
     if not (options["before"] and options["after"]):
-        raise baseline.BaselineError("two files are compared: give baseline_before and baseline_after")
+        raise SettingError("two files are compared: give baseline_before and baseline_after")
     before, after = (baseline.read(Path(options[key])) for key in ("before", "after"))
     changes = baseline_changes.diff(before, after)
     lines = [f"from {before.title} to {after.title}:", *baseline_changes.lines(changes)]

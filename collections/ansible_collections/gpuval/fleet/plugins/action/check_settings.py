@@ -20,9 +20,9 @@ from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_o
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import meant, some_of
 from ..plugin_utils.jobs import stages as job_stages
-from ..plugin_utils.judge import baseline, criteria, declared, order_check, sku_catalogue, versions
+from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, sku_catalogue, versions
 from ..plugin_utils.report import event, webhook
-from ..plugin_utils.runs import datasets, endpoints, folder, job_secrets, labels, node_ids, plans, settings
+from ..plugin_utils.runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
@@ -44,13 +44,16 @@ CHECKS = {
     "gpuval_labels": labels.declared,
     "gpuval_mounts": partial(declared.names, declared.MOUNTS),
     "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
-    "gpuval_nic_rate": order_check.nic_rate,
+    "gpuval_nic_rate": ordered_nics.port_rate,
     "gpuval_pods": pod_settings.parse,
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
     "gpuval_versions": versions.declared,
     "gpuval_webhook_key": event.check_key,
     "gpuval_webhook_url": webhook.check_url,
+    "run_recurring_settings": settings.check_names,
+    "storage_floors": partial(floors.check, "storage_floors"),
+    "storage_shared_floors": partial(floors.check, "storage_shared_floors"),
 }
 #: The same for settings that name files, which only playbooks that use them need.
 FILES = {

@@ -28,8 +28,7 @@ class ActionModule(RunAction):
         results, run_id = project_path(options["results_dir"]), options["run_id"]
         store = origin.store_of(options["store"], project_path(options["store"]["state_dir"]))
         found = cleanable.find(results, self.inventory, options["namespace"], store)
-        for line in found.notes():
-            self._display.display(line)
+        self._display.display(*found.notes())
         if not run_id and not found.latest and not _opened(results, self.inventory):
             self._name_active(results, found.active)
             nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}

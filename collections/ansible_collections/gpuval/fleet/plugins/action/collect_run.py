@@ -65,7 +65,7 @@ class ActionModule(RunAction):
                 for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
                     self._display.warning(line)
             if gangs is not None and not folder.is_copy:
-                self._tell_gangs(folder, gangs)
+                self._publish_gangs(folder, gangs)
             for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
                 done.append(self._collect_run(one, options, task_vars))
         except StoreError as error:
@@ -109,7 +109,7 @@ class ActionModule(RunAction):
                 self._from_store()
         self._remember()
         if not self.run_folder.is_copy:
-            self._tell_store()
+            self._publish_evidence()
         return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
 
     def _remember(self):
@@ -207,14 +207,14 @@ class ActionModule(RunAction):
         folder = self.run_info["folder"]
         self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
 
-    def _tell_gangs(self, folder, gangs):
+    def _publish_gangs(self, folder, gangs):
         """Again, since the store may have been away when they ended."""
         try:
             self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
         except StoreError as error:
             self._display.warning(f"the state of the gangs was not written to the store: {error}")
 
-    def _tell_store(self):
+    def _publish_evidence(self):
         """Put into the store what only this controller has: the answers of nodes, what was refused, and logs that came
         another way."""
         run, folder = self.run_info, self.run_folder

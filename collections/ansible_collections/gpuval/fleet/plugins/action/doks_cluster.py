@@ -28,8 +28,7 @@ class ActionModule(ControllerAction):
         )
         if options["state"] == "planned":
             lines = [*planned.lines, plan.cost_line(pools, sizes, options["region"])]
-            for line in lines:
-                self._display.display(line)
+            self._display.display(*lines)
             if planned.missing:
                 cluster.check_quota(api, planned.missing)
                 self._confirm(options, "create this")

@@ -31,8 +31,7 @@ class ActionModule(RunAction):
             access.start()
         store = access.store()
         run, lines = stored_runs.find(store, options["run_id"], options["folder"])
-        for line in lines:
-            self._display.display(line)
+        self._display.display(*lines)
         if run["finished_at"] is None:
             self._display.warning(f"run {run['run_id']} has not ended: it is judged as it stands, and only here")
         if self.check_mode:

@@ -24,8 +24,7 @@ class ActionModule(ControllerAction):
         if not self.check_mode:
             for folder in folders:
                 matrix.write(folder, whole, matrix.table(fleet))
-        for line in text:
-            self._display.display(line)
+        self._display.display(*text)
         failed = [finding for finding in found if finding.level == "fail"]
         return {
             "changed": False,

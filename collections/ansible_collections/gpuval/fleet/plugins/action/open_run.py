@@ -10,11 +10,12 @@ from pathlib import Path
 from ansible.template import trust_as_template
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
+from ..plugin_utils.core.errors import SettingError
 from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
-from ..plugin_utils.judge import baseline, criteria, declared, order_check, setups, versions
+from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, setups, versions
 from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -180,10 +181,10 @@ def _expected(name, hostvars, stages, gang_stages, ids):
         given = {
             "versions": versions.declared(hostvars.get("gpuval_versions")),
             "declared": declared.of_host(hostvars),
-            "nics": order_check.nics_ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
+            "nics": ordered_nics.ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
             "labels": labels.of_host(hostvars),
         }
-    except (versions.VersionsError, declared.DeclaredError, order_check.OrderError, labels.LabelsError) as error:
+    except SettingError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
     given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
     return {**expected, **{key: value for key, value in given.items() if value}}

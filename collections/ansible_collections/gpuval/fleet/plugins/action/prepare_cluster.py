@@ -79,7 +79,7 @@ class ActionModule(ControllerAction):
             cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
         except Refused as error:
             why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
-            text = f"namespace {cluster.namespace}: {text}: {classes.remedy_of(why.name)}"
+            text = f"namespace {cluster.namespace}: {text}: {why.steps}"
             if why.name == "pod_security":
                 raise Refused(text, error.code) from None
             if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):

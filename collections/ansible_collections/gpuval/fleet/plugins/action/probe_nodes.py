@@ -46,8 +46,7 @@ class ActionModule(RunAction):
         if folder and not self.check_mode:
             document = {"schema": "gpuval.probe/1", "at": run_folder.now(), "seconds": seconds, "nodes": nodes}
             run_folder.write_json(folder.state / PROBE_FILE, document)
-        for line in lines:
-            self._display.display(line)
+        self._display.display(*lines)
         away = [name for name, finding in findings.items() if finding.state != ssh_findings.REACHABLE]
         if away and options["required"]:
             shown = some_of(away, ssh_findings.SHOWN)
@@ -73,7 +72,7 @@ class ActionModule(RunAction):
 
     def _keep_kex(self, pins, prober, wanted):
         """The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection."""
-        words = ssh_prober.kex_options("ssh", prober.settings) if wanted else []
+        words = ssh_prober.kex_options(prober.settings) if wanted else []
         path = kex_file(pins.path)
         text = " ".join(words) + "\n"
         if not path.exists() or path.read_text() != text:

@@ -155,8 +155,7 @@ class ActionModule(RunAction):
         before, ended = [], False
         while True:
             lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reach.LINES).splitlines()
-            for line in reach.beyond(before, lines):
-                self._display.display(line)
+            self._display.display(*reach.beyond(before, lines))
             before = lines or before
             if ended:
                 return

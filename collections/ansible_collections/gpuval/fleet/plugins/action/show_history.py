@@ -41,8 +41,7 @@ class ActionModule(ControllerAction):
             cache.close()
         lines = [*table.lines(document), *(f"problem: {problem}" for problem in done.problems)]
         lines.append(f"({done.read:,} of {done.listed:,} objects of {done.runs:,} runs were read)")
-        for line in lines:
-            self._display.display(line)
+        self._display.display(*lines)
         if not exported:
             written = self._write(path, document) if path else []
         return {

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import published
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
@@ -15,48 +17,27 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
 
 
-def network_environment(name: str, sku: str = networks.AUTO) -> dict[str, str]:
-    """Environment of a gang's workloads for a network of ``networks/``; empty for ``auto``."""
-    try:
-        return networks.environment(name, sku)
-    except networks.NetworkError as error:
-        raise AnsibleFilterError(str(error)) from error
+def _filter(function):
+    """The function as a filter: its expected errors become those of a template."""
+
+    @functools.wraps(function)
+    def checked(*arguments, **named):
+        try:
+            return function(*arguments, **named)
+        except GpuvalError as error:
+            raise AnsibleFilterError(str(error)) from error
+
+    return checked
 
 
-def network_names(name: str) -> list[str]:
-    """Names of a network in the log of the collectives' library, ``*`` for any text; none for ``auto``."""
-    try:
-        return networks.names(name)
-    except networks.NetworkError as error:
-        raise AnsibleFilterError(str(error)) from error
-
-
-def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
-    """Declarations of the stages that load datasets, by stage; `loading` is what they have in common."""
-    try:
-        return datasets.workloads(declared, loading)
-    except GpuvalError as error:
-        raise AnsibleFilterError(str(error)) from error
-
-
-def endpoint_entries(declared: list) -> list[dict]:
-    """The endpoints of ``gpuval_endpoints`` as nodes get them, in base units."""
-    try:
-        return endpoints.parse(declared)
-    except GpuvalError as error:
-        raise AnsibleFilterError(str(error)) from error
-
-
+@_filter
 def job_workloads(
     files, skip, force, images: dict, environment: dict, together: bool = False, stays: bool = True
 ) -> dict[str, dict]:
     """Declarations of the stages of jobs, by name: of those that nodes run by themselves, or `together`."""
     paths = [project_path(file) for file in stages.listed(files)]
-    try:
-        chosen = stages.listed(skip), stages.listed(force)
-        return stages.workloads(paths, *chosen, images, environment, together=together, stays=stays)
-    except stages.JobError as error:
-        raise AnsibleFilterError(str(error)) from error
+    chosen = stages.listed(skip), stages.listed(force)
+    return stages.workloads(paths, *chosen, images, environment, together=together, stays=stays)
 
 
 def published_images(sku: str) -> dict[str, dict[str, str]]:
@@ -68,12 +49,12 @@ def published_images(sku: str) -> dict[str, dict[str, str]]:
 class FilterModule:
     def filters(self):
         return {
-            "dataset_workloads": dataset_workloads,
-            "endpoint_entries": endpoint_entries,
+            "dataset_workloads": _filter(datasets.workloads),
+            "endpoint_entries": _filter(endpoints.parse),
             "job_workloads": job_workloads,
             "model_folder": folder_name,
-            "network_environment": network_environment,
-            "network_names": network_names,
+            "network_environment": _filter(networks.environment),
+            "network_names": _filter(networks.names),
             "published_images": published_images,
             "usual_search_seconds": usual_search_seconds,
         }

@@ -94,8 +94,8 @@ from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
 
 SKU_KEYS = 'labels, product, instance_type or resource (as in {product: "*H200*"})'
@@ -110,7 +110,7 @@ class InventoryModule(ClusterSource):
         try:
             expected = self.expected(base)
             found, others = self._found(base, listed=expected is not None)
-        except (ClusterError, NodeListError) as error:
+        except (ClusterError, SettingError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
         made = fleet(
             found, expected, others=others, skus=self.skus(path, SKU_KEYS), label_groups=self.get_option("label_groups")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
 import stat
@@ -30,6 +31,7 @@ MAX_PART_BYTES = 4 << 20
 MAX_LOG_BYTES = 16 << 20
 TAR_OVERHEAD_BYTES = 1536
 MAX_CONTAINERS = 40
+MAX_LISTED = 5000
 
 #: The runner puts it on every container of a run.
 LABEL_RUN = "gpuval.run"
@@ -207,9 +209,9 @@ def _command_job(name, limit, command):
     return job
 
 
-def _file_job(name, path, limit=MAX_PART_BYTES):
+def _file_job(name, path):
     def job(_left):
-        return [_read(name, path.resolve(), limit)] if path.exists() else []  # /etc/os-release is a link
+        return [_read(name, path.resolve(), MAX_PART_BYTES)] if path.exists() else []  # /etc/os-release is a link
 
     return job
 
@@ -224,22 +226,21 @@ def _run_jobs(directory):
         return found
 
     def listing(_left):
-        lines = []
-        for where, _folders, names in os.walk(str(directory)):
-            for name in sorted(names):
-                path = Path(where, name)
-                try:
-                    status = path.lstat()
-                except OSError:
-                    continue
-                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
-                shown = path.relative_to(directory).as_posix()
-                lines.append(f"{stat.filemode(status.st_mode)} {status.st_size:>12} {when} {shown}\n")
-                if len(lines) >= 5000:
-                    break
-        return [Part("run/files.txt", "".join(lines).encode("utf-8", "replace"))]
+        paths = (Path(where, name) for where, _folders, names in os.walk(str(directory)) for name in sorted(names))
+        lines = filter(None, (_listed(path, directory) for path in paths))
+        return [Part("run/files.txt", "".join(itertools.islice(lines, MAX_LISTED)).encode("utf-8", "replace"))]
 
     return [files, listing]
+
+
+def _listed(path, directory):
+    """A line as of `ls -l`; None for a file that has gone."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+    return f"{stat.filemode(status.st_mode)} {status.st_size:>12} {when} {path.relative_to(directory).as_posix()}\n"
 
 
 def _read(name, path, limit):

@@ -11,9 +11,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from .hardware.engines import plain
+
 BLOCK_BYTES = 4 << 20
 MANIFEST_BYTES = 16 << 20
-_DOCKER_HUB = "docker.io/"
 
 
 class ArchiveError(Exception):
@@ -45,16 +46,6 @@ def image_of(path, reference):
         return images[0]
     names = ", ".join(name for image in images for name in image["references"]) or "none with a name"
     raise ArchiveError(f"{path} has no image {reference}; it has {names}")
-
-
-def plain(reference):
-    """A reference without what engines put before and behind it by themselves."""
-    text = reference
-    for prefix in (_DOCKER_HUB, "library/", "localhost/"):
-        text = text[len(prefix) :] if text.startswith(prefix) else text
-    if "@" not in text and ":" not in text.rsplit("/", 1)[-1]:
-        text += ":latest"
-    return text
 
 
 def sha256_of(path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .hardware.engines import ENGINES
+from .hardware.tools import toolbox
 
 CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
@@ -56,11 +56,11 @@ class Builder:
         self._seconds = seconds
         reasons = []
         for command in ENGINES if engine == "auto" else (engine,):
-            reason = _silent(command)
+            reason = _complaint(command)
             if not reason:
                 self.command = command
                 return
-            reasons.append(f"{command} {reason}")
+            reasons.append(reason)
         raise BuildError(
             f"images cannot be built here: {'; '.join(reasons)}. Install docker or podman here, start it, and "
             "let this user use it (group docker, or ansible_become), or build elsewhere (container_image_build_on)"
@@ -179,29 +179,15 @@ class Builder:
             ) from error
 
 
-def _silent(command):
+def _complaint(command):
     """Why an engine does not answer; empty when it does."""
-    if shutil.which(command) is None:
-        return "is not installed"
-    try:
-        done = subprocess.run(
-            [command, "version", "--format", "{{.Server.Version}}"] if command == "docker" else [command, "info"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=ANSWER_SECONDS,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"does not answer within {ANSWER_SECONDS} s"
-    return "" if done.returncode == 0 else f"does not answer: {_end(done.stderr, 200)}"
+    words = ("version", "--format", "{{.Server.Version}}") if command == "docker" else ("info",)
+    done = toolbox()(command, *words, timeout=ANSWER_SECONDS)
+    return "" if done.ok else done.complaint
 
 
 def _has_buildkit():
-    done = subprocess.run(["docker", "buildx", "version"], capture_output=True, timeout=ANSWER_SECONDS, check=False)
-    return done.returncode == 0
+    return toolbox()("docker", "buildx", "version", timeout=ANSWER_SECONDS).ok
 
 
 def _unpack(tar, folder):

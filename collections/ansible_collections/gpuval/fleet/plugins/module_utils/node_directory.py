@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from .hardware.tree import read_text
+
 #: What a runner command may take before it counts as hanging.
 RUNNER_SECONDS = 120
 
@@ -147,10 +149,7 @@ def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
 
 def boot_id(path=BOOT_ID_FILE):
     """Which boot of which machine this is; empty where the kernel does not tell."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()[:64]
-    except OSError:
-        return ""
+    return (read_text(path) or "")[:64]
 
 
 def _boot_of(path):

@@ -68,17 +68,16 @@ class Redaction:
 
 
 def secrets_of_run(directory):
-    """The secrets in a run's folder on a node: signatures of URLs, and keys. What cannot be read hides nothing."""
-    found = set()
-    for name in PRIVATE_FILES:
-        path = Path(directory) / name
+    """The secrets in a run's folder on a node: signatures of URLs, keys, jobs' own. What cannot be read hides none."""
+    found, folder = set(), Path(directory)
+    for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 continue
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found |= _of_ini(text) if name.endswith(".conf") else _of_json(text)
+        found |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, whole=path.parent != folder)
     return found
 
 
@@ -92,7 +91,8 @@ def _of_ini(text):
     return {value for section in parser.sections() for key, value in parser[section].items() if names.search(key)}
 
 
-def _of_json(text):
+def _of_json(text, whole):
+    """Signatures in URLs; all texts of a file that holds nothing but secrets (`whole`)."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -104,6 +104,8 @@ def _of_json(text):
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
+        elif isinstance(value, str) and whole:
+            found.add(value)
         elif isinstance(value, str) and "://" in value and "?" in value:
             query = urlsplit(value).query
             found |= {

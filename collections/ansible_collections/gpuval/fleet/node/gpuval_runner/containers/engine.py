@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from gpuval_node.hardware.engines import ENGINES
+from gpuval_node.hardware.tools import Run, ToolResult, toolbox
 
 from gpuval_runner.text import one_line
 
@@ -24,8 +24,6 @@ NEVER_STARTED = "0001-01-01"
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
-Execute = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
-
 
 class EngineError(Exception):
     """The container engine did not do what it was asked to."""
@@ -33,20 +31,6 @@ class EngineError(Exception):
 
 class EngineMissingError(EngineError):
     """The engine is not installed on this node."""
-
-
-def _execute(argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=limit,
-        check=False,
-        cwd="/",
-        start_new_session=True,  # a stage's processes are found by session, and this is none of them
-    )
 
 
 def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
@@ -95,8 +79,8 @@ class Engine:
     """Docker or podman by its command."""
 
     command: str
-    execute: Execute = _execute
     facts: EngineFacts = field(default_factory=EngineFacts)
+    run: Run = field(default_factory=toolbox)
 
     def stop_argv(self, ids: Sequence[str], grace_seconds: float) -> list[str]:
         """Return the command that ends containers: TERM, a grace, KILL."""
@@ -160,31 +144,28 @@ class Engine:
             raise EngineError(f"{self.command} ps failed: {done.stderr.strip()[-300:]}")
         return done.stdout.split()
 
-    def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+    def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> ToolResult:
         """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
-        try:
-            return self.execute([self.command, *arguments], limit)
-        except FileNotFoundError:
-            raise EngineMissingError(f"{self.command} is not installed on this node") from None
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"{self.command} {arguments[0]} did not answer within {limit:.0f} s") from None
-        except OSError as error:
-            raise EngineError(f"{self.command}: {error.strerror}") from error
+        done = self.run(self.command, *arguments, timeout=limit)
+        if done.missing:
+            raise EngineMissingError(f"{self.command} is not installed on this node")
+        if done.returncode is None:
+            raise EngineError(done.complaint if done.timed_out else f"{self.command} {done.stderr}")
+        return done
 
 
-def probe(command: str, execute: Execute = _execute) -> Engine:
+def probe(command: str) -> Engine:
     """Return an engine that answers. Raises ``EngineError`` saying what to do."""
-    bare = Engine(command, execute)
-    done = bare.ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
+    done = Engine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
     info = _json(done.stdout)
     facts = parse_info(info) if isinstance(info, dict) else None
     if facts is None:
         reason = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
         raise EngineError(f"{command} does not answer: {reason or f'exit code {done.returncode}'}{_remedy(reason)}")
-    return Engine(command, execute, facts)
+    return Engine(command, facts)
 
 
-def select(runtime: str, execute: Execute = _execute) -> Engine:
+def select(runtime: str) -> Engine:
     """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers.
 
     Raises ``EngineError`` saying why there is none.
@@ -192,7 +173,7 @@ def select(runtime: str, execute: Execute = _execute) -> Engine:
     problems = []
     for command in ENGINES if runtime == "auto" else (runtime,):
         try:
-            return probe(command, execute)
+            return probe(command)
         except EngineError as error:
             problems.append(str(error))
     raise EngineError(

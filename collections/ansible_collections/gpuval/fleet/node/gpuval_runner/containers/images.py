@@ -5,6 +5,7 @@ One run at a time brings images to a node, so that an image of two runs is downl
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuval_node.hardware.engines import ENGINES
+from gpuval_node.hardware.engines import ENGINES, plain
 
 from gpuval_runner import download
 from gpuval_runner import plan as plans
@@ -37,6 +38,7 @@ LEAST_FREE_BYTES = 256 << 20
 PROGRESS_SECONDS = 5.0
 DEFAULT_SECONDS = 3600.0
 SLACK_SECONDS = 5.0
+KILLED_SECONDS = 1.0
 STAGE = "image"
 
 
@@ -361,7 +363,8 @@ class _Bringer:
             except subprocess.TimeoutExpired:
                 if self._left() <= 0:
                     process.kill()
-                    process.communicate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # a child may keep the output open
+                        process.communicate(timeout=KILLED_SECONDS)
                     return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
                 report(f"{what}: {time.monotonic() - began:.0f} s so far")
                 continue
@@ -388,14 +391,6 @@ def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
 def loaded_names(output: str) -> list[str]:
     """Return the references, and ids of what has none, that an engine reports as loaded."""
     return [name.strip() for line in _LOADED.findall(output) for name in line.split(",") if name.strip()]
-
-
-def plain(reference: str) -> str:
-    """Return a reference without what engines add to it."""
-    for prefix in ("localhost/", "docker.io/", "library/"):
-        reference = reference[len(prefix) :] if reference.startswith(prefix) else reference
-    last = reference.rpartition("/")[2]
-    return reference if ":" in last or "@" in last else f"{reference}:latest"
 
 
 def report(text: str) -> None:

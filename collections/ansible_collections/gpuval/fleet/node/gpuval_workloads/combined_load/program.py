@@ -171,10 +171,10 @@ def main(result: Result) -> None:
     for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
         del wanted[kind]
         left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
-    way = None
+    engine = None
     if "disk" in wanted:
         result.report("the disk's file is written")
-        way, why = lay_out(work / DATA_FILE, size)
+        engine, why = lay_out(work / DATA_FILE, size)
         if why:
             del wanted["disk"]
             left_out["disk"] = f"{work}: {why}"
@@ -184,7 +184,7 @@ def main(result: Result) -> None:
         "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
         "GPUVAL_LOAD_SYSFS": str(Sysfs().root),
         "GPUVAL_LOAD_NICS": json.dumps(nics),
-        "GPUVAL_LOAD_FIO": json.dumps([way.engine, way.direct] if way else None),
+        "GPUVAL_LOAD_FIO": json.dumps([engine.name, engine.direct] if engine else None),
     }
     result.environment.update(processes=wanted, left_out=left_out)
     with _workers(wanted, variables) as everyone:
@@ -205,12 +205,21 @@ def main(result: Result) -> None:
         together = options.seconds - solo * len(wanted)
         phase = _run(workers, together, result, "all together", report=lambda p: _report(result, workers, rates, p))
     _report(result, workers, rates, phase)
-    result.add_metric("combined_load_seconds", phase.end - phase.begin, "seconds")
+    _conclude(result, workers, phase, left_out)
+
+
+def _conclude(result: Result, workers: Sequence[Worker], phase: Phase, left_out: dict[str, str]) -> None:
+    """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
+    ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
+    stopped = [f"{worker.name} stopped under load: {worker.left_out}" for worker in workers if worker.left_out]
+    if not stopped:
+        result.add_metric("combined_load_seconds", phase.end - phase.begin, "seconds")
     result.add_metric("combined_load_left_out_count", len(left_out), "count")
     wrong = [worker.name for worker in workers if worker.wrong]
     if wrong:
         raise WorkloadFailure(f"wrong results under load: {', '.join(wrong)}")
-    result.message = "; ".join([f"{together:.0f} s together", *(f"without {k}: {why}" for k, why in left_out.items())])
+    without = [f"without {kind}: {why}" for kind, why in left_out.items()]
+    result.message = "; ".join([*stopped, f"{phase.end - phase.begin:.0f} s together", *without])
 
 
 def _file_bytes(work: Path, limit: float) -> int:
@@ -219,19 +228,19 @@ def _file_bytes(work: Path, limit: float) -> int:
     return size if size >= 16 * MIB else 0
 
 
-def lay_out(file: Path, size: int) -> tuple[fio.Way, str]:
-    """Write the disk's file: the way that fio works there, and why there is no room or right for it, empty if there is.
+def lay_out(file: Path, size: int) -> tuple[fio.Engine, str]:
+    """Write the disk's file: the engine that works there, and why the disk is left out, empty if it is not.
 
-    Raises ``WorkloadFailure`` for every other problem: an error of the disk, a disk that hangs.
+    Raises ``WorkloadFailure`` for an error of the disk, or a disk that hangs.
     """
-    way, found = fio.choose_way(fio.find() or "fio", file, size)
+    engine, found = fio.choose_engine(fio.find() or "fio", file, size)
     if not found.problem:
-        return way, ""
+        return engine, ""
     with suppress(OSError):
         file.unlink(missing_ok=True)
-    if found.error not in fio.NOT_THE_DISK:
+    if found.is_disk_error or found.hung:
         raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
-    return way, found.problem
+    return engine, found.problem
 
 
 @contextmanager
@@ -287,8 +296,9 @@ def _run(workers: Sequence[Worker], seconds: float, result: Result, what: str, r
     for worker in workers:
         worker.order("run")
     while (clock := time.monotonic()) < begin + seconds:
-        _look_at(workers)
-        stalled = [w.name for w in workers if clock - max(begin, w.last) > STALL_SECONDS]
+        working = [worker for worker in workers if not worker.left_out]
+        _look_at(working)
+        stalled = [w.name for w in working if clock - max(begin, w.last) > STALL_SECONDS]
         if stalled:
             raise WorkloadFailure(
                 f"{', '.join(stalled[:8])}: no progress for {STALL_SECONDS:.0f} s under load ({what})"

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NoReturn
 
 from ..common import fio
 from ..common.device import choose_accelerator
@@ -108,21 +109,29 @@ def loopback(_index: int) -> Rounds:
 
 def disk(_index: int) -> Rounds:
     """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
-    Raises ``OSError`` for what fio reports."""
+    Says ``LEFT_OUT`` for what is not the disk's fault, such as no space left; raises ``OSError`` for what is."""
     program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
     size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
-    way, found = fio.Way(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
+    engine, found = fio.Engine(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"
         most = int(max(limit - written, 1 << 20)) if rw == "randrw" else 0
         time_based = ("--time_based=1",) if rw == "randread" else ()
         arguments = ("--norandommap=1", "--rwmixread=70", *time_based)
-        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), way)
+        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine)
         sides = [side for side in (found.read, found.write) if side]
         written += found.write.total_bytes if found.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
+    if not (found.is_disk_error or found.hung):
+        _leave_out(found.problem)
     raise OSError(found.error, found.problem)
+
+
+def _leave_out(problem: str) -> NoReturn:
+    print(f"{LEFT_OUT}{problem}", flush=True)
+    sys.stdin.read()  # to the end of the stage
+    sys.exit(0)
 
 
 def nic(index: int) -> Rounds:
@@ -140,10 +149,8 @@ def nic(index: int) -> Rounds:
         with redirect_stdout(io.StringIO()):  # the parent would read the tool's lines as reports
             outcome = run.run(test, tool, found.cpus, NIC_SLACK_SECONDS, tcp_port)
         speed = perftest.bandwidth(outcome.output)
-        if is_first and outcome.is_of_the_setup:
-            print(f"{LEFT_OUT}{outcome.problem}", flush=True)
-            sys.stdin.read()  # to the end of the stage
-            sys.exit(0)
+        if is_first and outcome.is_setup_problem:
+            _leave_out(outcome.problem)
         if speed is None:
             sys.exit(f"{test.title}: {outcome.problem or 'printed no bandwidth that makes sense'}")
         is_first = False

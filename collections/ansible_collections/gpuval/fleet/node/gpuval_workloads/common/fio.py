@@ -26,17 +26,17 @@ _NAMES = ("write", "read")
 
 
 @dataclass(frozen=True)
-class Way:
-    """An engine of fio, and whether its requests pass the page cache by."""
+class Engine:
+    """An I/O engine of fio, and whether its requests pass the page cache by."""
 
-    engine: str
+    name: str
     direct: bool
 
 
 #: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
 #: has one request under way, whatever the depth.
-_WAYS = (Way("libaio", True), Way("psync", True), Way("psync", False))
-_NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
+_ENGINES = (Engine("libaio", True), Engine("psync", True), Engine("psync", False))
+_UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,18 @@ class Side:
 @dataclass(frozen=True)
 class Measured:
     """What one call of fio measured; a direction without data is None. ``problem``: why it is no measurement, with the
-    number of the error if fio named one."""
+    number of the error if fio named one; ``hung``: it did not end by itself."""
 
     write: Side | None = None
     read: Side | None = None
     problem: str = ""
     error: int = 0
+    hung: bool = False
+
+    @property
+    def is_disk_error(self) -> bool:
+        """Whether a request failed, and neither for room or rights nor because this fio does not work."""
+        return self.error not in {0, *NOT_THE_DISK}
 
 
 @dataclass(frozen=True)
@@ -138,22 +144,22 @@ def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
         return None
     try:
         with tempfile.TemporaryDirectory(prefix="fio-", dir=directory) as folder:
-            for way in _WAYS:
-                measured = replace(_measure(fio, Path(folder), seconds, size_bytes, way), direct=way.direct)
-                if not any(sign in measured.problem for sign in _NOT_THIS_WAY):
+            for engine in _ENGINES:
+                measured = replace(_measure(fio, Path(folder), seconds, size_bytes, engine), direct=engine.direct)
+                if not any(sign in measured.problem for sign in _UNSUPPORTED):
                     break
             return measured
     except OSError as error:
         return Disk(problem=f"{directory}: {error.strerror or error}")
 
 
-def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: Way) -> Disk:
+def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, engine: Engine) -> Disk:
     measured: dict[str, float | None] = {}
     for name in _NAMES:
         # Written once through and flushed; read again and again for its half of the time.
         how = ("--end_fsync=1",) if name == "write" else ("--invalidate=1", "--time_based=1")
-        work = Work(name, BLOCK, DEPTH if way.engine == "libaio" else 1, size_bytes, seconds / 2, arguments=how)
-        found = call(fio, folder / "data", work, way)
+        work = Work(name, BLOCK, DEPTH if engine.name == "libaio" else 1, size_bytes, seconds / 2, arguments=how)
+        found = call(fio, folder / "data", work, engine)
         rate = _rate(found.write if name == "write" else found.read)
         if found.problem or rate is None:
             return Disk(measured.get("write"), problem=found.problem or "fio moved no data")
@@ -161,20 +167,20 @@ def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: Way) 
     return Disk(measured["write"], measured["read"])
 
 
-def choose_way(fio: str, path: Path, size_bytes: int) -> tuple[Way, Measured]:
-    """The first way that works for a file, found by writing so many bytes to it, and what came of that."""
-    for way in _WAYS:
-        found = call(fio, path, Work("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), way)
-        if not any(sign in found.problem for sign in _NOT_THIS_WAY):
+def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[Engine, Measured]:
+    """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
+    for engine in _ENGINES:
+        found = call(fio, path, Work("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
+        if not any(sign in found.problem for sign in _UNSUPPORTED):
             break
-    return way, found
+    return engine, found
 
 
 def call(
     fio: str,
     path: Path,
     work: Work,
-    way: Way,
+    engine: Engine,
     say: Callable[[str], None] | None = None,
 ) -> Measured:
     """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
@@ -182,7 +188,8 @@ def call(
     arguments: Sequence[str] = [
         fio, "--name=gpuval", f"--filename={filename}", f"--rw={work.rw}", f"--bs={work.block}",
         f"--size={work.size_bytes}", f"--runtime={max(250, round(1000 * work.seconds))}ms",
-        f"--direct={int(way.direct)}", f"--ioengine={way.engine}", f"--iodepth={work.depth}", f"--numjobs={work.jobs}",
+        f"--direct={int(engine.direct)}", f"--ioengine={engine.name}", f"--iodepth={work.depth}",
+        f"--numjobs={work.jobs}",
         "--thread", "--group_reporting",  # fio's processes leave the session, and would outlive a killed fio
         *([f"--io_size={work.limit_bytes // work.jobs}"] if work.limit_bytes else []),
         f"--percentile_list={':'.join(f'{percent:g}' for percent in PERCENTILES)}",
@@ -191,7 +198,7 @@ def call(
     ended = command.run(arguments, work.seconds + GRACE_SECONDS, cwd=path.parent, say=say)
     found = read_report(ended.output)
     if ended.code != 0 or found.problem:
-        return replace(found, problem=_why(ended, found.problem))
+        return replace(found, problem=_why(ended, found.problem), hung=ended.timed_out)
     return found
 
 

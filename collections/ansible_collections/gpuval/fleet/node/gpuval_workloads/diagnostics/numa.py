@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from pathlib import Path
 
 import torch
+
+from ..gang.host.sysfs import cpu_list
 
 SYSTEM = Path("/sys/devices/system/node")
 ARRAY_BYTES = 2**25
@@ -23,22 +24,11 @@ def nodes(system: Path = SYSTEM, usable: frozenset[int] | None = None) -> dict[i
     for folder in system.glob("node[0-9]*"):
         try:
             cpus = [cpu for cpu in cpu_list((folder / "cpulist").read_text()) if cpu in usable]
-        except (OSError, ValueError):
+        except OSError:
             continue
         if cpus:
             found[int(folder.name[4:])] = cpus
     return dict(sorted(found.items()))
-
-
-def cpu_list(text: str) -> list[int]:
-    """``0-2,8`` as numbers. Raises ``ValueError``."""
-    ranges = (re.fullmatch(r"(\d+)(?:-(\d+))?", part) for part in text.strip().split(",") if part)
-    found: list[int] = []
-    for one in ranges:
-        if one is None:
-            raise ValueError(text)
-        found += range(int(one[1]), int(one[2] or one[1]) + 1)
-    return found
 
 
 def triad(cpus: list[int], seconds: float) -> float:

@@ -106,7 +106,7 @@ def main(result: Result) -> None:
             result.environment["gang"] = described
             raise type(error)(_explained(str(error), result, checks)) from None
         except BaseException:  # by a signal, or by a defect
-            collectives.tell_of_failure(result)
+            collectives.add_failure(result)
             with suppress(OSError):
                 result.write()
             raise
@@ -119,7 +119,7 @@ def main(result: Result) -> None:
 
 def _explained(message: str, result: Result, checks: HostChecks) -> str:
     """Add NCCL's log and the host checks to the result; return the message with their worst findings."""
-    collectives.tell_of_failure(result)
+    collectives.add_failure(result)
     checks.end()
     checks.add_to(result)
     result.write()
@@ -420,8 +420,9 @@ class _ByMpi:
         )  # fmt: skip
         if stopper.stop:
             raise StallError(stopper.stop.message)
-        name, text = (OUTCOME_FILE, found.to_json()) if found else (self.OTHERWISE_FILE, why)
-        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, name, text)
+        answer = self._folder / (OUTCOME_FILE if found else self.OTHERWISE_FILE)
+        answer.write_text(found.to_json() if found else why, encoding="utf-8")
+        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, answer)
         if missed:
             raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
         if found:

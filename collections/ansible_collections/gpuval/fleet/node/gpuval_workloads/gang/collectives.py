@@ -60,8 +60,8 @@ def absent_nodes(nodes: int) -> int:
 
 def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator, nodes: int, slots: int) -> None:
     """Put into a node's result by which network it went, by the logs of its own ranks, and the verdict in words."""
-    _tell_asked(result, config)
-    networks = _tell_transport(result, accelerator)
+    _add_asked(result, config)
+    networks = _add_transport(result, accelerator)
     result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
     count = result.metric(ERRORS)
@@ -72,7 +72,7 @@ def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator
     _judge(result, errors, nodes, complaint)
 
 
-def _tell_asked(result: Result, config: CollectivesConfig) -> None:
+def _add_asked(result: Result, config: CollectivesConfig) -> None:
     """Put into the result which collectives were asked for, and how many of all were measured."""
     asked = config.only or NAMES
     result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in asked else "no" for name in NAMES})
@@ -82,7 +82,7 @@ def _tell_asked(result: Result, config: CollectivesConfig) -> None:
     result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(asked)), "count")
 
 
-def _tell_transport(result: Result, accelerator: Accelerator) -> list[str]:
+def _add_transport(result: Result, accelerator: Accelerator) -> list[str]:
     """Put into the result how it went, by the logs of this node's ranks: all nodes' are compared by the controller.
 
     Returns the networks in use.
@@ -110,7 +110,7 @@ def _tell_transport(result: Result, accelerator: Accelerator) -> list[str]:
     return networks
 
 
-def tell_of_failure(result: Result) -> None:
+def add_failure(result: Result) -> None:
     """Print what NCCL's logs say of a bad end; put the networks that they name, and what was wrong, into the result."""
     wrong.add_to(result)
     nccl_log.print_logs(os.environ)

@@ -127,7 +127,7 @@ class ControlChannel:
         self._heard: dict[int, float] = {}
         self._theirs: dict[int, dict[int, tuple[Beat, str]]] = {}
         self._arrived: dict[str, dict[int, str]] = {}
-        self._words: dict[str, str] = {}
+        self._words: dict[str, list[str]] = {}
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joined, self._over, self._left = threading.Event(), threading.Event(), threading.Event()
         self._max_line = MAX_LINE + MAX_BROUGHT * len(gang.members)
@@ -158,12 +158,12 @@ class ControlChannel:
         return [self._brought[index] for index in range(len(self._gang.members))]
 
     def arrive(self, name: str, word: str = "") -> None:
-        """Report that this member has come to a meeting point; the leader's ``word`` is for all."""
+        """Report that this member has come to a meeting point; its ``word`` is for all."""
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._send_arrival(name, word), self._loop)
 
-    def met(self, name: str) -> str | None:
-        """The leader's word once all members have come there, else None. Raises ``StoppedError``."""
+    def met(self, name: str) -> list[str] | None:
+        """The words of all members, in order, once all have come there, else None. Raises ``StoppedError``."""
         if self._stop:
             raise StoppedError(self._stop)
         return self._words.get(name)
@@ -188,7 +188,7 @@ class ControlChannel:
 
     async def _lead(self) -> None:
         self._brought[0] = self._bring
-        address, port = self._gang.leader.address, self._gang.line_port
+        address, port = self._gang.leader.address, self._gang.control_port
         place = address if is_ip(address) else None  # a host's name may be its loopback interface here
         begun = time.monotonic()
         try:
@@ -230,7 +230,7 @@ class ControlChannel:
         return _stop_for(
             self._missing(),
             f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
-            f"{self._gang.line_port} of {self._gang.leader.address} is reachable from there",
+            f"{self._gang.control_port} of {self._gang.leader.address} is reachable from there",
         )
 
     async def _watch(self) -> None:
@@ -310,7 +310,7 @@ class ControlChannel:
                 if message["kind"] == "beat":
                     self._theirs[index] = {int(place): (Beat(**beat), state) for place, beat, state in message["beats"]}
                 elif message["kind"] == "arrived":
-                    await self._add_arrival(index, str(message["name"]))
+                    await self._add_arrival(index, str(message["name"]), str(message["word"]))
                 elif message["kind"] == "end":
                     self._add_end(index, message)
         except _BrokenError as error:
@@ -334,13 +334,14 @@ class ControlChannel:
             raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
 
-    async def _add_arrival(self, index: int, name: str, word: str = "") -> None:
-        """Once all are there, the leader's word goes to all."""
+    async def _add_arrival(self, index: int, name: str, word: str) -> None:
+        """Once all are there, their words go to all."""
         arrived = self._arrived.setdefault(name, {})
         arrived[index] = word
         if len(arrived) == len(self._gang.members):
-            await self._send_all({"kind": "met", "name": name, "word": arrived[0]})
-            self._words[name] = arrived[0]
+            words = [arrived[index] for index in range(len(self._gang.members))]
+            await self._send_all({"kind": "met", "name": name, "words": _packed(words)})
+            self._words[name] = words
 
     def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
         self._ended[index] = dict(message)
@@ -379,13 +380,13 @@ class ControlChannel:
         leader, limits, waiting = self._gang.leader, self._limits, _Waiting()
         while True:
             try:
-                opening = asyncio.open_connection(leader.address, self._gang.line_port, limit=self._max_line)
+                opening = asyncio.open_connection(leader.address, self._gang.control_port, limit=self._max_line)
                 reader, writer = await asyncio.wait_for(opening, min(CONNECT_SECONDS, limits.join_seconds))
                 break
             except (OSError, asyncio.TimeoutError) as error:
                 now, is_closed = time.monotonic(), _is_closed(error)
                 answered = answered if is_closed else now
-                why = f", the leader, is unreachable at port {self._gang.line_port}: {_why(error)}"
+                why = f", the leader, is unreachable at port {self._gang.control_port}: {_why(error)}"
                 if now - answered > limits.closed_seconds:
                     why += f" for {now - answered:.0f} s: check firewalls and network policies between the two nodes"
                 if now - begun > limits.join_seconds or now - answered > limits.closed_seconds:
@@ -426,7 +427,7 @@ class ControlChannel:
         elif message["kind"] == "stop":
             self._end_with(Stop(message["node"], str(message["message"]), bool(message.get("lost"))))
         elif message["kind"] == "met":
-            self._words[str(message["name"])] = str(message["word"])
+            self._words[str(message["name"])] = [str(word) for word in _unpacked(message["words"], self._max_line)]
         elif message["kind"] == "over":
             self._over.set()
         return message["kind"] in ("stop", "over")
@@ -438,7 +439,7 @@ class ControlChannel:
             await self._add_arrival(0, name, word)
         elif 0 in self._writers:
             with suppress(_BrokenError):  # the reader sees it too
-                await _send(self._writers[0], {"kind": "arrived", "name": name})
+                await _send(self._writers[0], {"kind": "arrived", "name": name, "word": word})
 
     async def _send_end(self, message: str | None, weight: int, node: str | None) -> None:
         report = {"kind": "end", "message": message, "weight": weight, "node": node}
@@ -513,7 +514,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def _packed(brought: Any) -> str:
-    """All greetings in compressed form: they are much alike."""
+    """What all members say, in compressed form: it is much alike."""
     return base64.b64encode(zlib.compress(json.dumps(brought).encode())).decode()
 
 
@@ -522,7 +523,7 @@ def _unpacked(text: Any, max_bytes: int) -> Any:
         data = zlib.decompressobj().decompress(base64.b64decode(text), max_bytes)
         return json.loads(data)  # JSON that was cut at the limit is invalid
     except (TypeError, ValueError, zlib.error) as error:
-        raise _BrokenError(f"the members' greetings are invalid: {error}") from None
+        raise _BrokenError(f"what the members say is invalid: {error}") from None
 
 
 def _allow_files(wanted: int) -> None:

@@ -34,7 +34,7 @@ OUTPUT_FOLDER = "ranks"
 
 
 class Stopper:
-    """Ends this member's ranks when the line says so; as a watcher of torchrun's it tells why.
+    """Ends this member's ranks when the control channel reports a stop; ``verdict`` is why, for torchrun's caller.
 
     ``end`` is how: torchrun ends its ranks when its process is sent TERM.
     """

@@ -30,7 +30,7 @@ class Member:
 class Gang:
     """All members in the order of their ranks; the first leads. ``index`` is this node's place among them.
 
-    ``port`` is PyTorch's rendezvous, the next one the line's, and ``ssh_port`` that of the members' own SSH servers.
+    ``port`` is PyTorch's rendezvous, the next one the control channel's, ``ssh_port`` the members' own SSH servers'.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Gang:
         return sum(member.slots for member in self.members)
 
     @property
-    def line_port(self) -> int:
+    def control_port(self) -> int:
         return self.port + 1
 
     def first_rank(self, index: int) -> int:

@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,22 +213,17 @@ def result_of(answers: Mapping[str, Answer], gang: Gang) -> tuple[Result | None,
     return result, ""
 
 
-def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, name: str, text: str) -> list[str]:
-    """Write a file into the folder that ``variable`` names on every other member; return nodes not reached."""
-    place = shlex.quote(f"/{name}")
+def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, file: Path) -> list[str]:
+    """Copy a file into the folder that ``variable`` names on every other member; return nodes not reached."""
+    place = shlex.quote(f"/{file.name}")
     script = f'umask 077; cat > "${variable}"{place}.part && mv "${variable}"{place}.part "${variable}"{place}'
     sending = {}
     for member in gang.members[1:]:
-        sending[member.node] = subprocess.Popen(
-            ["ssh", *ssh_options, "-p", str(gang.ssh_port), "-l", user, member.address, script],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    for process in sending.values():
-        assert process.stdin
-        with suppress(OSError):
-            process.stdin.write(text.encode())
-        with suppress(OSError):
-            process.stdin.close()
+        with file.open("rb") as stream:
+            sending[member.node] = subprocess.Popen(
+                ["ssh", *ssh_options, "-p", str(gang.ssh_port), "-l", user, member.address, script],
+                stdin=stream, stdout=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
     deadline, missed = time.monotonic() + DELIVERY_SECONDS, []
     for node, process in sending.items():
         try:

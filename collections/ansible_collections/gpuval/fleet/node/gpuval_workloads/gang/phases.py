@@ -49,7 +49,7 @@ class Phase:
 def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
     """Take steps for so long after a warm-up. Raises ``WorkloadFailure`` for a loss that is no number.
 
-    All ranks do so at once, and the node's first one keeps word of it: it is no failure that may be measured again.
+    All ranks do so at once, and the node's first one notes it: such a failure is never retried into PASS.
     """
     phase, recent, reported = Phase(name), 0.0, time.perf_counter()
     _window(phase, ranks, step, 1)  # the very first may build kernels

@@ -42,9 +42,9 @@ def main(ranks: Ranks, result: Result) -> None:
     phases: dict[str, Phase] = {}
     if len(nodes) > 1:
         phases["node"] = _distributed("DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, own)
-        _let_go(ranks)
+        _free_memory(ranks)
     phases["ddp"] = _distributed("DDP across the gang", config, ranks, config.seconds * COMPARED_SHARE, None)
-    _let_go(ranks)
+    _free_memory(ranks)
     task = build_task(config.of_one_node(), ranks)
     result.environment.update(task.environment)
     phases["zero"], spread = _sharded(task, config, ranks)
@@ -82,7 +82,7 @@ def _distributed(
     return train(name, ranks, step, seconds)
 
 
-def _let_go(ranks: Ranks) -> None:
+def _free_memory(ranks: Ranks) -> None:
     """Give back the memory of the training before, whose gradients' hooks hold it in a circle."""
     gc.collect()
     ranks.empty_cache()

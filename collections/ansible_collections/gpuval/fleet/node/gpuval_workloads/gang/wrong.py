@@ -17,14 +17,14 @@ FILE = "wrong-{rank}.json"
 
 
 def keep(rank: int, metric: str, count: int) -> None:
-    """Leave word of so many wrong values in place of an earlier word of this rank; of none there is none."""
+    """Write a note of so many wrong values, in place of an earlier note of this rank; none without any."""
     if count:
         path = Path(os.environ[RANK_DIRECTORY_VARIABLE], FILE.format(rank=rank))
         write_atomically(path, json.dumps({"metric": metric, "count": count}))
 
 
 def add_to(result: Result) -> None:
-    """Put what this node's ranks have left word of into the result, in place of what it has."""
+    """Put the notes of this node's ranks into the result, in place of its own values."""
     counts: dict[str, int] = {}
     for path in Path(os.environ.get(RANK_DIRECTORY_VARIABLE) or "/nonexistent").glob(FILE.format(rank="*")):
         with suppress(OSError, ValueError):

@@ -314,7 +314,7 @@ class GangRun(JobRun):
             answer = self._channel.met(name)
             self._look()  # a launcher may succeed although a rank failed, which has left its note before
             if answer is not None:
-                return answer
+                return answer[0]
             now = time.monotonic()
             if now - reported >= WAITING_SECONDS:  # a long silence would look like a hang
                 reported = now

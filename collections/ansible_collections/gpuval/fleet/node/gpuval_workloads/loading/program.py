@@ -30,12 +30,16 @@ from .rclone import (
 
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
-STORE_AWAY, NO_RCLONE = "store_away", "no_rclone"
+STORE_AWAY, STORE_INCOMPLETE, NO_RCLONE = "store_away", "store_incomplete", "no_rclone"
 NAMED_FILES = 5
 PRELOAD = "run gpuval.fleet.validate again, which preloads it, or the role model_preload"
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
+
+
+class IncompleteStoreError(WorkloadFailure):
+    """The store does not have the model, or not whole, which is no fault of the node."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,9 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
         load(options, environ, result)
     except NoRcloneError:
         result.environment["fault"] = NO_RCLONE
+        raise
+    except IncompleteStoreError:
+        result.environment["fault"] = STORE_INCOMPLETE
         raise
     except TransportError as error:
         if isinstance(error, RefusedKeyError):
@@ -166,21 +173,26 @@ def _places(options: Options, environ: Mapping[str, str]) -> Places:
 
 
 def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
+    """What the model consists of. Raises ``IncompleteStoreError`` where the store has it not, or not whole."""
     if not listing:
-        raise WorkloadFailure(f"the store has no {places.what} under {places.source}: {PRELOAD}")
+        raise IncompleteStoreError(f"the store has no {places.what} under {places.source}: {PRELOAD}")
     if manifest.NAME not in listing:
-        raise WorkloadFailure(
+        raise IncompleteStoreError(
             f"{name} in the store has {len(listing)} files but no {manifest.NAME}, so its upload never ended: {PRELOAD}"
         )
     if listing[manifest.NAME] > manifest.MAX_BYTES:
-        raise WorkloadFailure(f"{manifest.NAME} of {name} is {human_bytes(listing[manifest.NAME])} long: {PRELOAD}")
+        raise IncompleteStoreError(
+            f"{manifest.NAME} of {name} is {human_bytes(listing[manifest.NAME])} long: {PRELOAD}"
+        )
     try:
         digests = manifest.parse(rclone.read_text(places.source, manifest.NAME))
     except manifest.ManifestError as error:
-        raise WorkloadFailure(f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}") from error
+        raise IncompleteStoreError(
+            f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}"
+        ) from error
     missing = digests.keys() - listing.keys()
     if missing:
-        raise WorkloadFailure(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
+        raise IncompleteStoreError(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
     _warn("in the store but not in SHA256SUMS, not loaded", listing.keys() - digests.keys() - {manifest.NAME})
     return digests
 

@@ -1,7 +1,7 @@
-"""Pairs of nodes, rail by rail, both directions at once: steps of the job rdma_pairs, on every member of its gang.
+"""The stage ``rdma_rails``: ib_write_bw between pairs of nodes, rail by rail, both directions at once.
 
-``measure`` runs ib_write_bw between neighbours in the order of the hostfile and writes what each rail made;
-``judge``, when all nodes have measured, fails on a node that has a slow rail. Each node is so in two pairs.
+Each node measures with both neighbours of a ring, and one that is slow there with further nodes. The members of the
+gang meet on its control channel after each round, where all hear what all have measured.
 """
 
 from __future__ import annotations
@@ -10,154 +10,316 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Union
+from typing import IO, Any, Optional
 
 from ..common.arguments import positive_float
+from ..common.result import Result, WorkloadCrash, WorkloadFailure, link_scope, run_workload
+from ..gang import joining
+from ..gang.control_channel import ControlChannel, Limits, StoppedError
+from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
+from ..gang.members import Gang, from_environment
+from . import attribution, perftest, program, run
 from . import node as nodes
-from . import perftest, program, run
+from .attribution import Pair, Rounds
 from .node import Node
 from .perftest import Measurement
 
-JOIN_SECONDS, POLL_SECONDS, MAX_LINE = 300.0, 0.2, 65536
-FILE = "rdma_pairs.json"
-#: By pair and rail the share of both directions' rate, or why there is none.
-Shares = dict[str, Union[float, str]]
+CONNECT_SECONDS, POLL_SECONDS, WAITING_SECONDS, MAX_LINE = 30.0, 0.2, 30.0, 65536
+#: No GPU has to be opened, so less than a test of one node may take.
+SLACK_SECONDS = 15.0
+#: After so many rails that hang a pair is not measured further.
+MAX_HUNG = 2
+MAX_OUTPUT, MAX_MESSAGE, MAX_NAMED, MAX_LISTED = 4000, 900, 6, 64
+HUNG = "not run, since other rails of the pair hung"
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.rdma.between")
-    parser.add_argument("work", choices=["measure", "judge"])
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.rdma.between", description="Measure RDMA between the nodes of a gang."
+    )
     parser.add_argument("--seconds", type=positive_float, default=5.0, help="measuring time of each rail")
     parser.add_argument("--least", type=positive_float, default=0.8, help="minimum share of the bidirectional rate")
-    parser.add_argument("--devices", nargs="+", default=["*"], metavar="NAME")
-    parser.add_argument("--port", type=int, default=18600, help="TCP port on which neighbours connect")
-    options = parser.parse_args(list(arguments))
-    file = Path(os.environ["GPUVAL_JOB_DIR"], FILE)
-    if options.work == "judge":
-        return judge(json.loads(file.read_text(encoding="utf-8")), options.least)
-    hosts = [line.split()[0] for line in Path(os.environ["GPUVAL_HOSTFILE"]).read_text(encoding="utf-8").splitlines()]
-    found = measure(hosts, int(os.environ["NODE_RANK"]), options, Sysfs())
-    file.write_text(json.dumps(found), encoding="utf-8")
-    return 0 if found else 1
+    parser.add_argument("--devices", nargs="*", default=["*"], metavar="NAME", help="to test; * is any text")
+    parser.add_argument("--join-seconds", type=positive_float, default=300.0, help="within which all members begin")
+    return parser.parse_args(list(arguments))
 
 
-def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Client and server of the pairs of each round: every node beside both neighbours of a ring, one at a time."""
-    ring = [(index, index + 1) for index in range(count - 1)] + ([(count - 1, 0)] if count > 2 else [])
-    last = [ring.pop()] if count > 2 and count % 2 else []
-    return [each for each in (ring[0::2], ring[1::2], last) if each]
+def main(result: Result) -> None:
+    options = parse_arguments(sys.argv[1:])
+    try:
+        gang = from_environment(os.environ)
+    except ValueError as error:
+        raise WorkloadFailure(str(error)) from None
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
+    joining.introduce(gang)
+    take_part(result, options, gang, Sysfs())
 
 
-def measure(
-    hosts: Sequence[str], rank: int, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS
-) -> Shares:
-    """By pair and rail the share that it made, or why there is none; empty where this node cannot take part."""
+def take_part(
+    result: Result, options: argparse.Namespace, gang: Gang, sysfs: Sysfs, slack: float = SLACK_SECONDS
+) -> None:
+    """Fill the result. ``rdma_rails_measured_count`` is left out where evidence is missing: the message says why."""
     node, tool = nodes.look(sysfs, options.devices), shutil.which(perftest.WRITE)
-    if not node.rails or not tool:
-        print(f"{perftest.WRITE} not found: {program.INSTALL}" if node.rails else "no RDMA port has a link here")
-        return {}
-    found: Shares = {}
-    for one, other in (pair for pairs in rounds(len(hosts)) for pair in pairs if rank in pair):
-        name = f"{hosts[one]}>{hosts[other]}"
+    bring = {
+        "ports": {rail.end.name: rail.most_bytes_per_second for rail in node.rails},
+        "lacks": _lacks(node, tool, rdma.without_driver(sysfs) if options.devices else []),
+    }
+    described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
+    result.environment.update(gang=described, rdma=node.described())
+    with ExitStack() as stack:
+        limits = Limits(join_seconds=options.join_seconds)
+        channel = stack.enter_context(joining.open_channel(gang, limits, dict, lambda _stop: None, bring))
         try:
-            with _meet(hosts[other], options.port, serves=rank == other, seconds=JOIN_SECONDS) as peer:
-                peer.settimeout(2 * (options.seconds + slack))
-                for rail, share in _rails(peer, node, Path(tool), int(options.seconds), rank == other, slack):
-                    found[f"{name} {rail}"] = share
-                    print(f"{name} {rail}: {share}", flush=True)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            found[name] = f"lost the connection to the other node: {error or type(error).__name__}"
-            print(f"{name}: {found[name]}", flush=True)
-    shares = [share for share in found.values() if isinstance(share, float)]
-    print(f"slowest rail: {min(shares):.3f} ratio" if shares else "no rail was measured", flush=True)
-    return found
+            brought = joining.join(channel, gang)
+            described["joined"] = True
+            member = Member(options, gang, channel, node, Path(tool or perftest.WRITE), brought, slack)
+            pairs = member.measure(attribution.ring(member.able))
+            pairs += member.measure(attribution.second_look(pairs, options.least))
+            channel.end(None, joining.FAREWELL_SECONDS)
+        except StoppedError as error:
+            described.update({"stopped_by": error.stop.node}, **({"lost": error.stop.node} if error.stop.lost else {}))
+            result.write()
+            raise WorkloadCrash(f"the gang has ended: {error}") from None
+        except SystemExit:
+            joining.end_from_outside(channel)
+            raise
+    _conclude(result, member, pairs)
 
 
-def judge(found: Shares, least: float) -> int:
-    bad = {name: one for name, one in found.items() if not isinstance(one, float) or one < least}
-    for name, one in bad.items():
-        print(
-            f"{name}: {f'{one:.0%} of its rate, below the minimum of {least:.0%}' if isinstance(one, float) else one}"
-        )
-    return 1 if bad or not found else 0
+def _lacks(node: Node, tool: Optional[str], driverless: Sequence[str]) -> str:
+    """Why this node cannot take part; empty where it can, and where it has no RDMA device."""
+    if driverless:
+        return f"{driverless[0]} is an InfiniBand controller without a driver: load it (mlx5_ib)"
+    if not node.rails:
+        return "no port has a link: bring them up, or leave their devices out of rdma_devices" if node.devices else ""
+    return "" if tool else f"{perftest.WRITE} not found: {program.INSTALL}"
 
 
-def _meet(host: str, port: int, *, serves: bool, seconds: float) -> socket.socket:
-    """The connection of a pair; the later node of both serves. Raises ``OSError`` after so long."""
+class Member:
+    """This node among the others. ``brought``: the ports of each with their rates in bytes/s, and what it lacks."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        gang: Gang,
+        channel: ControlChannel,
+        node: Node,
+        tool: Path,
+        brought: Sequence[Mapping[str, Any]],
+        slack: float,
+    ) -> None:
+        self.options, self.gang = options, gang
+        self._channel, self._node, self._tool, self._slack, self._meetings = channel, node, tool, slack, 0
+        self.ports: list[dict[str, Optional[float]]] = [one["ports"] for one in brought]
+        self.lacks: list[str] = [one["lacks"] for one in brought]
+        self.able = [index for index, one in enumerate(brought) if one["ports"] and not one["lacks"]]
+
+    def name(self, index: int) -> str:
+        return self.gang.members[index].node
+
+    def title(self, pair: Pair) -> str:
+        other = "" if pair.other == pair.rail else f">{pair.other}"
+        return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{other}"
+
+    def measure(self, rounds: Rounds) -> list[Pair]:
+        """What all members measured, the same list on each. Raises ``StoppedError`` when one is lost."""
+        found: list[Pair] = []
+        for number, pairs in enumerate(rounds, 1):
+            print(f"round {number} of {len(rounds)}", flush=True)
+            own = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
+            for words in self._meet(json.dumps([each for made in own for each in made])):
+                found += [Pair(*each) for each in json.loads(words)]
+        return found
+
+    def _meet(self, words: str) -> list[str]:
+        """What each of the members has to say, once all are here: the time of a pair is limited."""
+        self._meetings += 1
+        name = f"round {self._meetings}"
+        self._channel.arrive(name, words)
+        reported = time.monotonic()
+        while (answer := self._channel.met(name)) is None:
+            if time.monotonic() - reported >= WAITING_SECONDS:  # a long silence would look like a hang
+                reported = time.monotonic()
+                print(f"waiting for the other nodes at the end of {name}", flush=True)
+            time.sleep(POLL_SECONDS)
+        return answer
+
+    def _pair(self, one: int, other: int) -> list[Pair]:
+        """The rails of a pair, one after another. The client has what was measured, the server an empty list."""
+        serves, hung = self.gang.index == other, 0
+        found: list[Pair] = []
+        matched = attribution.matched(self.ports[one], self.ports[other])
+        rails = [Pair(one, own, other, their) for own, their in matched]
+        try:
+            with _connect(self.gang.members[other].address, self.gang.port, serves) as peer:
+                peer.settimeout(2 * (self.options.seconds + self._slack) + run.LISTEN_SECONDS)
+                with peer.makefile("rw", encoding="utf-8") as stream:
+                    for rail in rails:
+                        if serves:
+                            self._serve(stream, self._test(rail.other))
+                        elif hung >= MAX_HUNG:
+                            found.append(rail._replace(problem=HUNG, tested=False))
+                        else:
+                            outcome, printed = self._ask(stream, self._test(rail.rail), other)
+                            hung += outcome.hung
+                            found.append(self._made(rail, outcome, printed))
+        except (OSError, ValueError, TypeError) as error:
+            why = f"lost the connection to the other node: {error or type(error).__name__}"
+            print(why, flush=True)
+            found += [rail._replace(problem=why, tested=False) for rail in rails[len(found) :]]
+        return [] if serves else found
+
+    def _test(self, port: str) -> Measurement:
+        end = next(rail.end for rail in self._node.rails if rail.end.name == port)
+        return Measurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
+
+    def _serve(self, stream: IO[str], test: Measurement) -> None:
+        port = run.free_port()
+        side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
+        try:
+            _send(stream, port if side.is_listening(port, self._slack) else None)
+            _receive(stream)
+        finally:
+            side.end()
+        _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
+
+    def _ask(self, stream: IO[str], test: Measurement, other: int) -> tuple[run.Outcome, str]:
+        """How the client's end ended here, and what the server printed on the other node."""
+        port, outcome = _receive(stream), run.Outcome(problem="the server did not begin to listen")
+        if isinstance(port, int):
+            address = self.gang.members[other].address
+            side = run.client(test, self._tool, self._node.cpus, port, run.limit(test, self._slack), address)
+            try:
+                side.thread.join()
+            finally:
+                side.end()
+            outcome = run.outcome(None, side.ended)
+        _send(stream, "ended")
+        return outcome, str(_receive(stream))
+
+    def _made(self, rail: Pair, outcome: run.Outcome, printed: str) -> Pair:
+        speed = perftest.bandwidth(outcome.output)
+        rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
+        known = [rate for rate in rates if rate]
+        if speed and known:
+            made = rail._replace(share=speed / (2 * min(known)))
+        elif speed:
+            made = rail._replace(problem=f"{speed:.3g} bytes/s, port rate unknown", tested=False)
+        else:
+            there, problem = perftest.complaint([printed]), outcome.problem or "printed no bandwidth"
+            problem += f"; on {self.name(rail.server)}: {there}" if there else ""
+            is_setup = not outcome.hung and (outcome.is_of_the_setup or perftest.is_of_the_setup([printed]))
+            made = rail._replace(problem=problem, tested=not is_setup)
+        print(f"{self.title(rail)}: {_speed(made)}", flush=True)
+        return made
+
+
+def _connect(host: str, port: int, serves: bool) -> socket.socket:
+    """The connection of a pair, which all rounds begin at the same time. Raises ``OSError``."""
     if serves:
         with socket.create_server((host, port)) as door:
-            door.settimeout(seconds)
+            door.settimeout(CONNECT_SECONDS)
             return door.accept()[0]
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            return socket.create_connection((host, port), timeout=seconds)
+            return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
         except OSError:
             if time.monotonic() > deadline:
                 raise
         time.sleep(POLL_SECONDS)
 
 
-def _rails(
-    peer: socket.socket, node: Node, tool: Path, seconds: int, serves: bool, slack: float
-) -> Iterator[tuple[str, float | str]]:
-    """The rails of both nodes by their order, one after another; both get what the client measured."""
-    stream = peer.makefile("rw", encoding="utf-8")
+def _send(stream: IO[str], message: Any) -> None:
+    stream.write(json.dumps(message) + "\n")
+    stream.flush()
 
-    def tell(message: Any) -> None:
-        stream.write(json.dumps(message) + "\n")
-        stream.flush()
 
-    def hear() -> Any:
-        return json.loads(stream.readline(MAX_LINE))
+def _receive(stream: IO[str]) -> Any:
+    line = stream.readline(MAX_LINE)
+    if not line:
+        raise OSError("it closed the connection")
+    return json.loads(line)
 
-    own = [rail.end for rail in node.rails]
-    most = [rail.most_bytes_per_second for rail in node.rails]
-    tell({"rails": [end.name for end in own], "most": most})
-    theirs = hear()
-    host = peer.getpeername()[0]
-    for index, (end, name) in enumerate(zip_longest(own, theirs["rails"])):
-        if end is None or name is None:
-            yield str(name or end.name)[:64], "the other node has fewer ports with a link"
-            continue
-        title = end.name if serves else str(name)[:64]
-        test = Measurement(perftest.WRITE, end, end, seconds, both_ways=True)
-        if serves:
-            port = run.free_port()
-            side = run.server(test, tool, node.cpus, port, run.limit(test, slack))
-            try:
-                tell({"port": port if side.is_listening(port, slack) else None})
-                answer = hear()
-            finally:
-                side.end()
-            here = run.outcome(side.ended, None).problem
-            yield (
-                title,
-                answer["share"] if isinstance(answer["share"], float) else f"{str(answer['share'])[:200]}; {here}",
+
+def _speed(pair: Pair) -> str:
+    return pair.problem if pair.share is None else f"{pair.share:.0%} of its rate"
+
+
+def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
+    index = member.gang.index
+    own = [pair for pair in pairs if index in (pair.client, pair.server)]
+    is_there = bool(member.options.devices) and any((*member.ports, *member.lacks))
+    result.fingerprints["rdma_rails"] = "present" if is_there else "none"
+    found = attribution.attribute(pairs, member.options.least)
+    slow = [rail for node, rail in sorted(found.bad | found.shared) if node == index]
+    shared = [rail for rail in slow if (index, rail) in found.shared]
+    unexplained = [pair for pair in found.unexplained if pair in own]
+    untested = _untested(member, own) if is_there else {}
+    result.environment["pairs"] = {member.title(pair): _speed(pair) for pair in own[:MAX_LISTED]}
+    best: dict[str, float] = {}
+    for pair in own:
+        (_, rail), (partner, _) = pair.ends if pair.client == index else pair.ends[::-1]
+        if pair.share is not None:
+            result.add_metric(
+                "rdma_rails_pair_ratio", pair.share, "ratio", link_scope(f"{rail}>{member.name(partner)}")
             )
-            continue
-        port = hear()["port"]
-        if not isinstance(port, int):
-            share: float | str = "perftest on the other node does not listen"
-        else:
-            side = run.client(test, tool, node.cpus, port, run.limit(test, slack), host)
-            side.thread.join()
-            ended = run.outcome(None, side.ended)
-            speed, limits = (
-                perftest.bandwidth(ended.output),
-                [each for each in (most[index], theirs["most"][index]) if each],
-            )
-            share = speed / (2 * min(limits)) if speed and limits else ended.problem or "printed no bandwidth"
-        tell({"share": share})
-        yield title, share
+            best[rail] = max(pair.share, best.get(rail, 0.0))
+    for rail, share in best.items():
+        result.add_metric("rdma_rails_ratio", share, "ratio", link_scope(rail))
+    result.add_metric("rdma_rails_ports_count", len(member.ports[index]), "count")
+    result.add_metric("rdma_rails_bad_count", len(slow) - len(shared), "count")
+    result.add_metric("rdma_rails_unexplained_count", len(unexplained) + len(shared), "count")
+    if not is_there:
+        result.message = "not tested: no node of the gang has an RDMA device to test"
+        result.environment["left_out"] = {"pairs of nodes": result.message}
+        return
+    if not untested:
+        result.add_metric("rdma_rails_measured_count", sum(pair.tested for pair in own), "count")
+    parts = []
+    for rail in slow[:MAX_NAMED]:
+        speeds = "; ".join(f"{member.title(pair)}: {_speed(pair)}" for pair in own if (index, rail) in pair.ends)
+        alike = ", as on many nodes: look at the switch that they share" if rail in shared else ""
+        parts.append(f"{member.name(index)} {rail} is slow with partners that are good with others{alike} ({speeds})")
+    for pair in unexplained[:MAX_NAMED]:
+        are_good = found.good.issuperset(pair.ends)
+        why = "both ends are good with others" if are_good else "too few good partners to tell which end"
+        parts.append(f"{member.title(pair)}: {_speed(pair)}, {why}")
+    parts.append(program.listed("not tested", untested))
+    if best:
+        parts.append(f"{len(own)} pairs of ports, the slowest port reached {min(best.values()):.0%} of its rate")
+    result.message = "; ".join(filter(None, parts))[:MAX_MESSAGE]
+
+
+def _untested(member: Member, own: Sequence[Pair]) -> dict[str, str]:
+    """By port of this node why nothing is known of it."""
+    index = member.gang.index
+    ports = member.ports[index]
+    if member.lacks[index]:
+        return {"all ports": member.lacks[index]}
+    if not ports:
+        return {"all ports": "this node has no RDMA device, and others of its gang have"}
+    if len(member.able) < 2:
+        return {"all ports": "no other node of the gang can take part"}
+    found = dict.fromkeys(
+        attribution.absent({node: member.ports[node] for node in member.able}, index),
+        "no link on this node, others of its gang have one",
+    )
+    for port in ports:
+        its = [pair for pair in own if (index, port) in pair.ends]
+        if not any(pair.tested for pair in its):
+            found[port] = its[-1].problem if its else "its partners have no port of this name with a link"
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_workload(main))

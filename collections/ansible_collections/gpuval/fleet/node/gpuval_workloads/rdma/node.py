@@ -10,7 +10,7 @@ from typing import Any
 
 from ..gang.host import pcie, rdma
 from ..gang.host.sysfs import Sysfs
-from .perftest import READ_LATENCY, SEND, WRITE, WRITE_LATENCY, End, Measurement
+from .perftest import SEND, TOOLS, WRITE, End, Measurement
 
 #: Of what the lanes of PCIe move, headers of packets leave this much for data (256 bytes of 280).
 PCIE_PAYLOAD = 0.9
@@ -92,6 +92,14 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
     )
 
 
+def absent(sysfs: Sysfs, patterns: Sequence[str]) -> list[str]:
+    """Names that no device has; of patterns with wildcards, which suit several kinds of nodes, one has to fit."""
+    names = [device.name for device in rdma.devices(sysfs)]
+    unfit = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    some_fit = len(unfit) < len(patterns)
+    return [pattern for pattern in unfit if pattern != "*" and not (some_fit and set(pattern) & set("*?["))]
+
+
 def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str], link: pcie.Link | None) -> Rail:
     most = port.rate_bits_per_second / 8 if port.rate_bits_per_second else None
     # the most of both ends of the link: one that runs below that is a fault, and not a limit
@@ -152,5 +160,5 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
 
 def _alone(rail: Rail, options: frozenset[str]) -> list[Measurement]:
     end, memory = rail.end, memory_of(rail, options)
-    found = [Measurement(tool, end, end) for tool in (WRITE, SEND, READ_LATENCY, WRITE_LATENCY)]
+    found = [Measurement(tool, end, end) for tool in TOOLS]
     return [*found, Measurement(WRITE, end, end, memory=memory)] if memory else found

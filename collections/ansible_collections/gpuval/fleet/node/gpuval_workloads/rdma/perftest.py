@@ -124,7 +124,7 @@ def complaint(outputs: Sequence[str]) -> str:
     return shortened(telling[-1], 160) if telling else ""
 
 
-def is_of_the_setup(outputs: Sequence[str]) -> bool:
+def is_setup_problem(outputs: Sequence[str]) -> bool:
     """Whether a test without a figure tells only of the setup, and not of its ports."""
     return any(_SETUP.search(line) for text in outputs for line in plain(text).splitlines() if _COMPLAINT.search(line))
 

@@ -59,7 +59,10 @@ def main(result: Result) -> None:
 
 def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS) -> None:
     """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
-    node, report = nodes.look(sysfs, [] if options.ordered == 0 else options.devices), Report()
+    patterns = [] if options.ordered == 0 else options.devices
+    node, report = nodes.look(sysfs, patterns), Report()
+    for pattern in nodes.absent(sysfs, patterns):
+        report.untested[pattern] = "no such RDMA device: correct rdma_devices, or look for a NIC that is gone"
     _describe(result, node)
     has_gpus = bool(nodes.pcie.gpus(sysfs))
     before = rdma.counters(sysfs, [rail.port for rail in node.rails])
@@ -158,9 +161,9 @@ def _run_all(
         print(f"{test.title}: {problem}", flush=True)
         if outcome.hung:
             hung |= {test.client.name, test.server.name} if not test.is_pair else set()
-        if test.memory and outcome.is_of_the_setup:
+        if test.memory and outcome.is_setup_problem:
             report.gpu_untested[test.title] = problem
-        elif outcome.is_of_the_setup:
+        elif outcome.is_setup_problem:
             report.untested[test.title] = problem
         elif test.is_pair:
             pairs[test.title] = problem
@@ -251,15 +254,15 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         result.add_metric("rdma_measured_count", measured, "count")
     for name in ("failed", "untested", "gpu_untested", "errors"):
         result.environment[name] = dict(list(getattr(report, name).items())[:32])
-    parts = [_list("failed", report.failed), _list("not tested", report.untested), _list("counted", report.errors)]
+    parts = [listed("failed", report.failed), listed("not tested", report.untested), listed("counted", report.errors)]
     if node.down:
         names = {port.name: f"{port.state} ({port.physical_state})" for port in node.down}
-        parts.append(_list("no link", names))
+        parts.append(listed("no link", names))
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
-    parts.append(_list("GPU memory not tested", report.gpu_untested))
+    parts.append(listed("GPU memory not tested", report.gpu_untested))
     other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
-    parts.append(_list("not testable by perftest", other))
+    parts.append(listed("not testable by perftest", other))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
@@ -268,7 +271,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 
-def _list(title: str, found: dict[str, str]) -> str:
+def listed(title: str, found: dict[str, str]) -> str:
     if not found:
         return ""
     # equal reasons once: a tool that is missing is missing for all

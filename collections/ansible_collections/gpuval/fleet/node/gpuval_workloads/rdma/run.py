@@ -32,7 +32,7 @@ class Outcome:
     output: str = ""
     problem: str = ""
     #: The test could not begin here, and tells nothing of its ports.
-    is_of_the_setup: bool = False
+    is_setup_problem: bool = False
     hung: bool = False
 
 
@@ -127,8 +127,8 @@ def outcome(server: command.Ended | None, client: command.Ended | None, is_silen
     how = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
     how = "the server did not begin to listen" if is_silent else how
     complaint = perftest.complaint([one.output for one in ends])
-    of_the_setup = any(one.code is None for one in ends) or perftest.is_of_the_setup([one.output for one in ends])
-    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", of_the_setup and not hung, hung)
+    is_setup_problem = any(one.code is None for one in ends) or perftest.is_setup_problem([one.output for one in ends])
+    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
 
 
 def free_port() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common import command
@@ -69,7 +69,7 @@ def read(name: str) -> tuple[Health | None, str]:
         found = parse_nvme(ended.output) if ended.code == 0 else None
         if found:
             return found, ""
-        problems.append(f"nvme {_ending(ended)}")
+        problems.append(f"nvme {_ending(ended)}" if ended.code else "nvme printed an incomplete log")
     if smartctl:
         ended = command.run([smartctl, "-j", "-a", f"/dev/{name}"], TOOL_SECONDS)
         found, problem = parse_smartctl(ended.output)
@@ -90,7 +90,7 @@ def _ending(ended: command.Ended) -> str:
 def parse_nvme(text: str) -> Health | None:
     """Read ``nvme smart-log -o json`` of nvme-cli 1 and 2; None for anything else. Never raises."""
     log = json_object(plain(text), key="percent_used")
-    if log is None or number(log.get("media_errors")) is None:
+    if log is None:
         return None
     critical = log.get("critical_warning")
     if isinstance(critical, dict):  # with -v, and in some releases always
@@ -102,14 +102,16 @@ def parse_nvme(text: str) -> Health | None:
     )  # fmt: skip
 
 
-def _nvme(critical: object, media: object, unsafe: object, used: object, spare: object, celsius: object) -> Health:
-    bits = number(critical)
-    if bits is None:
-        warning = "no critical_warning in its log"
-    else:
-        named = [text for place, text in enumerate(CRITICAL) if int(bits) >> place & 1]
-        warning = ", ".join(named) or (f"critical warning {int(bits):#x}" if bits else "")
-    return Health(warning, _int(media), _int(unsafe), _ratio(used), _ratio(spare), number(celsius))
+def _nvme(
+    critical: object, media: object, unsafe: object, used: object, spare: object, celsius: object
+) -> Health | None:
+    """None where the log lacks what each NVMe disk has: that is neither healthy nor failing."""
+    bits, errors = _int(critical), _int(media)
+    if bits is None or errors is None:
+        return None
+    named = [text for place, text in enumerate(CRITICAL) if bits >> place & 1]
+    warning = ", ".join(named) or (f"critical warning {bits:#x}" if bits else "")
+    return Health(warning, errors, _int(unsafe), _ratio(used), _ratio(spare), number(celsius))
 
 
 def parse_smartctl(text: str) -> tuple[Health | None, str]:
@@ -130,8 +132,9 @@ def parse_smartctl(text: str) -> tuple[Health | None, str]:
             log.get("critical_warning"), log.get("media_errors"), log.get("unsafe_shutdowns"),
             log.get("percentage_used"), log.get("available_spare"), celsius,
         )  # fmt: skip
-        failing = status is False and not health.warning
-        return (Health("SMART status: failed") if failing else health), ""
+        if status is False and not (health and health.warning):
+            return replace(health or Health(), warning="SMART status: failed"), ""
+        return health, "" if health else "printed a log without critical_warning or media_errors"
     if not isinstance(status, bool):
         return None, shortened(reported, 160) or "printed no SMART status: the disk has none, or a controller hides it"
     attributes = dicts(_dict(document, "ata_smart_attributes").get("table"))

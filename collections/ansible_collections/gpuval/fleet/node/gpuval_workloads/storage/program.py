@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,11 +95,10 @@ def main(result: Result) -> None:
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
     ]
-    names = health.disks()
-    before = {name: health.read(name) for name in names}
+    before = {name: health.read(name) for name in health.disks()}
     found = _measure_all(result, targets, options, work)
     _report(result, targets, found, options)
-    _report_health(result, before, {name: health.read(name) for name in names})
+    _report_health(result, before, {name: health.read(name) for name in health.disks()})
     faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
     result.message = result.message[:MAX_MESSAGE]
     if faults:
@@ -120,7 +119,7 @@ def _measure_all(
         try:
             size = _file_bytes(target, limit, options)
             with place(target, work, os.environ) as file:
-                _measure(program, file, size, seconds, limit, findings, lambda text: print(text, flush=True))
+                _measure(program, file, size, seconds, limit, findings)
         except TargetError as error:
             findings.problem = str(error)
         except OSError as error:
@@ -149,23 +148,19 @@ def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> in
     return size
 
 
-def _measure(
-    program: str,
-    file: Path,
-    size: int,
-    seconds: float,
-    limit: float,
-    found: Findings,
-    say: Callable[[str], None],
-) -> None:
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _measure(program: str, file: Path, size: int, seconds: float, limit: float, found: Findings) -> None:
     """Run the tests on a file, then verify it; the first that fails is the last."""
-    way, measured = fio.choose_way(program, file, table.MIB)
-    found.direct = way.direct
+    engine, measured = fio.choose_engine(program, file, table.MIB)
+    found.direct = engine.direct
     if not _take(found, measured):
         return
     for test in table.TESTS:
         begun = time.monotonic()
-        measured = fio.call(program, file, table.work(test, size, seconds, limit), way, say)
+        measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
         say(f"{test.name}: {measured} in {time.monotonic() - begun:.1f} s")
         if not _take(found, measured):
             found.problem = found.problem and f"{test.name}: {found.problem}"
@@ -177,21 +172,19 @@ def _measure(
                 found.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
                 return
     rate = found.figures["sequential_write_bytes_per_second"]
-    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, way, found, say)
+    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, found)
 
 
-def _verify(
-    program: str, file: Path, size: int, seconds: float, way: fio.Way, found: Findings, say: Callable[[str], None]
-) -> None:
+def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.Engine, found: Findings) -> None:
     """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
     how = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
     write = fio.Work("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
-    measured = fio.call(program, file, write, way, say)
+    measured = fio.call(program, file, write, engine, say)
     if not _take(found, measured) or measured.write is None:
         return
     size = measured.write.total_bytes
-    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), way, say)
+    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), engine, say)
     say(f"verify: {measured}")
     if _take(found, measured) and measured.read is not None:
         found.verified_bytes = measured.read.total_bytes
@@ -202,7 +195,7 @@ def _take(found: Findings, measured: fio.Measured) -> bool:
     found.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
         found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
-    elif measured.error and measured.error not in fio.NOT_THE_DISK:
+    elif measured.is_disk_error:
         found.io_error = f"error of the disk or file system: {measured.problem}"
     elif measured.problem:
         found.problem = measured.problem
@@ -250,7 +243,7 @@ def _report(
         floors = options.shared_floors if target.shared else options.floors
         missed = [text for name, limit in floors.items() if (text := _missed(name, limit, findings))]
         notes += [f"{target.path}: {text}" for text in missed]
-        if findings.direct or not floors:
+        if not floors or (findings.direct and floors.keys() <= findings.figures.keys()):
             result.add_metric("storage_floor_misses_count", len(missed), "count", scope)
     result.environment.update(
         targets=[{"path": str(t.path), "scope": t.scope, "shared": t.shared, "raw": t.raw, "direct": f.direct,
@@ -290,14 +283,20 @@ Reading = tuple["health.Health | None", str]
 
 
 def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
-    """Figures of disks whose health was read both before and after; the others are named as not tested."""
-    untested, lost = {}, 0
+    """Figures of disks whose health was read both before and after; the others are named as not tested.
+
+    A disk that vanished is lost. One whose health can no longer be read leaves out how many are: evidence is missing.
+    """
+    untested, lost, unread = {}, 0, 0
     count, telling = 0, {"media": 0, "power": 0, "used": 0}  # not every kind of disk has every figure
-    for name, (now, why) in after.items():
-        earlier = before[name][0]
+    for name, (earlier, problem) in before.items():
+        now, why = after.get(name, (None, "the kernel no longer has it"))
         if now is None or earlier is None:
-            lost += earlier is not None
-            untested[name] = why or before[name][1]
+            lost += earlier is not None and name not in after
+            unread += earlier is not None and name in after
+            untested[name] = why or problem
+            if earlier and earlier.warning:
+                result.add_metric("storage_disk_warning_count", 1, "count", f"link:{name}")
             continue
         count += 1
         figures = [
@@ -312,19 +311,20 @@ def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping
         for metric, value, unit in figures:
             if value is not None:
                 result.add_metric(metric, value, unit, f"link:{name}")
-        for what, value in (("media", now.media_errors), ("power", now.unsafe_shutdowns), ("used", now.used_ratio)):
-            telling[what] += value is not None
+        for what, figure in (("media", "media_errors"), ("power", "unsafe_shutdowns"), ("used", "used_ratio")):
+            telling[what] += any(getattr(one, figure) is not None for one in (earlier, now))
         if now.warning:
             result.message += f"; {name}: {now.warning}"
     result.add_metric("storage_disks_count", count, "count")
     for what, number in telling.items():
         result.add_metric(f"storage_disks_with_{what}_count", number, "count")
-    result.add_metric("storage_disks_lost_count", lost, "count")
+    if not unread:
+        result.add_metric("storage_disks_lost_count", lost, "count")
     result.add_metric("storage_disks_untested_count", len(untested), "count")
     result.environment["untested_disks"] = untested
     if untested:
         words = "; ".join(f"{name}: {why}" for name, why in untested.items())
-        result.message += f"; health not tested: {words}" if not lost else f"; health no longer readable: {words}"
+        result.message += f"; health {'no longer readable' if lost or unread else 'not tested'}: {words}"
 
 
 def _rise(before: int | None, now: int | None) -> int | None:

@@ -31,6 +31,14 @@ def facts(tree: Tree, run: Run) -> dict[str, Any]:
     }
 
 
+def plain(reference: str) -> str:
+    """An image's reference without what engines add to it; with the tag that they mean where there is none."""
+    for prefix in ("docker.io/", "library/", "localhost/"):
+        reference = reference.removeprefix(prefix)
+    last = reference.rpartition("/")[2]
+    return reference if ":" in last or "@" in last else f"{reference}:latest"
+
+
 def _docker(run: Run) -> Optional[dict[str, Any]]:
     result = run("docker", "version", "--format", "{{json .}}")
     if result.missing:

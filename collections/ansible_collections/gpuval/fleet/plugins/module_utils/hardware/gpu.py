@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
@@ -40,7 +40,7 @@ RECOVERY_ACTIONS = ("reset", "reboot", "drain")
 
 
 #: Attributes of ``Gpu``, each with how its text is read and by which names a tool calls it: the first that has a value.
-Fields = tuple[tuple[Any, ...], ...]
+Fields = Iterable[tuple[Any, ...]]
 
 
 def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]:

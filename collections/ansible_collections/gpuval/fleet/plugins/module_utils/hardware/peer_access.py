@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
+from .acs import redirects
 from .pci import DEVICES
 from .tree import Tree
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 GROUPS = "/sys/kernel/iommu_groups"
-CONFIG_BYTES, _EXTENDED, _ACS = 4096, 0x100, 0x0D
-#: Bits of the ACS control register: requests, completions redirected; translated addresses may go straight.
-_REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
+CONFIG_BYTES = 4096
 
 
 def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
@@ -46,18 +45,3 @@ def _config(tree: Tree, address: str) -> bytes:
             return file.read(CONFIG_BYTES)
     except OSError:
         return b""
-
-
-def redirects(config: bytes) -> Optional[bool]:
-    """Whether a port sends peers' data up, by its configuration space; None where only its beginning may be read."""
-    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
-        return None
-    place, seen = _EXTENDED, set()
-    while _EXTENDED <= place <= len(config) - 8 and place not in seen:
-        seen.add(place)
-        header = int.from_bytes(config[place : place + 4], "little")
-        if header & 0xFFFF == _ACS:
-            control = int.from_bytes(config[place + 6 : place + 8], "little")
-            return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
-        place = header >> 20 & 0xFFC
-    return False

@@ -25,15 +25,15 @@ AUTOMOUNT = "autofs"
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
     """`active` and `failed` are names of services, None without systemd; `mounts` are folders, `automounts` those
-    that the kernel mounts when they are read."""
+    that the kernel mounts when they are read; both None where the kernel does not list them."""
     answer = run("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
     states = units(answer.stdout) if answer.ok else None
-    table = tree.read("/proc/mounts") or ""
+    table = tree.read("/proc/mounts")
     return {
         "active": _named(states, "active"),
         "failed": _named(states, "failed"),
-        "mounts": mounts(table),
-        "automounts": mounts(table, automounts=True),
+        "mounts": mounts(table) if table else None,
+        "automounts": mounts(table, automounts=True) if table else None,
     }
 
 

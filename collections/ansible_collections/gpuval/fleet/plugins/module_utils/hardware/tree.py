@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-READ_LIMIT_BYTES = 4 * 1024 * 1024
+#: Of files in /proc/sys the kernel refuses to read 4 MiB at once (it allocates them).
+READ_LIMIT_BYTES = 2 << 20
 
 
 def read_text(path: Path) -> Optional[str]:

@@ -32,6 +32,7 @@ class Questions:
     check_size: bool = True
 
 
+RESOLVE_SECONDS = 10
 BULK_SECONDS = 2
 SHORTEST_SECONDS = 0.001
 
@@ -41,7 +42,10 @@ def ask(
 ) -> dict[str, dict[str, Any]]:
     """What was found, by peer. Each has all keys; None is what was not measured."""
     answers = {peer.name: _blank() for peer in peers}
-    addresses = in_parallel({peer: functools.partial(tcp.resolve, peer.address) for peer in peers}, _some(deadline, 10))
+    addresses = in_parallel(
+        {peer: functools.partial(tcp.resolve, peer.address) for peer in peers},
+        max(0.0, min(RESOLVE_SECONDS, deadline.left())),
+    )
     known = [peer for peer in peers if addresses.get(peer, (None, None))[0]]
     for peer in peers:
         if peer in known:
@@ -56,16 +60,14 @@ def ask(
     there = [peer for peer in known if answers[peer.name]["state"] in tcp.ANSWERED]
     for peer in there:  # one after the other: what is measured is the network, not this machine at work
         answers[peer.name].update(_latency(answers[peer.name]["address"], peer.port, questions, deadline))
-    program = ping.find()
-    if program:
-        pings = {}
-        for peer in known:
-            mtu = _mtu(answers[peer.name]["address"], state, host)
-            answers[peer.name]["mtu_bytes"] = mtu
-            big = questions.check_size and mtu is not None and mtu <= 65535
-            pings[peer] = functools.partial(ping.probe, program, answers[peer.name]["address"], mtu or 0, big)
-        for peer, result in in_parallel(pings, deadline.left()).items():
-            answers[peer.name]["ping"] = result
+    pings = {}
+    for peer in known:
+        mtu = _mtu(answers[peer.name]["address"], state, host)
+        answers[peer.name]["mtu_bytes"] = mtu
+        big = questions.check_size and mtu is not None and mtu <= 65535
+        pings[peer] = functools.partial(ping.probe, answers[peer.name]["address"], mtu or 0, big)
+    for peer, result in in_parallel(pings, deadline.left()).items():
+        answers[peer.name]["ping"] = result
     _ports(there, questions, answers, deadline)
     if questions.bulk_bytes:
         for peer in there:
@@ -148,7 +150,3 @@ def _ports(peers: list[Peer], questions: Questions, answers: dict[str, dict[str,
     }
     for (name, port), result in in_parallel(calls, max(0.0, deadline.left())).items():
         answers[name]["ports"][str(port)] = result
-
-
-def _some(deadline: Deadline, most: float) -> float:
-    return max(0.0, min(most, deadline.left()))

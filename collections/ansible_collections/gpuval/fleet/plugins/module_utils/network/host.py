@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
+from ..hardware.tools import toolbox
 from .errors import NetworkError
 from .hosts_file import read_block, set_block
 from .plan import HOSTS_FILE, LIMITS_FILE, Change
@@ -18,8 +17,6 @@ from .state import State, next_hop, parse_interfaces, parse_routes, route_words
 COMMAND_SECONDS = 15
 NET = Path("/sys/class/net")
 SYSCTLS = Path("/proc/sys")
-#: A user's PATH may leave out /sbin.
-PATHS = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 
 
 class Deadline:
@@ -42,32 +39,19 @@ class Host:
 
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = deadline
-        search = os.pathsep.join([os.environ.get("PATH", ""), *PATHS])
-        found = shutil.which("ip", path=search)
-        if found is None:
-            raise NetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
-        self._ip = found
+        self._run = toolbox()
 
     def ip(self, *words: str) -> str:
         """Output of an `ip` command. Raises NetworkError with what it complained of."""
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
-        try:
-            done = subprocess.run(
-                [self._ip, *words],
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "LC_ALL": "C"},
-            )
-        except subprocess.TimeoutExpired as error:
-            raise NetworkError(
-                f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg"
-            ) from error
-        if done.returncode != 0:
+        done = self._run("ip", *words, timeout=seconds)
+        if done.missing:
+            raise NetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
+        if done.timed_out:
+            raise NetworkError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
+        if not done.ok:
             reason = " ".join((done.stderr or done.stdout).split())[-300:]
             raise NetworkError(f"`{command}`: {reason or f'exit {done.returncode}'}")
         return done.stdout

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from typing import Any, Optional
 
-from .host import PATHS
+from ..hardware.tools import toolbox
 
 COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 TIMES = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/\w+)? = ([\d.]+)/([\d.]+)/([\d.]+)")
@@ -18,12 +15,8 @@ SIZES = (9000, 8000, 4200, 4096, 2044, 1500, 1450, 1400, 1280)
 HEADERS = {4: 28, 6: 48}
 
 
-def find() -> Optional[str]:
-    return shutil.which("ping", path=os.pathsep.join([os.environ.get("PATH", ""), *PATHS]))
-
-
-def command(program: str, address: str, count: int, packet: Optional[int] = None) -> list[str]:
-    words = [program, "-n", "-q", "-c", str(count), "-i", "0.2", "-W", "1", "-w", str(count + 1)]
+def command(address: str, count: int, packet: Optional[int] = None) -> list[str]:
+    words = ["ping", "-n", "-q", "-c", str(count), "-i", "0.2", "-W", "1", "-w", str(count + 1)]
     if packet is not None:
         words += ["-M", "do", "-s", str(packet - HEADERS[6 if ":" in address else 4])]
     return [*words, address]
@@ -43,30 +36,18 @@ def parse(text: str) -> Optional[dict[str, Any]]:
     }
 
 
-def run(words: list[str], seconds: float = 10) -> Optional[dict[str, Any]]:
-    """What was sent and received; None when this `ping` cannot do it."""
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse(done.stdout)
+def run(words: list[str]) -> Optional[dict[str, Any]]:
+    """What was sent and received; None without a `ping` that can do it."""
+    return parse(toolbox()(*words).stdout)
 
 
-def probe(program: str, address: str, mtu: int, check_size: bool) -> dict[str, Any]:
+def probe(address: str, mtu: int, check_size: bool) -> dict[str, Any]:
     """Small packets, then whole ones of the interface's size, then smaller ones until they go through."""
-    small = run(command(program, address, 3))
+    small = run(command(address, 3))
     found: dict[str, Any] = {"small": small, "large": None, "path_mtu_bytes": None}
     if not (check_size and small and small["received"]):
         return found
-    large = run(command(program, address, 4, mtu))
+    large = run(command(address, 4, mtu))
     found["large"] = large
     if large is None:
         return found
@@ -74,7 +55,7 @@ def probe(program: str, address: str, mtu: int, check_size: bool) -> dict[str, A
         found["path_mtu_bytes"] = mtu
         return found
     for size in SIZES:
-        answer = run(command(program, address, 1, size)) if size < mtu else None
+        answer = run(command(address, 1, size)) if size < mtu else None
         if answer and answer["received"]:
             found["path_mtu_bytes"] = size
             break

@@ -9,7 +9,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-COLLECTION = Path(__file__).resolve().parents[3]
+from ..core.paths import COLLECTION
+
 RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"

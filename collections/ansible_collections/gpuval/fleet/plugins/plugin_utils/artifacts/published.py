@@ -6,19 +6,16 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ..core import yaml_file
+from ..core.paths import COLLECTION
 
-from ..core import schemas
-
-FILE = Path(__file__).resolve().parents[3] / "images" / "published.yml"
+FILE = COLLECTION / "images/published.yml"
 
 
 @functools.cache
 def read(path: Path = FILE) -> dict[str, Any]:
     """Return gpuval.published/1; images of a checkout were not published."""
-    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    schemas.validate("published", document, what=str(path))
-    return document
+    return yaml_file.shipped(path, "published")
 
 
 def images(vendor: str) -> dict[str, dict[str, str]]:

@@ -11,8 +11,6 @@ from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, plan_of, v
 from . import nodes, pod_settings
 from .pod_settings import PodSettings
 
-__all__ = ["GANG_WORKLOADS", "WORKLOADS", "NodeOrders", "Order"]
-
 POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
 
 

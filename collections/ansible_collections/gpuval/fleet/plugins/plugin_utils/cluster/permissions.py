@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-ROLE_FILE = Path(__file__).resolve().parents[3] / "roles" / "kubernetes" / "files" / "role.yml"
+from ..core.paths import ROLES
+
+ROLE_FILE = ROLES / "kubernetes/files/role.yml"
 
 #: The namespace in the file.
 FILE_NAMESPACE = "gpuval"

@@ -632,7 +632,7 @@ class ClusterPlacement(Placement):
         """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
         key = f"{name} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
-            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {classes.remedy_of(name)}")
+            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {classes.NAMED[name].steps}")
         return True
 
     def _warn_once(self, name: str, line: str) -> None:

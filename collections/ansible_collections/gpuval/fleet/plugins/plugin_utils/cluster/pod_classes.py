@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..records.launch_errors import LaunchClass
-from .classes import OF_CONTAINERS, OF_PODS, classify, named
+from ..records.failure_classes import FailureClass
+from .classes import NAMED, OF_CONTAINERS, OF_PODS, classify
 from .pod_state import Node
 
 #: Classes of a text by what it is about, in the order of their tables.
@@ -38,20 +38,20 @@ _VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max vol
 
 def is_gpu_allocation(reason: str) -> bool:
     """Whether the kubelet's reason for rejecting a pod names its GPUs."""
-    return classify(reason, [named("gpu_allocation")]) is not None
+    return classify(reason, [NAMED["gpu_allocation"]]) is not None
 
 
-def image(reason: str, message: str) -> LaunchClass:
+def image(reason: str, message: str) -> FailureClass:
     """Why a container's image is missing."""
     return _among(OF_IMAGES, f"pull: {reason}: {message}")
 
 
-def start(message: str) -> LaunchClass:
+def start(message: str) -> FailureClass:
     """Why the container runtime did not start a container."""
     return _among(OF_STARTS, message)
 
 
-def refused(message: str) -> LaunchClass:
+def refused(message: str) -> FailureClass:
     """Why a Job may not create its pod."""
     return _among(OF_REFUSALS, message)
 
@@ -61,13 +61,13 @@ def without_pod_name(message: str) -> str:
     return _REFUSED_NAME.sub(r"\1 refused", message)
 
 
-def _among(names: Sequence[str], text: str) -> LaunchClass:
+def _among(names: Sequence[str], text: str) -> FailureClass:
     """The class of the text, else the last one."""
     chosen = [known for known in (*OF_CONTAINERS, *OF_PODS) if known.name in names]
-    return classify(text, chosen) or named(names[-1])
+    return classify(text, chosen) or NAMED[names[-1]]
 
 
-def unschedulable(name: str, message: str, node: Node | None) -> tuple[LaunchClass, str]:
+def unschedulable(name: str, message: str, node: Node | None) -> tuple[FailureClass, str]:
     """Class and the scheduler's own reason for the one node that a pod is pinned to.
 
     The scheduler reports the reasons of all nodes together, and checks taints before the node that the pod wants:
@@ -82,13 +82,13 @@ def unschedulable(name: str, message: str, node: Node | None) -> tuple[LaunchCla
     if own or not foreign:
         text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
         if node is not None and not node.ready and _SOME_TAINT.search(text):
-            return named("node_not_ready"), text
-        return named(_scheduling(text)), text
+            return NAMED["node_not_ready"], text
+        return NAMED[_scheduling(text)], text
     if node is None:
-        return named("node_missing"), "the cluster has no node of this name"
+        return NAMED["node_missing"], "the cluster has no node of this name"
     if node.hostname not in (None, name):
-        return named("wrong_hostname"), f"its label kubernetes.io/hostname is {node.hostname!r}"
-    return named("not_selected"), _COUNT.sub("", foreign[0])
+        return NAMED["wrong_hostname"], f"its label kubernetes.io/hostname is {node.hostname!r}"
+    return NAMED["not_selected"], _COUNT.sub("", foreign[0])
 
 
 def _scheduling(text: str) -> str:

@@ -11,26 +11,20 @@ from ..judge.check import Check
 from ..runs import node_ids
 from ..runs.folder import RunError, RunFolder
 from ..watch import launching
-from ..watch.watch import Limits, RunWatch
+from ..watch.watch import Limits, RunWatch, Watcher
 from . import inventory, joining
 from .api import Access, Cluster
 from .gangs import member_address
-from .orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
+from .orders import NodeOrders
 from .placement import ClusterPlacement
 from .pod_diagnosis import Limits as PodLimits
 from .pod_settings import ManifestError
 
 
-class ClusterWatcher:
-    """A `Watcher` by the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
+class ClusterWatcher(Watcher):
+    """A watcher by the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
 
     _cluster: Cluster
-
-    def __init__(
-        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
-    ) -> None:
-        self._action, self._options, self._task_vars, self._gangs = action, options, task_vars, gangs
-        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
 
     def __enter__(self) -> ClusterWatcher:
         self._cluster = Cluster(Access.of(self._options))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from .argument_specs import PLUGINS, load_yaml
+from . import yaml_file
+from .argument_specs import PLUGINS
 from .errors import GpuvalError
 from .escape import clean_text, one_line
+from .paths import ROLES
 
 #: What every answer may hold beside what is documented. Messages are shown as they come.
 STATES = ("changed", "failed", "unreachable")
@@ -32,7 +33,6 @@ TYPES: dict[str, Any] = {
 }
 #: Facts that modules of the collection give, none of which is the name of a setting; and the Python that Ansible found.
 FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"})
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 
 
 class InvalidAnswerError(GpuvalError):
@@ -43,8 +43,8 @@ class InvalidAnswerError(GpuvalError):
 def documented(module: str) -> dict[str, Any]:
     """RETURN of a module of the collection, and `diff` where it has one."""
     source = import_module(f"{PLUGINS}.modules.{module}")
-    fields: dict[str, Any] = load_yaml(source.RETURN)
-    modes = load_yaml(source.DOCUMENTATION).get("attributes", {})
+    fields: dict[str, Any] = yaml_file.load(source.RETURN)
+    modes = yaml_file.load(source.DOCUMENTATION).get("attributes", {})
     has_diff = modes.get("diff_mode", {}).get("support") == "full"
     return {**fields, "diff": {"type": "dict"}} if has_diff else fields
 

@@ -7,9 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import yaml
-
-from .yaml_file import SafeLoader
+from . import yaml_file
 
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
 #: What of an option's documentation the spec has.
@@ -23,9 +21,9 @@ def argument_spec(action: str) -> dict[str, Any]:
     An action documents its options itself where the module of its name is its half on the node, with other options;
     `module_options` are those that both have.
     """
-    of_module = load_yaml(import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION)
+    of_module = yaml_file.load(import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION)
     text = getattr(import_module(f"{PLUGINS}.action.{action}"), "DOCUMENTATION", None)
-    document = of_module if text is None else load_yaml(text)
+    document = of_module if text is None else yaml_file.load(text)
     options = {name: of_module["options"][name] for name in document.get("module_options", [])}
     options |= document.get("options", {})
     for name in document.get("extends_documentation_fragment", []):
@@ -37,7 +35,7 @@ def argument_spec(action: str) -> dict[str, Any]:
 @cache
 def fragment_options(name: str) -> dict[str, Any]:
     """The options of a documentation fragment of the collection, as documented."""
-    document = load_yaml(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)
+    document = yaml_file.load(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)
     options: dict[str, Any] = document.get("options", {})
     return options
 
@@ -49,7 +47,3 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
         if "suboptions" in description:
             spec[name]["options"] = _spec(description["suboptions"])
     return spec
-
-
-def load_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=SafeLoader)  # noqa: S506  (the safe loader, in C where there is one)

@@ -16,7 +16,8 @@ from typing import Any
 
 from ansible import context
 
-COLLECTION = Path(__file__).resolve().parents[3]
+from .paths import COLLECTION
+
 REQUIREMENTS = COLLECTION / "requirements.txt"
 #: Of a checkout. A project of the operator's own may have another one there.
 MAKEFILE = COLLECTION.parents[3] / "Makefile"

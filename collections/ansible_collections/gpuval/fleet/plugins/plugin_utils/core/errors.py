@@ -10,10 +10,14 @@ from pathlib import Path
 
 from ...module_utils.errors import GpuvalError
 
-__all__ = ["GpuvalError", "disk_problem"]
+__all__ = ["GpuvalError", "SettingError", "disk_problem"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE)
+
+
+class SettingError(GpuvalError, ValueError):
+    """A setting, or a file that one names, cannot be used; the message says what to change."""
 
 
 def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:

@@ -11,8 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.executor.process import worker as ansible_worker
 
 from .ansible_internal import Origin
-
-COLLECTION = Path(__file__).resolve().parents[3]
+from .paths import COLLECTION
 
 
 def place_of(values: Mapping[str, Any], name: str) -> str:

@@ -1,10 +1,13 @@
-"""Where relative paths of the project stand."""
+"""The folder of the collection, and where relative paths of a project stand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ansible import constants
+
+COLLECTION = Path(__file__).resolve().parents[3]
+ROLES = COLLECTION / "roles"
 
 
 def project_path(path: str) -> Path:

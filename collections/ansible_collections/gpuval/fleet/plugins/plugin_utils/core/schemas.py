@@ -8,13 +8,13 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
 
 from .commands import pasteable
 from .errors import GpuvalError
+from .paths import COLLECTION
 from .text import meant
 
 try:
@@ -24,7 +24,6 @@ except ImportError as error:
         f"{sys.executable}, which runs Ansible, lacks the package jsonschema-rs: {pasteable('run `make setup`')}"
     ) from error
 
-SCHEMA_DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 #: These tell only that no alternative fits; an error of another keyword tells more.
 _ALTERNATIVES = ("anyOf", "oneOf")
 #: So many errors are compared to find the one that tells most: a document from outside may have a million.
@@ -47,7 +46,7 @@ class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
 
 def schema(name: str) -> dict[str, Any]:
     """The document ``schemas/<name>.schema.json``."""
-    found: dict[str, Any] = json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((COLLECTION / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
     return found
 
 
@@ -140,6 +139,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _shortened(message: str, limit: int = 300) -> str:
+def _shortened(message: str) -> str:
     """The end of a message tells what is wrong; its start repeats the whole value."""
-    return message if len(message) <= limit else f"{message[:60]} ... {message[-(limit - 65) :]}"
+    return message if len(message) <= 300 else f"{message[:60]} ... {message[-235:]}"

@@ -1,9 +1,18 @@
-"""What a URL says about its way."""
+"""What a URL says about its way, and requests that stay on it."""
 
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """What is signed, or has a token, goes to one host alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def in_clear(url: str) -> bool:

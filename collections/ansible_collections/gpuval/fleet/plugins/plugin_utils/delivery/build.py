@@ -19,6 +19,7 @@ from typing import Any
 from ...module_utils.redaction import SHORTEST_SECRET
 from ..core import files
 from ..core.escape import clean_text, csv_cell
+from ..core.paths import COLLECTION
 from ..core.text import some_of
 from ..records import report_file
 from ..records.documents import Record
@@ -35,7 +36,6 @@ from .redactor import Known, Redactor, is_ordinary
 from .scan import Scan, own_terms, own_words, problems
 from .sensitive import Sensitive
 
-COLLECTION = Path(__file__).parents[3]
 #: Only head and tail of a longer log are delivered, and less of each where a node has many long ones.
 MAX_LOG_BYTES = 8 << 20
 MAX_LOGS_BYTES_OF_A_NODE = 32 << 20

@@ -107,7 +107,7 @@ def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
 def own_words(collection: Path) -> frozenset[str]:
     """The words, in lower case, of the files whose texts a delivery shows."""
     found: set[str] = set()
-    for folder in ("schemas", "skus", "plugins/plugin_utils"):
+    for folder in ("schemas", "skus", "failures", "plugins/plugin_utils"):
         for path in sorted((collection / folder).rglob("*")):
             if path.suffix in _KINDS and path.is_file():
                 text = path.read_text(encoding="utf-8", errors="replace").lower()

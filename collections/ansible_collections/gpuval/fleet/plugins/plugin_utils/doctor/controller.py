@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..core.commands import COLLECTION, REQUIREMENTS, pasteable
+from ..core.commands import REQUIREMENTS, pasteable
+from ..core.paths import COLLECTION
 from ..core.text import some_of
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "not checked"

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..core import schemas
 from ..core.errors import GpuvalError
+from ..core.paths import COLLECTION
 from ..core.vendors import GPU_VENDORS
 from ..judge import sku_catalogue
-from ..judge.criteria import COLLECTION, CriteriaError, read_document
+from ..judge.criteria import CriteriaError, read_document
 
 AUTO = "auto"
 #: Vendors whose variables are set if the inventory does not declare a vendor: NCCL and RCCL read the same names, which

@@ -218,7 +218,7 @@ class History:
         document |= {"flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky)}
         held, drifts = self._drifts()
         document |= {"held_count": held, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
-        self._say_what_changed(document["drifts"])
+        self._add_changes(document["drifts"])
         refused = self._table(
             "SELECT run_id, node, stage, refused AS reason FROM records JOIN runs USING (folder) "
             "WHERE refused IS NOT NULL AND (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node, stage"
@@ -375,7 +375,7 @@ class History:
                     )  # fmt: skip
         return held, drifts
 
-    def _say_what_changed(self, drifts: Sequence[dict[str, Any]]) -> None:
+    def _add_changes(self, drifts: Sequence[dict[str, Any]]) -> None:
         """Put into each drift its part, its runs, and which versions and places changed from one to the next."""
         if not drifts:
             return

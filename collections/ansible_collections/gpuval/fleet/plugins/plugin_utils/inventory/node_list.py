@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.plugins.inventory import detect_range, expand_hostname_range
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.text import meant
 from ..ssh.findings import check_declared
@@ -23,10 +23,6 @@ HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 #: Columns with a meaning of their own; any other is a host variable of that name.
 COLUMNS = ("name", "address", "user", "port", "sku", "rack", "unique_id", "host_key", "gpu_count")
 MAX_NODES = 100_000
-
-
-class NodeListError(GpuvalError):
-    """The list is not usable; the message names file, line and what to change."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,9 @@ def parse(text: str, what: str) -> list[Node]:
     text = text.removeprefix("\ufeff")
     nodes = list(_csv(text, what) if what.lower().endswith(".csv") else _plain(text, what))
     if not nodes:
-        raise NodeListError(f"{what} lists no node")
+        raise SettingError(f"{what} lists no node")
     if len(nodes) > MAX_NODES:
-        raise NodeListError(f"{what} lists more than {MAX_NODES} nodes: is a range wrong?")
+        raise SettingError(f"{what} lists more than {MAX_NODES} nodes: is a range wrong?")
     _unique(nodes, what)
     return nodes
 
@@ -214,12 +210,12 @@ def _unique(nodes: list[Node], what: str) -> None:
             same = (
                 f"{other.name} and {node.name}: one machine is listed once" if other.name != node.name else "remove one"
             )
-            raise NodeListError(
+            raise SettingError(
                 f"{what}: lines {other.line} and {node.line} have the same {kind} {shown} ({same})"
                 if other.line != node.line
                 else f"{what} line {node.line}: the same {kind} {shown} twice ({same})"
             )
 
 
-def _error(what: str, line: int, message: str) -> NodeListError:
-    return NodeListError(f"{what} line {line}: {message}")
+def _error(what: str, line: int, message: str) -> SettingError:
+    return SettingError(f"{what} line {line}: {message}")

@@ -16,13 +16,13 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
 
+from ..core import yaml_file
 from ..core.ansible_internal import Origin
-from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
 from .fleet import Fleet
-from .node_list import Node, NodeListError, parse
+from .node_list import Node, parse
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
 #: Folders of variables beside an inventory.
@@ -79,7 +79,7 @@ class ClusterSource(NamedSource):
     WHAT = "the cluster"
 
     def expected(self, base: Path) -> list[Node] | None:
-        """The nodes of the option `expected`, or None when every node that is found is meant. Raises NodeListError."""
+        """The nodes of the option `expected`, or None when every node that is found is meant. Raises SettingError."""
         given = self.get_option("expected")
         if given is None:
             return None
@@ -88,9 +88,9 @@ class ClusterSource(NamedSource):
             try:
                 return parse(file.read_text(encoding="utf-8"), str(file))
             except (OSError, UnicodeDecodeError) as error:
-                raise NodeListError(f"the list of expected nodes cannot be read: {error}") from None
+                raise SettingError(f"the list of expected nodes cannot be read: {error}") from None
         if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
-            raise NodeListError("`expected` is a list of names, or the path of a list")
+            raise SettingError("`expected` is a list of names, or the path of a list")
         return parse("\n".join(str(name) for name in given), "expected")
 
     def skus(self, path: str, keys: str) -> dict[str, dict[str, str]]:
@@ -225,7 +225,7 @@ def _problem_of_groups(node: yaml.Node | None) -> str:
 def _plugin_of(path: str) -> str:
     """The plugin that a file names; empty for none."""
     try:
-        document = load_yaml(Path(path).read_text(encoding="utf-8"))
+        document = yaml_file.load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     return str(document.get("plugin", "")) if isinstance(document, dict) else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas, yaml_file
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.text import meant
 from ..runs import outputs, plans, settings
 
@@ -35,10 +35,6 @@ GANG_KEYS = {
     "order": ("order", "inventory"),
     "join_seconds": ("join_seconds", 300),
 }
-
-
-class JobError(GpuvalError, ValueError):
-    """A job that cannot be used; the message has all its problems, each with file and line."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,10 @@ class Job:
 
 
 def read(path: Path) -> Job:
-    """The job of a file. Raises JobError."""
+    """The job of a file. Raises SettingError."""
     job, problems = examine(path)
     if job is None:
-        raise JobError("; ".join(problems))
+        raise SettingError("; ".join(problems))
     return job
 
 
@@ -168,7 +164,7 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
     results = document.get("results", {})
     try:
         outputs.readers(results.get("output"))
-    except outputs.OutputError as error:
+    except SettingError as error:
         yield ("results", "output"), str(error)
     for index, one in enumerate(results.get("patterns", ())):
         try:

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import SettingError
 from ..core.text import meant
 from ..runs import job_secrets, plans
 from . import document
-from .document import Job, JobError
+from .document import Job
 
 #: What the steps' program reads.
 VARIABLE = "GPUVAL_JOB"
@@ -49,11 +50,11 @@ def workloads(
     """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
 
     Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
-    work on. Raises JobError.
+    work on. Raises SettingError.
     """
     found = problems(paths, skip, force, images, environment)
     if found:
-        raise JobError("; ".join(found))
+        raise SettingError("; ".join(found))
     jobs = [_staying(document.read(Path(path)), environment or {}) for path in paths]
     if not stays:
         jobs = [replace(job, stay_alive_seconds=0.0) for job in jobs]

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-from ..core import schemas
-from ..core.argument_specs import load_yaml
+from ..core import yaml_file
+from ..core.paths import COLLECTION
 from ..runs.failed_checks import is_own_work
 from .identity import is_useless
 from .own_checks import IN_USE
 from .verdict import headline, node_class
 
-FILE = Path(__file__).resolve().parents[3] / "actions" / "rules.yml"
+FILE = COLLECTION / "actions/rules.yml"
 CONTACT_VENDOR = "contact_vendor"
 #: From the mildest to the gravest: of several faults of a node the gravest action counts.
 ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", CONTACT_VENDOR)
@@ -65,8 +64,7 @@ class Rules:
 @functools.cache
 def shipped() -> Rules:
     """Raises schemas.Invalid where the file breaks its schema."""
-    document = load_yaml(FILE.read_text(encoding="utf-8"))
-    schemas.validate("actions", document, what=str(FILE))
+    document = yaml_file.shipped(FILE, "actions")
     return Rules(
         document["window_days"],
         tuple((tuple(rule["classes"]), tuple(rule["steps"])) for rule in document["rules"]),
@@ -74,10 +72,9 @@ def shipped() -> Rules:
     )
 
 
-def assign(report: Mapping[str, Any], earlier: Earlier, rules: Rules | None = None) -> None:
+def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
     """Put ``action`` into each node of the report that is not PASS."""
-    rules = rules or shipped()
-    shared = _shared(report["nodes"])
+    rules, shared = shipped(), _shared(report["nodes"])
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
             node["action"] = action_of(node, earlier, rules, shared)

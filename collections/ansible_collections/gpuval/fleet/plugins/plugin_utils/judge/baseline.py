@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from .check import Check
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
 #: A baseline keeps figures apart by these, where their records report them.
 SETUPS = ("torch", "fingerprints.training_setup")
-
-
-class BaselineError(GpuvalError, ValueError):
-    """A baseline that cannot be made or used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +55,16 @@ class Baseline:
 
 
 def read(path: Path) -> Baseline:
-    """The baseline in a file. Raises BaselineError."""
+    """The baseline in a file. Raises SettingError."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BaselineError(f"{path}: over {MAX_BYTES:,} bytes: not a baseline")
+            raise SettingError(f"{path}: over {MAX_BYTES:,} bytes: not a baseline")
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_number, parse_float=_number)
         schemas.validate("baseline", document, what=str(path))
     except OSError as error:
-        raise BaselineError(f"{path}: cannot be read: {error}; `make baseline` makes one") from error
+        raise SettingError(f"{path}: cannot be read: {error}; `make baseline` makes one") from error
     except (schemas.Invalid, ValueError, RecursionError) as error:
-        raise BaselineError(f"{path}: not a baseline: {error}") from error
+        raise SettingError(f"{path}: not a baseline: {error}") from error
     return Baseline.of(document)
 
 

@@ -11,6 +11,9 @@ from ..core import units
 from .baseline import Baseline
 from .peer_statistics import MEDIAN_ERROR
 
+#: Figures that moved by less, relatively, are left out.
+LEAST = 0.005
+
 
 @dataclass(frozen=True)
 class Change:
@@ -33,8 +36,8 @@ class Change:
         return f"{self.what} {moved}: {units.human(self.before, self.unit)} to {units.human(self.after, self.unit)}"
 
 
-def diff(earlier: Baseline, later: Baseline, *, least: float = 0.005) -> list[Change]:
-    """What changed, gone and new ones first; figures that moved by less than ``least``, relatively, are left out.
+def diff(earlier: Baseline, later: Baseline) -> list[Change]:
+    """What changed, gone and new ones first; figures that moved by less than LEAST, relatively, are left out.
 
     A change is clear when it is more than three standard errors of the two medians: those of as many nodes as they
     were made from, since parts of a node do not differ on their own.
@@ -46,7 +49,7 @@ def diff(earlier: Baseline, later: Baseline, *, least: float = 0.005) -> list[Ch
         figure, clear = one or other or {}, True
         if one and other:
             moved = abs(other["median"] - one["median"])
-            if moved < least * abs(one["median"]):
+            if moved < LEAST * abs(one["median"]):
                 continue
             clear = moved > 3 * _error(one, other)
         before, after = (each["median"] if each else None for each in (one, other))

@@ -12,11 +12,11 @@ import yaml
 
 from ..core import schemas, yaml_file
 from ..core.errors import GpuvalError
+from ..core.paths import COLLECTION
 from ..core.text import meant, pattern_of
 from .check import Applies, Check, Informational
 from .kinds import KINDS
 
-COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
 SHARED_CHECKS = COLLECTION / "skus/shared/checks.yml"

@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.text import some_of
+from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
 
@@ -26,26 +27,22 @@ UNKNOWN = {
 }
 
 
-class DeclaredError(GpuvalError, ValueError):
-    """A declaration that cannot be used; the message says why."""
-
-
 def names(variable: str, value: Any) -> list[str]:
-    """A list of services or mounts as run.json keeps it. Raises DeclaredError."""
+    """A list of services or mounts as run.json keeps it. Raises SettingError."""
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
-        raise DeclaredError(f"{variable} is a list of names, such as [chronyd]")
+        raise SettingError(f"{variable} is a list of names, such as [chronyd]")
     if len(value) > MAX_NAMES or any(len(one) > MAX_TEXT for one in value):
-        raise DeclaredError(f"{variable} has at most {MAX_NAMES} names of {MAX_TEXT} characters")
+        raise SettingError(f"{variable} has at most {MAX_NAMES} names of {MAX_TEXT} characters")
     if variable == MOUNTS and not all(one.startswith("/") for one in value):
-        raise DeclaredError(f"{variable}: a mount is an absolute path, such as /data")
+        raise SettingError(f"{variable}: a mount is an absolute path, such as /data")
     tidy = (one.strip().removesuffix(".service") if variable == SERVICES else one.rstrip("/") or "/" for one in value)
     return list(dict.fromkeys(tidy))
 
 
 def temperature(value: Any) -> float | None:
-    """The limit in degrees Celsius, None without one. Raises DeclaredError."""
+    """The limit in degrees Celsius, None without one. Raises SettingError."""
     if value in (None, "") or (value in (0, "0") and value is not False):
         return None
     try:
@@ -53,12 +50,12 @@ def temperature(value: Any) -> float | None:
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, bool) or not 30 <= number <= 120:
-        raise DeclaredError(f"{TEMPERATURE} is a number of degrees from 30 to 120, not {str(value)[:40]!r}")
+        raise SettingError(f"{TEMPERATURE} is a number of degrees from 30 to 120, not {str(value)[:40]!r}")
     return number
 
 
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
-    """What the variables of a host declare, as run.json keeps it; what is empty is left out. Raises DeclaredError."""
+    """What the variables of a host declare, as run.json keeps it; what is empty is left out. Raises SettingError."""
     found = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
     limit = temperature(hostvars.get(TEMPERATURE))
     return {key: value for key, value in {**found, "gpu_temperature_max_celsius": limit}.items() if value}
@@ -86,6 +83,8 @@ def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: st
     waiting = known.get("automounts")
     if absent and key == "mounts" and isinstance(waiting, list) and set(absent) <= set(waiting):
         return entry("missing", f"automounts that were not read yet: {some_of(absent)}; read them, then validate again")
+    if absent and key == "mounts" and environment.texts(facts["environment"], "os.container"):
+        return entry("missing", f"the facts are those of a container, which has not mounted: {some_of(absent)}")
     if absent:
         return entry("fail", f"{what} not there: {some_of(absent)}", value=some_of(absent))
     return entry("pass", f"{len(wanted)} {what}{'s' if len(wanted) > 1 else ''} there")

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import schemas, units
+from ..core.errors import SettingError
 from ..records.documents import Record
 from . import peer_statistics
-from .baseline import SCHEMA, SETUPS, BaselineError
+from .baseline import SCHEMA, SETUPS
 from .peer_groups import as_wide_as_all
 from .peer_samples import LEAST, MOST, is_part_of, values_at
 from .subject import Subject
@@ -40,20 +41,18 @@ _Key = tuple[str, str, str, str, str, Any, str, tuple[tuple[str, str], ...]]
 def make(
     subjects: Mapping[str, Subject], report: Mapping[str, Any], *, name: str, version: int, created_at: str
 ) -> dict[str, Any]:
-    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises BaselineError."""
+    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises SettingError."""
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
     accepted = [subjects[node] for node in sorted(subjects) if verdicts.get(node) == "PASS"]
     if not accepted:
-        raise BaselineError(
-            f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes"
-        )
+        raise SettingError(f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes")
     gathered: dict[_Key, _Gathered] = defaultdict(_Gathered)
     for subject in accepted:
         for stage, record in subject.records.items():
             _gather(subject, stage, record, gathered)
     figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
     if not figures:
-        raise BaselineError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
+        raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
     document = {
         "schema": SCHEMA,
         "name": name,

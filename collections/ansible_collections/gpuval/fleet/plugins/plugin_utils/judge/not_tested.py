@@ -107,24 +107,3 @@ def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
         for tool, tests in list(not_run.items())[:MAX_NOTES] if isinstance(not_run, dict) else ():
             if isinstance(tests, list) and tests != [tool]:
                 yield stage, f"{one_line(tool, 80)}: {one_line(', '.join(map(str, tests)), 100)}", "did not run"
-
-
-def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
-    """The gaps in one line: stages, by their reason, and how many figures and parts of others; empty without any."""
-    by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for gap in gaps:
-        if gap["what"] == gap["stage"]:
-            by_reason[gap["reason"], gap["count"]].append(gap["stage"])
-    parts = [
-        f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
-        for (reason, count), stages in list(by_reason.items())[:most]
-    ]
-    figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
-    others = [
-        f"stages for {len(by_reason) - most} more reasons" if len(by_reason) > most else "",
-        f"{figures} figure{'s' if figures > 1 else ''} or part{'s' if figures > 1 else ''} of other stages"
-        if figures
-        else "",
-    ]
-    parts += [f"{' and '.join(filter(None, others))}: see report.html"] if any(others) else []
-    return "; ".join(parts)

@@ -20,7 +20,9 @@ from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE, IN_USE = "image", "accelerators_in_use"
-WRONG_DIGEST, NO_PACKAGE, NO_RCLONE, NO_SERVER = "wrong_digest", "no_package", "no_rclone", "no_server"
+WRONG_DIGEST, NO_PACKAGE = "wrong_digest", "no_package"
+#: Faults of a stage that says no and proves nothing by it.
+NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = BLAMELESS_FAILURES = "no_rclone", "store_incomplete", "no_server"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 
@@ -32,6 +34,7 @@ _BLAMELESS = {
     (IMAGE, "delivery"): f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}",
     ("loading", NO_RCLONE): f"install rclone as named above, {_AGAIN}",
     ("inference", NO_SERVER): f"install the packages named above, {_AGAIN}",
+    ("loading", STORE_INCOMPLETE): f"bring the model into the store (`make models`), {_AGAIN}",
     ("loading", "store_away"): f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {_AGAIN}",
 }
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
@@ -128,9 +131,9 @@ def state_check(
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
         if launch_errors.classify("", reason).name == NO_PACKAGE:
-            remedy = f"{launch_errors.remedy_of(NO_PACKAGE)}, then {_WITH_OTHERS}"
+            remedy = f"{launch_errors.NAMED[NO_PACKAGE].steps}, then {_WITH_OTHERS}"
     fault = str(record["environment"].get("fault")) if record and state in ("crash", "failure") else ""
-    fault = fault if state == "crash" or fault in (NO_RCLONE, NO_SERVER) else ""
+    fault = fault if state == "crash" or fault in BLAMELESS_FAILURES else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
     if (kind, fault) in _BLAMELESS:
         verdict, remedy = "missing", _BLAMELESS[kind, fault].format(node=name)  # no evidence about the node

@@ -7,11 +7,12 @@ import math
 from dataclasses import dataclass
 
 from ..core import units
+from ..core.paths import COLLECTION
 from ..core.text import pattern_of
 from ..records.documents import Metric, Record
 from ..records.states import UNFINISHED
 from . import sku_catalogue
-from .criteria import COLLECTION, data_sheet_figure, read_document
+from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 

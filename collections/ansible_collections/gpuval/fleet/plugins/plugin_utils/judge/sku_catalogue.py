@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,23 +77,20 @@ def by_name(name: str | None) -> Sku | None:
     return next((sku for sku in shipped() if sku.name == name), None)
 
 
-def of_model(model: str, skus: Iterable[Sku] | None = None) -> Sku | None:
+def of_model(model: str) -> Sku | None:
     """The SKU whose GPUs the vendor's tool calls ``model``."""
-    return next((sku for sku in (shipped() if skus is None else skus) if sku.is_model(model)), None)
+    return next((sku for sku in shipped() if sku.is_model(model)), None)
 
 
-def of_models(models: Sequence[str], skus: Iterable[Sku] | None = None) -> Sku | None:
+def of_models(models: Sequence[str]) -> Sku | None:
     """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue."""
-    known = tuple(shipped() if skus is None else skus)
-    found = {of_model(model, known) for model in models}
+    found = {of_model(model) for model in models}
     return found.pop() if len(found) == 1 else None
 
 
-def named(declared: str, skus: Iterable[Sku] | None = None) -> Sku | None:
+def named(declared: str) -> Sku | None:
     """The SKU that ``gpuval_sku`` means: the name of one, or of its GPU (H200, NVIDIA H200); None for any other."""
-    known = tuple(shipped() if skus is None else skus)
-    wanted = _plain(declared)
-    return next((sku for sku in known if sku.name == wanted), None) or of_model(declared, known)
+    return by_name(_plain(declared)) or of_model(declared)
 
 
 def hinted(declared: str) -> Sku | None:

@@ -21,7 +21,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import causes, coverage, declared, not_tested, order_check, plausible, retries, versions
+from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -248,7 +248,7 @@ def judge_node(
                 accelerator_check(subject, facts),
                 *order_check.checks(subject, facts is not None, models_of(facts)),
             ]
-            checks += order_check.nic_checks(expected.get("nics", {}), facts)
+            checks += ordered_nics.checks(expected.get("nics", {}), facts)
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
             checks += declared.checks(expected.get("declared", {}), facts, FACTS)
         for check in of_stage(criteria, stage):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import GpuvalError
-from ..core.text import pattern_of
+from ..core.errors import SettingError
+from ..core.text import meant, pattern_of
 from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
@@ -48,28 +48,24 @@ KINDS: Mapping[str, Version] = {
 }  # fmt: skip
 
 
-class VersionsError(GpuvalError, ValueError):
-    """A gpuval_versions that cannot be used; the message says why."""
-
-
 def declared(value: Any) -> dict[str, list[str]]:
-    """``gpuval_versions`` as run.json keeps it: a list of texts for each kind. Raises VersionsError."""
+    """``gpuval_versions`` as run.json keeps it: a list of texts for each kind. Raises SettingError."""
     if not value:
         return {}
     if not isinstance(value, Mapping):
-        raise VersionsError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
+        raise SettingError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
     found = {}
     for key, wanted in value.items():
         if key not in KINDS:
-            raise VersionsError(f"gpuval_versions has the key {key!r}: known are {', '.join(KINDS)}")
+            raise SettingError(f"gpuval_versions has the key {key!r}{meant(key, KINDS)}; known are {', '.join(KINDS)}")
         if any(isinstance(text, float) for text in (wanted if isinstance(wanted, list) else [wanted])):
-            raise VersionsError(
+            raise SettingError(
                 f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
             )
         one = isinstance(wanted, (str, int)) and not isinstance(wanted, bool)
         texts = [" ".join(str(text).split()) for text in ([wanted] if one else wanted or [])]
         if not texts or not all(texts):
-            raise VersionsError(f"gpuval_versions: {key} names no version")
+            raise SettingError(f"gpuval_versions: {key} names no version")
         found[str(key)] = texts
     return found
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, build_opener
 
 from ..core import schemas
 from ..core.escape import one_line
+from ..core.urls import NoRedirects
 from . import ProvisionError
 
 URL = "https://api.digitalocean.com"
@@ -33,13 +34,6 @@ def path_of(cluster: Mapping[str, Any], pool: Mapping[str, Any] | None = None) -
     return "/".join([CLUSTERS, cluster["id"], *(["node_pools", pool["id"]] if pool is not None else [])])
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """The token goes to one host alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class Api:
     """Requests with one token, which no message shows."""
 
@@ -47,7 +41,7 @@ class Api:
         if not token:
             raise ProvisionError("no DigitalOcean token: set DO_API_TOKEN in the environment, or provision_token")
         self._token = token
-        self._opener = build_opener(_NoRedirects)
+        self._opener = build_opener(NoRedirects)
 
     def get(self, path: str, key: str) -> Any:
         """The value of a key of the answer. Raises ProvisionError."""

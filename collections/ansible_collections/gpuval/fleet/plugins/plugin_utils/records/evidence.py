@@ -99,9 +99,9 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
     return kind, stage, node
 
 
-def accept_record(raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES) -> Record:
+def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
     """The record in ``raw``, checked and with its text cleaned; raises Refused."""
-    record = _load(raw, max_bytes, "record")
+    record = _load(raw, MAX_RECORD_BYTES, "record")
     _check_identity(record, run_id=run_id, node=node, stage=stage)
     for earlier in record["attempts"]:
         _check_identity(earlier, run_id=run_id, node=node, stage=stage)
@@ -150,11 +150,9 @@ def _seconds(text: str) -> float:
         raise Refused(f"{one_line(text, 40)!r} is not a time: {error}") from error
 
 
-def accept_series(
-    raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_SERIES_BYTES
-) -> dict[str, Any]:
+def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str, Any]:
     """The series document in ``raw``, checked and with its text cleaned; raises Refused."""
-    document = _load(raw, max_bytes, "series")
+    document = _load(raw, MAX_SERIES_BYTES, "series")
     _check_identity(document, run_id=run_id, node=node, stage=stage)
     for curve in document["series"]:
         if len(curve["x"]) != len(curve["y"]):

@@ -11,10 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.paths import COLLECTION
+from .junit import case_name, suites_of
 from .problems import action_text, part_text
 
 SPECIFICATION = "0.0.0"
@@ -26,7 +27,7 @@ _dump = json.JSONEncoder(allow_nan=False).encode
 
 def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
     """The file in pieces, with a line for each test: of a thousand nodes there are 200,000."""
-    run, suites = report["run"], list(_suites(report))
+    run, suites = report["run"], list(suites_of(report))
     counted = Counter(_STATUS[check["verdict"]] for suite in suites for check in suite["checks"])
     start = _milliseconds(run["created_at"])
     stop = _milliseconds(run["finished_at"] or run["judged_at"])
@@ -63,25 +64,17 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
 
 def version() -> str:
     """Of the collection: an installed one has MANIFEST.json in place of galaxy.yml."""
-    root = Path(__file__).parents[3]
-    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := root / name).exists())
+    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := COLLECTION / name).exists())
     found = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else "unknown"
-
-
-def _suites(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from report["nodes"]
-    if report["fleet"]["checks"]:
-        yield {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
 
 
 def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     stages = {stage["name"]: stage for stage in node["stages"]}
     for check in node["checks"]:
         stage = stages.get(check["stage"]) if check["kind"] == "state" else None
-        name = check["name"] if check["part"] == "node" else f"{check['name']} [{check['part']}]"
         test = {
-            "name": one_line(name, 300),
+            "name": one_line(case_name(check), 300),
             "status": _STATUS[check["verdict"]],
             "duration": round(1000 * (stage["duration_seconds"] or 0)) if stage else 0,
             "suite": [one_line(node["name"], 253), check["stage"] or "launch"],

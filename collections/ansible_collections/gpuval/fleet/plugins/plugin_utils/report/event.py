@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...module_utils.redaction import Redaction
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..judge.verdict import headline
 from .problems import part_text
@@ -27,10 +27,6 @@ MAX_PARTS = 16
 SHORTEST_KEY = 16
 
 _hidden = Redaction()
-
-
-class WebhookError(GpuvalError):
-    """A setting of the webhook that cannot be used; the message says what to change."""
 
 
 def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,9 +75,9 @@ def body_of(event: Mapping[str, Any]) -> bytes:
 
 
 def check_key(key: str) -> None:
-    """Raises WebhookError; no message repeats the key."""
+    """Raises SettingError; no message repeats the key."""
     if len(key) < SHORTEST_KEY:
-        raise WebhookError(
+        raise SettingError(
             f"gpuval_webhook_key has less than {SHORTEST_KEY} characters: make one with `openssl rand -hex 32`"
         )
 

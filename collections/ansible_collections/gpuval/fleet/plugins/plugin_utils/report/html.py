@@ -26,8 +26,8 @@ from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
 from ..runs import folder as run_folder
 from ..runs import origin
-from . import template
-from .page import checks, compared, curves, environment, figures, next_steps, nodes
+from . import not_tested, template
+from .page import causes, checks, compared, curves, environment, figures, next_steps, nodes
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
 from .problems import action_text
@@ -59,7 +59,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
     tabled = checks.table(report)
     spread = figures.figures_of(report)
     bad = bad_nodes(report)
-    failures = nodes.failures(bad)
+    failures = causes.failures(bad)
     node_table = nodes.table(report)
     # a delivery goes to others: neither commands of the controller nor its other runs
     own = directory if evidence is RESULTS else None
@@ -85,9 +85,9 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         verdict_words=_VERDICT_WORDS[report["verdict"]],
         wall_seconds=_wall_seconds(report["run"]),
         remarks=_remarks(report),
-        causes=nodes.causes(report),
+        causes=causes.causes(report),
         steps=next_steps.of_report(report, _inventory(own)) if own else [],
-        not_tested=nodes.not_tested(report),
+        not_tested=not_tested.lines(report),
         comparison=comparison,
         bad_nodes=bad,
         failures=failures,

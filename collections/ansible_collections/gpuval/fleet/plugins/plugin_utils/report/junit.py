@@ -4,7 +4,7 @@ reached are in it too."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -18,14 +18,22 @@ def junit_xml(report: Mapping[str, Any]) -> str:
     """The XML text: fail is a failure, missing required evidence an error, warn and missing advice are output."""
     root = ET.Element("testsuites", name=_text(f"gpuval {report['run']['run_id']}"))
     totals: Counter[str] = Counter()
-    for node in report["nodes"]:
-        totals.update(_suite(root, node, report["run"]["created_at"]))
-    if report["fleet"]["checks"]:
-        fleet = {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
-        totals.update(_suite(root, fleet, report["run"]["created_at"]))
+    for suite in suites_of(report):
+        totals.update(_suite(root, suite, report["run"]["created_at"]))
     _count(root, totals)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def suites_of(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What has tests: each node, and the fleet, where it has checks."""
+    yield from report["nodes"]
+    if report["fleet"]["checks"]:
+        yield {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
+
+
+def case_name(check: Mapping[str, Any]) -> str:
+    return str(check["name"]) if check["part"] == "node" else f"{check['name']} [{check['part']}]"
 
 
 def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter[str]:
@@ -46,11 +54,10 @@ def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter
 
 def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
     """Add the test case and return the kind that it counts as."""
-    name = check["name"] if check["part"] == "node" else f"{check['name']} [{check['part']}]"
     stage = check["stage"] or "launch"
     time = seconds.get(stage, 0) if check["kind"] == "state" else 0
     case = ET.SubElement(
-        suite, "testcase", name=_text(name), classname=_text(f"{node['name']}.{stage}"), time=f"{time:.3f}"
+        suite, "testcase", name=_text(case_name(check)), classname=_text(f"{node['name']}.{stage}"), time=f"{time:.3f}"
     )
     part = part_text(node, check["part"])
     reason = _text(check["reason"]) + (f" ({_text(part)})" if part else "")

@@ -12,8 +12,8 @@ from ..judge.analysis import fleet
 from ..judge.verdict import headline
 from ..records import lines as stage_lines
 from . import template
+from .page.causes import failures
 from .page.figures import judged_figures
-from .page.nodes import failures
 from .place import RESULTS, Place
 from .problems import action_text
 from .summary import metric_value, places, reasons

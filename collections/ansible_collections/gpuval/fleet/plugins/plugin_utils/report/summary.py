@@ -13,9 +13,9 @@ from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
-from ..judge import not_tested, retries
+from ..judge import retries
 from ..runs import overview
-from . import problems
+from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
 RETRIED = {
@@ -192,11 +192,11 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
     if gaps:
         lines.append(f"Not tested: {gaps}")
-    problems = report["fleet"]["problems"]
-    if problems:
-        first = problems[0]
+    refused = report["fleet"]["problems"]
+    if refused:
+        first = refused[0]
         where = " ".join(text for text in (first["node"], first["stage"]) if text)
-        more = f", and {len(problems) - 1} more: see report.html" if len(problems) > 1 else ""
+        more = f", and {len(refused) - 1} more: see report.html" if len(refused) > 1 else ""
         lines.append(f"Problems of the evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
     accepted = report["verdict"] in ("PASS", "PARTIAL")
     if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):

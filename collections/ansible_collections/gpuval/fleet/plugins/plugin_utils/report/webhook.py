@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..core.errors import SettingError
 from ..core.escape import one_line
-from ..core.urls import in_clear
+from ..core.urls import NoRedirects, in_clear
 from . import event as events
-from .event import WebhookError
 
 ATTEMPT_SECONDS = 10.0
 #: Before the second attempt and the following ones.
@@ -43,22 +43,22 @@ class _Answer:
 
 
 def check_url(url: str) -> None:
-    """Raises WebhookError. No message repeats more than the host: paths of webhooks hold tokens."""
+    """Raises SettingError. No message repeats more than the host: paths of webhooks hold tokens."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
         parts, host = urlsplit(""), None
     if parts.scheme.lower() not in ("http", "https") or not host or re.search(r"[^!-~]", url):
-        raise WebhookError("gpuval_webhook_url is no URL: write https://HOST/PATH")
+        raise SettingError("gpuval_webhook_url is no URL: write https://HOST/PATH")
     if parts.username or parts.password:
-        raise WebhookError("gpuval_webhook_url has a user or password: remove it, gpuval_webhook_key signs the event")
+        raise SettingError("gpuval_webhook_url has a user or password: remove it, gpuval_webhook_key signs the event")
     if in_clear(url):
-        raise WebhookError(f"gpuval_webhook_url leads to {host} without TLS: use https://")
+        raise SettingError(f"gpuval_webhook_url leads to {host} without TLS: use https://")
 
 
 def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
-    """Send the event, again where an attempt may help. Raises WebhookError for settings that cannot be used."""
+    """Send the event, again where an attempt may help. Raises SettingError for settings that cannot be used."""
     check_url(url)
     events.check_key(key)
     body = events.body_of(event)
@@ -86,7 +86,7 @@ def _attempt(request: urllib.request.Request) -> _Answer:
 
 def _ask(request: urllib.request.Request) -> _Answer:
     try:
-        with urllib.request.build_opener(_NoRedirects()).open(request, timeout=ATTEMPT_SECONDS):
+        with urllib.request.build_opener(NoRedirects).open(request, timeout=ATTEMPT_SECONDS):
             return _Answer()
     except urllib.error.HTTPError as error:
         with error:
@@ -96,10 +96,3 @@ def _ask(request: urllib.request.Request) -> _Answer:
         return _Answer(one_line(str(error.reason), 200), final)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return _Answer(one_line(f"{type(error).__name__}: {error}", 200))
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A signed event goes where the operator sends it, and nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None

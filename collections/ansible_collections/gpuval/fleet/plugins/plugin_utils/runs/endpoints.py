@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ...module_utils.network import endpoints as services
 from ...module_utils.network.errors import NetworkError
 from ..core import units
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.text import meant
 
 SETTING = "gpuval_endpoints"
@@ -29,36 +29,32 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FIGURE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
 
 
-class EndpointsError(GpuvalError, ValueError):
-    """An endpoint that cannot be used; the message says why, without its URL."""
-
-
 def parse(value: Any) -> list[dict[str, Any]]:
-    """The endpoints as nodes get them. Raises EndpointsError."""
+    """The endpoints as nodes get them. Raises SettingError."""
     if not isinstance(value or [], list) or len(value or []) > MOST:
-        raise EndpointsError(
+        raise SettingError(
             f"{SETTING}: must be a list of at most {MOST} endpoints: {{name: s3, url: https://HOST/PATH}}"
         )
     found = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value or [])]
     names = [entry["name"] for entry in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise EndpointsError(f"{SETTING}: two endpoints have the name {twice}: rename one")
+        raise SettingError(f"{SETTING}: two endpoints have the name {twice}: rename one")
     return found
 
 
 def _parse(entry: Any, where: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
-        raise EndpointsError(f"{where}: must be a mapping: {{name: s3, url: https://HOST/PATH}}")
+        raise SettingError(f"{where}: must be a mapping: {{name: s3, url: https://HOST/PATH}}")
     known = [*TEXTS, *FIGURES]
     unknown = [str(key) for key in entry if key not in known]
     if unknown:
-        raise EndpointsError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], known)}")
+        raise SettingError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], known)}")
     wrong = next((key for key in TEXTS if not isinstance(entry.get(key, ""), str)), None)
     if wrong:
-        raise EndpointsError(f"{where}: {wrong} must be text")
+        raise SettingError(f"{where}: {wrong} must be text")
     if not _NAME.fullmatch(entry.get("name", "")):
-        raise EndpointsError(f"{where}: give a name of up to 64 letters, digits, '.', '_' and '-'")
+        raise SettingError(f"{where}: give a name of up to 64 letters, digits, '.', '_' and '-'")
     found: dict[str, Any] = {key: entry[key] for key in TEXTS if entry.get(key)}
     _check_urls(found, where)
     for key, (target, unit, example, most) in FIGURES.items():
@@ -70,27 +66,25 @@ def _parse(entry: Any, where: str) -> dict[str, Any]:
 
 def _check_urls(entry: Mapping[str, str], where: str) -> None:
     if bool(entry.get("url")) == bool(entry.get("address")):
-        raise EndpointsError(f"{where}: give either url (https://HOST/PATH) or address (HOST:PORT)")
+        raise SettingError(f"{where}: give either url (https://HOST/PATH) or address (HOST:PORT)")
     try:
         services.parse(dict(entry))
         for key in ("url", "proxy"):
             parts = urlsplit(entry.get(key, ""))
             if "@" in parts.netloc or parts.query:  # the plan, which is in the store, has it
-                raise EndpointsError(
+                raise SettingError(
                     f"{where}: {key} has a user, password or query: remove it, plans and records show the {key}; "
                     "name what needs no login"
                 )
             if parts.port == 0 or (key == "proxy" and entry.get(key) and parts.scheme != "http"):
-                raise EndpointsError(f"{where}: {key} must be http://HOST:PORT with a port from 1 to 65535")
+                raise SettingError(f"{where}: {key} must be http://HOST:PORT with a port from 1 to 65535")
         if urlsplit(f"//{entry.get('address', '')}").port == 0:
-            raise EndpointsError(f"{where}: address needs a port from 1 to 65535")
+            raise SettingError(f"{where}: address needs a port from 1 to 65535")
     except (NetworkError, ValueError) as error:
-        if isinstance(error, EndpointsError):
+        if isinstance(error, SettingError):
             raise
         kind = "url (https://HOST/PATH)" if entry.get("url") else "address (HOST:PORT)"
-        raise EndpointsError(
-            f"{where}: the {kind} cannot be read: give scheme, host and a port of 1 to 65535"
-        ) from None
+        raise SettingError(f"{where}: the {kind} cannot be read: give scheme, host and a port of 1 to 65535") from None
 
 
 def _figure(value: Any, where: str, unit: str, example: str, most: float) -> float:
@@ -101,17 +95,17 @@ def _figure(value: Any, where: str, unit: str, example: str, most: float) -> flo
         number = math.nan
     number = float(number)
     if not 0 <= number <= most or (number == 0 and unit != "ratio"):
-        raise EndpointsError(f"{where} {str(value)[:60]}: must be a figure with its unit, such as {example}")
+        raise SettingError(f"{where} {str(value)[:60]}: must be a figure with its unit, such as {example}")
     return int(number) if unit == "bytes" else number
 
 
 def _check_transfer(entry: Mapping[str, Any], where: str) -> None:
     method, size = entry.get("method", "GET"), entry.get("size_bytes")
     if method not in METHODS:
-        raise EndpointsError(f"{where}: method {method[:20]}: must be one of {', '.join(METHODS)}")
+        raise SettingError(f"{where}: method {method[:20]}: must be one of {', '.join(METHODS)}")
     if entry.get("address") and (size or entry.get("method") or "least_bytes_per_second" in entry):
-        raise EndpointsError(f"{where}: an address is only connected to: give a url for method, size or min_rate")
+        raise SettingError(f"{where}: an address is only connected to: give a url for method, size or min_rate")
     if method == "PUT" and not size:
-        raise EndpointsError(f"{where}: PUT needs a size, such as 64 MB")
+        raise SettingError(f"{where}: PUT needs a size, such as 64 MB")
     if "least_bytes_per_second" in entry and (size or 0) < services.LEAST_BYTES:
-        raise EndpointsError(f"{where}: min_rate needs a size of {services.LEAST_BYTES} bytes or more, such as 64 MB")
+        raise SettingError(f"{where}: min_rate needs a size of {services.LEAST_BYTES} bytes or more, such as 64 MB")

@@ -307,10 +307,10 @@ def inventory_of(results: Path, run_id: str) -> list[str]:
     return origin.of(read_object(results / run_id / "run.json"), results)
 
 
-def of_others(results: Path, inventory: Sequence[str], run_ids: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Runs of other inventories, of these or all that are known, by inventory as a command takes it."""
+def of_others(results: Path, inventory: Sequence[str]) -> dict[str, list[str]]:
+    """Runs of other inventories, by inventory as a command takes it."""
     found: dict[str, list[str]] = {}
-    for run_id in known_run_ids(results) if run_ids is None else run_ids:
+    for run_id in known_run_ids(results):
         its = inventory_of(results, run_id)
         if not origin.is_same(its, inventory):
             found.setdefault(origin.shown(its), []).append(run_id)
@@ -375,21 +375,6 @@ def search_too_short(search_seconds: float, round_seconds: float) -> str:
         f"gpuval_gang_search_seconds {search_seconds:g}: a search needs {least:g} at least, {LEAST_SEARCH_ROUNDS} times"
         f" what a round of it may take (run_gang_search_round_seconds {round_seconds:g}, more with fabric_seconds)"
     )
-
-
-def active_run_ids(results: Path) -> list[str]:
-    """Runs that go on."""
-    found = []
-    for run_id in known_run_ids(results):
-        folder = RunFolder(results / run_id)
-        try:
-            run = folder.read_run()
-            active = goes_on(folder, run)
-        except (RunError, ValueError):
-            continue
-        if active:
-            found.append(run["run_id"])
-    return found
 
 
 def remember(results: Path, run_id: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.escape import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -14,13 +14,9 @@ MAX_TEXT = 120
 MAX_LABELS = 32
 
 
-class LabelsError(GpuvalError, ValueError):
-    """A gpuval_labels that cannot be used; the message says why."""
-
-
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
     """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
-    last one over the others. Raises LabelsError."""
+    last one over the others. Raises SettingError."""
     rack = hostvars.get("rack")
     given = isinstance(rack, (str, int)) and not isinstance(rack, bool)
     found = declared({"rack": str(rack)}) if given else {}
@@ -29,24 +25,24 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
 
 
 def declared(value: Any) -> dict[str, str]:
-    """``gpuval_labels`` as run.json keeps it. Empty values are none. Raises LabelsError."""
+    """``gpuval_labels`` as run.json keeps it. Empty values are none. Raises SettingError."""
     if not value:
         return {}
     if not isinstance(value, Mapping):
-        raise LabelsError("gpuval_labels is a dictionary of short texts, such as {rack: r12, row: b}")
+        raise SettingError("gpuval_labels is a dictionary of short texts, such as {rack: r12, row: b}")
     found = {}
     for key, text in value.items():
         if not NAME.fullmatch(str(key)):
-            raise LabelsError(f"gpuval_labels: the name {str(key)[:80]!r} is not letters, digits, '.', '_', '-', '/'")
+            raise SettingError(f"gpuval_labels: the name {str(key)[:80]!r} is not letters, digits, '.', '_', '-', '/'")
         if isinstance(text, (bool, float, int)):  # 010 is 8 to YAML, 1:20 is 80
-            raise LabelsError(f"gpuval_labels: {key} is {text!r} to YAML, not a text: write it in quotes")
+            raise SettingError(f"gpuval_labels: {key} is {text!r} to YAML, not a text: write it in quotes")
         if text is not None and not isinstance(text, str):
-            raise LabelsError(f"gpuval_labels: {key} is no text")
+            raise SettingError(f"gpuval_labels: {key} is no text")
         line = "" if text is None else one_line(str(text), MAX_TEXT)
         if line:
             found[str(key)] = line
     if len(found) > MAX_LABELS:
-        raise LabelsError(f"gpuval_labels has {len(found)} labels; {MAX_LABELS} are possible")
+        raise SettingError(f"gpuval_labels has {len(found)} labels; {MAX_LABELS} are possible")
     return found
 
 

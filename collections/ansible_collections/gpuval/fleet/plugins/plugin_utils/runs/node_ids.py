@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..core.text import some_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -29,10 +29,6 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.ASCII | r
 _WORKER = frozenset({"worker", "workername", "node", "nodename", "host", "hostname"})
 _UNIQUE = frozenset({"uniqueid"})
 _BORDER = re.compile(r"[\s|+:=-]+")
-
-
-class NodeIdsError(GpuvalError, ValueError):
-    """The mapping cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Reader:
         self._files: dict[str, dict[str, str]] = {}
 
     def __call__(self, value: Any) -> dict[str, str]:
-        """The mapping itself, or that of the file at a path. Raises NodeIdsError."""
+        """The mapping itself, or that of the file at a path. Raises SettingError."""
         if not isinstance(value, str) or not value:
             return _of_variable(value)
         if value not in self._files:
@@ -64,29 +60,29 @@ def _of_variable(value: Any) -> dict[str, str]:
     if value in (None, "", {}):
         return {}
     if not isinstance(value, Mapping):
-        raise NodeIdsError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
+        raise SettingError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
     return checked(_entries(value, "gpuval_node_ids"), "gpuval_node_ids")
 
 
 def read(path: Path) -> dict[str, str]:
-    """The mapping in a file. Raises NodeIdsError."""
+    """The mapping in a file. Raises SettingError."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise NodeIdsError(f"the mapping of node ids cannot be read: {error}") from None
+        raise SettingError(f"the mapping of node ids cannot be read: {error}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise NodeIdsError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no mapping of node ids is")
+        raise SettingError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no mapping of node ids is")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise NodeIdsError(f"{path} is not UTF-8: save it again as CSV in UTF-8") from None
+        raise SettingError(f"{path} is not UTF-8: save it again as CSV in UTF-8") from None
     return parse(text, path.name)
 
 
 def parse(text: str, name: str) -> dict[str, str]:
     """The mapping in a file's text; the end of its ``name`` tells YAML and JSON apart from tables. Raises
-    NodeIdsError."""
+    SettingError."""
     text = text.removeprefix("\ufeff")
     suffix = Path(name).suffix.lower()
     first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
@@ -100,7 +96,7 @@ def parse(text: str, name: str) -> dict[str, str]:
 
 
 def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
-    """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises NodeIdsError,
+    """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises SettingError,
     which names all that is wrong."""
     problems: list[str] = []
     ids: dict[str, str] = {}
@@ -122,7 +118,7 @@ def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
             same = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
             problems.append(f"the id {identity} of {worker} is {same}, that of {owner}")
     if problems:
-        raise NodeIdsError(f"{what}: {some_of(problems, MAX_SHOWN, '; ')}")
+        raise SettingError(f"{what}: {some_of(problems, MAX_SHOWN, '; ')}")
     return ids
 
 
@@ -140,7 +136,7 @@ def unsafe(identity: str) -> str:
 
 
 def merged(mappings: Iterable[Mapping[str, str]], what: str = "gpuval_node_ids") -> dict[str, str]:
-    """Several mappings as one; they may say the same of a worker, but not two things. Raises NodeIdsError."""
+    """Several mappings as one; they may say the same of a worker, but not two things. Raises SettingError."""
     pairs = dict.fromkeys(pair for mapping in mappings for pair in mapping.items())
     return checked(pairs, what)
 
@@ -185,7 +181,7 @@ def _csv(text: str, first: str, name: str) -> list[tuple[int, list[str]]]:
             if any(stripped) and not stripped[0].startswith("#"):
                 rows.append((reader.line_num, stripped))
     except csv.Error as error:
-        raise NodeIdsError(f"{name} line {reader.line_num} is no CSV: {error}") from None
+        raise SettingError(f"{name} line {reader.line_num} is no CSV: {error}") from None
     return rows
 
 
@@ -195,14 +191,14 @@ def _rows(rows: list[tuple[int, list[str]]], name: str) -> Iterable[tuple[str, s
     workers = [index for index, cell in enumerate(header) if cell in _WORKER]
     unique = [index for index, cell in enumerate(header) if cell in _UNIQUE]
     if len(workers) != 1 or len(unique) != 1:
-        raise NodeIdsError(
+        raise SettingError(
             f"{name}: its first row must name the columns, one of them worker and one uniqueid, as in "
             "| id | worker | uniqueid | or worker,uniqueid"
         )
     entries = []
     for number, cells in rows[1:]:
         if len(cells) != len(header):
-            raise NodeIdsError(f"{name} line {number} has {len(cells)} columns, and its header {len(header)}")
+            raise SettingError(f"{name} line {number} has {len(cells)} columns, and its header {len(header)}")
         entries.append((cells[workers[0]], cells[unique[0]]))
     return entries
 
@@ -220,10 +216,10 @@ def _entries(document: Any, name: str) -> list[tuple[str, str]]:
             for entry in keys
         ]
     else:
-        raise NodeIdsError(f"{name}: it is no mapping of worker to unique id, nor a list with worker and uniqueid")
+        raise SettingError(f"{name}: it is no mapping of worker to unique id, nor a list with worker and uniqueid")
     numbers = [str(part)[:MAX_ID] for pair in pairs for part in pair if not isinstance(part, str)]
     if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
-        raise NodeIdsError(
+        raise SettingError(
             f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: "
             f"{some_of(numbers, MAX_SHOWN)}"
         )
@@ -235,18 +231,18 @@ def _document(text: str, name: str) -> list[tuple[str, str]]:
         if Path(name).suffix.lower() == ".json" or text.lstrip().startswith("{"):
             return _entries(json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str), name)
         return _entries(yaml.load(text, Loader=_Loader), name)  # noqa: S506  (a BaseLoader makes text and nothing else)
-    except NodeIdsError as error:
+    except SettingError as error:
         message = str(error)
-        raise NodeIdsError(message if message.startswith(name) else f"{name}: {message}") from None
+        raise SettingError(message if message.startswith(name) else f"{name}: {message}") from None
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        raise NodeIdsError(f"{name} cannot be read as YAML or JSON: {' '.join(str(error).split())[:200]}") from None
+        raise SettingError(f"{name} cannot be read as YAML or JSON: {' '.join(str(error).split())[:200]}") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise NodeIdsError(f"the worker {key} is there twice: {found[key]} and {value}")
+            raise SettingError(f"the worker {key} is there twice: {found[key]} and {value}")
         found[key] = value
     return found
 
@@ -257,7 +253,7 @@ class _Loader(yaml.BaseLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise NodeIdsError("a mapping of node ids must not have aliases (*name)")
+            raise SettingError("a mapping of node ids must not have aliases (*name)")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:

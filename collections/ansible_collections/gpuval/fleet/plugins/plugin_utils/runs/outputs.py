@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
-from ..core import schemas
-from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core import yaml_file
+from ..core.errors import SettingError
+from ..core.paths import COLLECTION
 from ..core.text import meant
 
-FILE = Path(__file__).resolve().parents[3] / "outputs" / "programs.yml"
+FILE = COLLECTION / "outputs/programs.yml"
 #: What a plan takes along; the rest is for people.
 IN_PLAN = ("name", "step", "x_unit", "values")
 MAX_PROGRAMS = 8
 
 
-class OutputError(GpuvalError, ValueError):
-    """A name that no reader has; the message says which there are."""
-
-
 @functools.cache
 def shipped() -> dict[str, dict[str, Any]]:
     """The readers by name, as a plan holds them. Raises schemas.Invalid where the file breaks its schema."""
-    document = load_yaml(FILE.read_text(encoding="utf-8"))
-    schemas.validate("outputs", document, what=str(FILE))
+    document = yaml_file.shipped(FILE, "outputs")
     return {one["name"]: {key: one[key] for key in IN_PLAN if key in one} for one in document["programs"]}
 
 
 def readers(asked: Any) -> list[dict[str, Any]]:
-    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises OutputError."""
+    """The readers that a declaration asks for: a name, a list of names, or nothing. Raises SettingError."""
     names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
     if len(names) > MAX_PROGRAMS:
-        raise OutputError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
+        raise SettingError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
     known = shipped() if names else {}
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise OutputError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")
+            raise SettingError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(names)]

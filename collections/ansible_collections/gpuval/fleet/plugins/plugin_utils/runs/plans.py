@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import GpuvalError
+from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 from ..records import nonces
@@ -284,7 +284,7 @@ def stage(
 def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         return outputs.readers(declaration.get("output"))
-    except outputs.OutputError as error:
+    except SettingError as error:
         raise PlanError(f"{name}_workload.output: {error}") from error
 
 

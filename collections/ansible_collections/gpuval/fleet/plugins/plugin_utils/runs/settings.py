@@ -14,12 +14,12 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..core.argument_specs import load_yaml
-from ..core.errors import GpuvalError
+from ..core import yaml_file
+from ..core.errors import SettingError
+from ..core.paths import ROLES
 from ..core.text import meant
 from . import folder
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
@@ -47,7 +47,7 @@ TYPES = {
 MAX_SHOWN = 60
 SHIPPED_STAGES = (
     *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools", "storage"),
-    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "fabric"),
+    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "rdma_rails", "fabric"),
 )
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
@@ -71,6 +71,8 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
     "rdma_seconds": (lambda n: n > 0, "more than 0"),
+    "rdma_rails_seconds": (lambda n: n > 0, "more than 0"),
+    "rdma_rails_least_ratio": (lambda n: 0 < n <= 1, "a ratio, above 0 to 1"),
     "endpoints_seconds": (lambda n: 0 < n <= 300, "more than 0, at most 300"),
     "combined_load_seconds": (lambda n: n >= 10, "10 or more"),
     "storage_seconds": (lambda n: n >= 5, "5 or more"),
@@ -78,10 +80,6 @@ RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "status_interval_seconds": (lambda n: n > 0, "more than 0"),
     "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
 }
-
-
-class SettingError(GpuvalError):
-    """A value that cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -232,12 +230,15 @@ def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
 def unknown_stages(
     right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
 ) -> list[str]:
-    """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
+    """What is wrong with profiles, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
     found, known = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     if profile is not None and isinstance(profiles, Mapping) and profile not in profiles:
         names = [str(name) for name in profiles]
         found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
+    for name in right.get("gpuval_gang_stages", {}):
+        if isinstance(profiles, Mapping) and name not in profiles:
+            found.append(f"gpuval_gang_stages: no profile {_shown(name)}{meant(name, map(str, profiles))}")
     lists = [("gpuval_stages", right.get("gpuval_stages", []))]
     for name in ("gpuval_profiles", "gpuval_gang_stages"):
         lists += [(name, given) for given in right.get(name, {}).values()]
@@ -265,6 +266,13 @@ def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None
         raise SettingError(f"{name} {_shown(value)}: must be {words}")
 
 
+def check_names(values: Mapping[str, Any]) -> None:
+    """Raises SettingError for a key that is no setting, of settings for other runs."""
+    for name in values:
+        if name not in declared().options:
+            raise SettingError(f"no setting {name}{_nearest(str(name), declared(), 0.6)}")
+
+
 def check_file(name: str, path: str) -> None:
     """Raises SettingError for a file that is not there."""
     if not Path(path).expanduser().is_file():
@@ -286,4 +294,4 @@ def _nearest(name: str, known: Declared, cutoff: float) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return (load_yaml(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    return (yaml_file.load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}

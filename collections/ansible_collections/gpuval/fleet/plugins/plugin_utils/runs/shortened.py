@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
+from ..core import yaml_file
+from ..core.paths import ROLES
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: By stage the settings that end it early where they are not 0.
 LIMITS = {"training": ("training_steps", "training_epochs"), "inference": ("inference_requests",)}
 
@@ -46,4 +45,4 @@ def _number(value: Any) -> float:
 def _defaults(stage: str) -> Mapping[str, Any]:
     """The defaults of the stage's role, as they are written; none for a stage without a role."""
     path = ROLES / stage / "defaults" / "main.yml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
+    return yaml_file.load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}

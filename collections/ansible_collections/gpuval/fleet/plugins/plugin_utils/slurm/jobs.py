@@ -128,13 +128,13 @@ def pending(job: Job) -> str:
 def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
     """What the end of a job means that left records open. `suspended`: it was cancelled for that."""
     if suspended:
-        known = classes.named("slurm_preempted")
+        known = classes.NAMED["slurm_preempted"]
         return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
     if code == REFUSED and job.note:
         known = launch_errors.classify("refused", job.note)
         return End(known.name, job.note, known.remedy, refused=True)
     if code == NO_PYTHON:
-        known = classes.named("no_python")
+        known = classes.NAMED["no_python"]
         return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
     name = ENDED.get(job.state, "slurm_job_failed")
     message = f"job {job.id} ended: {job.state}"
@@ -142,10 +142,10 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
         message += f" ({job.reason})"
     if name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}"
-    return End(name, message, classes.named(name).remedy.replace("{node}", job.node))
+    return End(name, message, classes.NAMED[name].remedy.replace("{node}", job.node))
 
 
 def forgotten(node: str, job: str) -> End:
     """Slurm remembers the job no more."""
-    known = classes.named("slurm_job_forgotten")
+    known = classes.NAMED["slurm_job_forgotten"]
     return End(known.name, f"Slurm does not remember job {job}", known.remedy.replace("{node}", node))

@@ -137,4 +137,4 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
 
 
 def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), classes.named(state).remedy.replace("{node}", name))
+    return Finding(state, one_line(message, 500), classes.NAMED[state].remedy.replace("{node}", name))

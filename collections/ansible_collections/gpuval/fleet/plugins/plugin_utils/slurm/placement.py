@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...module_utils.store import StoreError
-from ..core.errors import GpuvalError
+from ..core.errors import GpuvalError, SettingError
 from ..core.escape import one_line
 from ..gang import keys
 from ..judge.check import Check
@@ -23,9 +24,9 @@ from ..runs.folder import RunFolder
 from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
-from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, WORKLOADS, plan_of, values_for
+from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
-from ..watch.watch import Limits, RunWatch
+from ..watch.watch import Limits, RunWatch, Watcher
 from . import classes, nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import End, Job, end_of, forgotten, members_of, of_run, pending
@@ -140,9 +141,9 @@ class SlurmPlacement(Placement):
         except SlurmError as error:
             if error.away or error.full:
                 raise
-            remedy = classes.named("slurm_refused").remedy
+            remedy = classes.NAMED["slurm_refused"].remedy
             launch |= {"state": "failed", "class": "slurm_refused", "message": str(error), "remedy": remedy}
-        except (plans.PlanError, script.SlurmSettingError) as error:
+        except (plans.PlanError, SettingError) as error:
             launch |= {"state": "refused", "message": str(error)}
         except StoreError as error:
             launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
@@ -186,7 +187,7 @@ class SlurmPlacement(Placement):
         settings = orders[names[0]].settings
         other = next((name for name in names if orders[name].settings != settings), None)
         if other:
-            raise script.SlurmSettingError(
+            raise SettingError(
                 f"{names[0]} and {other} are one gang, which is one job: set the same gpuval_slurm_* for both"
             )
         given = {name: self._parameters(self._views[name], launch, order, seconds) for name, order in orders.items()}
@@ -265,7 +266,7 @@ class SlurmPlacement(Placement):
                 self._full[view.name], self._full_until = str(error), now + FULL_SECONDS
                 self._launches.rotate(-1)
             else:
-                self._gone(error)
+                self._lost_slurmctld(error)
             return []
         self._launches.popleft()
         self._full.pop(view.name, None)
@@ -277,13 +278,13 @@ class SlurmPlacement(Placement):
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
         except SlurmError as error:
-            self._gone(error)
+            self._lost_slurmctld(error)
             return
         self._away = ""
 
-    def _gone(self, error: SlurmError) -> None:
+    def _lost_slurmctld(self, error: SlurmError) -> None:
         if not self._away:
-            self._warn(f"{error}; jobs that run continue: {classes.named('slurm_away').remedy}")
+            self._warn(f"{error}; jobs that run continue: {classes.NAMED['slurm_away'].remedy}")
         self._away, self._polled_at = str(error), time.monotonic()
 
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
@@ -310,7 +311,7 @@ class SlurmPlacement(Placement):
             try:
                 self._ends[key] = self._end_of(job, suspended=key in self._suspended)
             except SlurmError as error:
-                self._gone(error)
+                self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
 
@@ -330,7 +331,7 @@ class SlurmPlacement(Placement):
         down = [(name, finding.message) for name, finding in found if finding.state == "slurm_node_down"]
         if not down:
             return end
-        known, (name, reason) = classes.named("slurm_node_failed"), down[0]
+        known, (name, reason) = classes.NAMED["slurm_node_failed"], down[0]
         message = f"job {job.id} lost {', '.join(name for name, _reason in down)}: {reason}"
         return End(known.name, message, known.remedy.replace("{node}", name))
 
@@ -342,7 +343,7 @@ class SlurmPlacement(Placement):
             self._slurm.cancel([job.id])
             self._suspended.add(key)
         except SlurmError as error:
-            self._gone(error)
+            self._lost_slurmctld(error)
 
     def _closed(self, view: NodeView, end: End) -> NodeNews | None:
         """The attempt ended and stages lack a final record."""
@@ -396,7 +397,7 @@ class SlurmPlacement(Placement):
                 self._failed(view, "slurm_pending", pending(job))
 
     def _failed(self, view: NodeView, name: str, message: str) -> None:
-        reason = {"class": name, "message": message, "remedy": classes.named(name).remedy.replace("{node}", view.name)}
+        reason = {"class": name, "message": message, "remedy": classes.NAMED[name].remedy.replace("{node}", view.name)}
         self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
 
 
@@ -411,21 +412,12 @@ def directory_of(chosen: object) -> str:
     return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH
 
 
-class SlurmWatcher:
-    """A `Watcher` by Slurm's commands on the controller."""
+class SlurmWatcher(Watcher):
+    """A watcher by Slurm's commands on the controller, which holds nothing open between runs."""
 
-    def __init__(
-        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
-    ) -> None:
-        self._action, self._options, self._task_vars = action, options, task_vars
-        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
-        self._slurm = Slurm()
-
-    def __enter__(self) -> SlurmWatcher:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        """Nothing stays open between runs."""
+    @functools.cached_property
+    def _slurm(self) -> Slurm:
+        return Slurm()
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]

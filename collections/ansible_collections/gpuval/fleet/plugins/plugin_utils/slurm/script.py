@@ -10,9 +10,10 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..core.errors import GpuvalError
+from ..core.errors import SettingError
 from ..runs import plans
 from ..ssh import node_program
 from . import jobs
@@ -42,29 +43,11 @@ OWN = (
     "--export",
 )
 
-_GANG = """\
-#!/bin/sh
-PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
-command -v srun >/dev/null || { echo "no srun on $(hostname)" >&2; exit 1; }
-exec srun @OPTIONS@ sh -c @SHELL@ <"$0"
-"""
 #: A member's end ends no other: the gang itself says who was lost.
 _STEP = (
     *("--ntasks-per-node=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--mpi=none"),
     *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
 )
-_SHELL = """\
-#!/bin/sh
-PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
-HOME="${HOME:-$(cd ~ && pwd)}"; export HOME
-for python in @PYTHONS@; do
-  command -v "$python" >/dev/null 2>&1 || continue
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || continue
-  exec "$python" -c @PROGRAM@ @SOURCE@ @COMMENT@
-done
-echo "no Python 3.9 or newer among: @PYTHONS@" >&2
-exit @NO_PYTHON@
-"""
 _PROGRAM = """\
 import base64, io, os, subprocess, sys, zlib
 script = sys.stdin.buffer if sys.argv[1] == "-" else open(sys.argv[1], "rb")
@@ -88,10 +71,6 @@ sys.exit(main_in_job(runner, stream, refuse))
 """.replace("@MARK@", MARK)
 
 
-class SlurmSettingError(GpuvalError):
-    """A setting of gpuval_slurm_*; the message says which and what to write."""
-
-
 @dataclass(frozen=True)
 class Settings:
     """How jobs of a node are submitted."""
@@ -105,14 +84,14 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """From the variables of a node. Raises SlurmSettingError."""
+        """From the variables of a node. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in ("partition", "account", "qos")}
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
-            raise SlurmSettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
+            raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
         own = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
         if own:
-            raise SlurmSettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
+            raise SettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
         return cls(
             **texts,
             reservation=str(values["gpuval_slurm_reservation"] or ""),
@@ -156,20 +135,19 @@ def batch(
     runner: bytes,
     workloads: bytes,
     comment: str,
-    pythons: Sequence[str] = PYTHONS,
     gpus: int = 0,
 ) -> bytes:
     """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
     in Slurm. Raises PlanError for one that Slurm would not take."""
     members = parameters.get("members", ())
     known = {
-        "PYTHONS": " ".join(map(shlex.quote, pythons)),
+        "PYTHONS": " ".join(map(shlex.quote, PYTHONS)),
         "PROGRAM": shlex.quote(_PROGRAM),
         "COMMENT": shlex.quote(comment),
         "SOURCE": "-" if members else '"$0"',
         "NO_PYTHON": str(jobs.NO_PYTHON),
     }
-    shell = _SHELL
+    shell = _template("job")
     for name, value in known.items():
         shell = shell.replace(f"@{name}@", value)
     if members:
@@ -180,7 +158,7 @@ def batch(
             *_STEP,
             *([f"--gres=gpu:{gpus}"] if gpus else []),
         ]
-        shell = _GANG.replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
+        shell = _template("gang").replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
     payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
     script = shell.encode() + b"\n" + MARK.encode() + b"\n" + payload
     if len(script) > MAX_BYTES:
@@ -189,3 +167,7 @@ def batch(
             + (" or set a smaller gpuval_gang_size" if members else "")
         )
     return script
+
+
+def _template(name: str) -> str:
+    return "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")

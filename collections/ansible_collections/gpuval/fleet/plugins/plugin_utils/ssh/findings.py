@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
-from ..records.launch_errors import classify, remedy_of
+from ..records.launch_errors import NAMED, classify
 from .known_hosts import HostKey, Known, host_id, parse_key
 
 REACHABLE = "reachable"
@@ -263,7 +263,7 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
 
 def _finding(state: str, message: str) -> Finding:
     """With the remedy that a launch that fails alike has."""
-    return Finding(state, message, remedy_of(state))
+    return Finding(state, message, NAMED[state].steps)
 
 
 def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:

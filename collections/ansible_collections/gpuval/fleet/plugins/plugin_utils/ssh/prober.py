@@ -527,12 +527,12 @@ def _agent(at: Where) -> Iterator[paramiko.PKey]:
         agent.close()
 
 
-def kex_options(executable: str, settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
+def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
     """Options for a fast key exchange, where the operator has not chosen one.
 
     OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms; the others stay as fallback.
     """
-    plain = findings.effective(run_ssh([executable, "-F", "none", "-G", "localhost"], 10).stdout)
+    plain = findings.effective(run_ssh(["ssh", "-F", "none", "-G", "localhost"], 10).stdout)
     default = plain.get("kexalgorithms")
     if not default or "curve25519-sha256" not in default[0].split(","):
         return []

@@ -164,7 +164,7 @@ def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, li
             f"{','.join(host_id(name, port) for name in dict.fromkeys([one, *listed]))} {keys.host(one).public}\n"
             for one, listed in addresses.items()
         ),
-        "sshd_config": SSHD_CONFIG.format(inside=INSIDE, port=port),
+        "sshd_config": _template("sshd_config").format(inside=INSIDE, port=port),
         "ssh_config": ssh_config(addresses, port),
     }
 
@@ -177,54 +177,8 @@ def authorized(public: str, run_id: str, addresses: Mapping[str, list[str]]) -> 
 
 def ssh_config(addresses: Mapping[str, list[str]], port: int) -> str:
     hosts = "".join(f"Host {node}\n  HostName {listed[0]}\n" for node, listed in addresses.items())
-    return hosts + SSH_CONFIG.format(inside=INSIDE, port=port)
+    return hosts + _template("ssh_config").format(inside=INSIDE, port=port)
 
 
-SSHD_CONFIG = """\
-# For a stage's container: mkdir -p /run/sshd && /usr/sbin/sshd -D -e -f {inside}/sshd_config
-Port {port}
-HostKey {inside}/ssh_host_ed25519_key
-AuthorizedKeysFile {inside}/authorized_keys
-PidFile none
-AuthenticationMethods publickey
-PubkeyAuthentication yes
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitEmptyPasswords no
-PermitRootLogin prohibit-password
-UsePAM no
-# The folder is the node user's and mounted read-only: its owner is often not the user inside.
-StrictModes no
-UseDNS no
-AllowTcpForwarding no
-AllowAgentForwarding no
-AllowStreamLocalForwarding no
-X11Forwarding no
-PermitTunnel no
-PermitUserEnvironment no
-PermitUserRC no
-PrintMotd no
-LoginGraceTime 30
-MaxStartups 200:30:1000
-MaxSessions 200
-ClientAliveInterval 15
-ClientAliveCountMax 4
-"""
-
-SSH_CONFIG = """\
-# ssh -F {inside}/ssh_config NODE
-Host *
-  Port {port}
-  IdentityFile {inside}/id_ed25519
-  IdentitiesOnly yes
-  UserKnownHostsFile {inside}/known_hosts
-  GlobalKnownHostsFile none
-  StrictHostKeyChecking yes
-  UpdateHostKeys no
-  BatchMode yes
-  PreferredAuthentications publickey
-  ForwardAgent no
-  ConnectTimeout 10
-  ServerAliveInterval 15
-  ServerAliveCountMax 4
-"""
+def _template(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8")

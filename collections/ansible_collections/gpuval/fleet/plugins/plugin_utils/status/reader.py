@@ -84,13 +84,13 @@ class StatusReader:
         entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
         wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
         if not self._seen and any(entry.key == self._progress for entry in entries):
-            self._take_progress(wanted)
+            self._use_progress(wanted)
         self._forget((set(self._seen) | set(self._refused)) - set(wanted))
         changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
         # run.json first: it names the nodes that joined
         changed.sort(key=lambda entry: entry.key not in self._schemas)
         for entry, raw in read_all(self._store, changed, self._limit):
-            self._take(entry, raw)
+            self._read(entry, raw)
         document, modified = self._documents.get(f"{self._folder}/{publishing.WATCH_FILE}", (None, None))
         verdict, _ = self._documents.get(f"{self._folder}/report/{publishing.VERDICT_FILE}", (None, None))
         return Known(
@@ -109,7 +109,7 @@ class StatusReader:
     def _limit(self, entry: Entry) -> int:
         return MAX_RECORD_BYTES if self._is_record(entry.key) else stored_runs.MAX_DOCUMENT_BYTES
 
-    def _take(self, entry: Entry, raw: bytes | None) -> None:
+    def _read(self, entry: Entry, raw: bytes | None) -> None:
         key = entry.key
         if raw is None:
             self._forget({key})
@@ -117,19 +117,19 @@ class StatusReader:
         schema = self._schemas.get(key)
         self._drop(key)
         try:
-            self._take_kind(entry, raw, schema)
+            self._accept(entry, raw, schema)
         except Damaged as error:  # what was read before counts, and it is read again
             self._refused[key] = [f"refused: {error}"]
             return
         self._seen[key] = entry.stamp
 
-    def _take_kind(self, entry: Entry, raw: bytes, schema: str | None) -> None:
+    def _accept(self, entry: Entry, raw: bytes, schema: str | None) -> None:
         key = entry.key
         if schema == "run":
             run = stored_runs.take_run(raw, self._folder)
             if run["run_id"] != self._run["run_id"]:
                 raise run_folder.RunError(f"the folder {self._folder} has another run now: {run['run_id']}")
-            self._again_refused(run)
+            self._forget_refused(run)
             self._run = run
         elif schema:
             document = stored_runs.read_document(raw, schema, key)
@@ -137,9 +137,9 @@ class StatusReader:
                 raise run_folder.RunError(f"{key} in the store is that of another run")
             self._documents[key] = (document, entry.modified)
         else:
-            self._take_record(entry, raw)
+            self._accept_record(entry, raw)
 
-    def _take_progress(self, wanted: Mapping[str, Entry]) -> None:
+    def _use_progress(self, wanted: Mapping[str, Entry]) -> None:
         """Use the controller's summary of the records that it read, where they have not changed since."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         if raw is None:
@@ -164,7 +164,7 @@ class StatusReader:
     def _expected(self, stage: str, node: str) -> bool:
         return stage in self._run["nodes"].get(node, {"stages": []})["stages"]
 
-    def _take_record(self, entry: Entry, raw: bytes) -> None:
+    def _accept_record(self, entry: Entry, raw: bytes) -> None:
         evidence = Evidence()
         record = take_record(evidence, self._run, entry.key, raw)
         if record is not None:
@@ -175,7 +175,7 @@ class StatusReader:
             for problem in evidence.problems
         ]
 
-    def _again_refused(self, run: Mapping[str, Any]) -> None:
+    def _forget_refused(self, run: Mapping[str, Any]) -> None:
         """A record of a node that has joined since is read again."""
         if run["nodes"].keys() != self._run["nodes"].keys():
             self._forget(set(self._refused))

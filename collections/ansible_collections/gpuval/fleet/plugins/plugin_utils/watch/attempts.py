@@ -17,7 +17,7 @@ from .state import WatchedRun
 
 class Attempts:
     def __init__(self, watched: WatchedRun, placement: Placement, checks: Sequence[Check], retries: int) -> None:
-        """`retries`: how often a stage is repeated. Raises BaselineError."""
+        """`retries`: how often a stage is repeated. Raises SettingError."""
         self._watched, self._placement, self._checks, self._retries = watched, placement, checks, retries
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
         self._context = Context(baseline.read(Path(held)) if held else None)

@@ -53,18 +53,15 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
     if known.name == "not_started":  # nothing more is known than its message
         return {"state": LEFT, "message": message, **lists}
     state = NOT_REACHED if known.name in launch_errors.BEFORE_LOGIN else LEFT
-    return {"state": state, "class": known.name, "message": message, "remedy": _remedy(known), **lists}
-
-
-def _remedy(known: launch_errors.LaunchClass) -> str:
-    return known.remedy.replace(launch_errors.AGAIN, _AGAIN)
+    return {"state": state, "class": known.name, "message": message, "remedy": f"{known.steps}, {_AGAIN}", **lists}
 
 
 def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
     """The outcome of an unreachable node; `name` is its class by a probe, which has its own remedy."""
     contact = launch_errors.contact(message)
-    known = launch_errors.named(name or contact["class"])
-    fix = f"{remedy}, {_AGAIN}" if remedy else _remedy(known) if known else _AGAIN
+    known = launch_errors.NAMED.get(name or contact["class"])
+    steps = remedy or (known.steps if known else "")
+    fix = f"{steps}, {_AGAIN}" if steps else _AGAIN
     return {"state": NOT_REACHED, "class": name or contact["class"], "message": contact["message"], "remedy": fix}
 
 

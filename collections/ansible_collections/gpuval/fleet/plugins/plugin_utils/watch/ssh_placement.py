@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from ansible import context
 
+from ..core.paths import ROLES
 from ..judge.check import Check
 from ..runs.folder import RunFolder
 from ..runs.plans import PlanError
@@ -17,10 +17,10 @@ from ..store.access import open_store
 from . import launching
 from .decisions import NodeView
 from .placement import Attempt, Ended, Event, Placement
-from .watch import Limits, RunWatch
+from .watch import Limits, RunWatch, Watcher
 
 #: Task files of the role `run` with one task each.
-TASKS = Path(__file__).parents[3] / "roles/run/tasks"
+TASKS = ROLES / "run/tasks"
 
 SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
@@ -98,21 +98,8 @@ class SshPlacement(Placement):
         self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._variables, **variables}, self._seconds[kind])
 
 
-class SshWatcher:
-    """A `Watcher` over SSH."""
-
-    requests = 0
-
-    def __init__(
-        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
-    ) -> None:
-        self._action, self._options, self._task_vars = action, options, task_vars
-
-    def __enter__(self) -> SshWatcher:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        """Nothing stays open between runs."""
+class SshWatcher(Watcher):
+    """A watcher over SSH, which holds nothing open between runs."""
 
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()

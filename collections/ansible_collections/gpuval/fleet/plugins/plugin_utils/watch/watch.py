@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Self
 
 from ...module_utils.store import Store, StoreError
 from ..core.parent_process import Parent
@@ -22,6 +23,7 @@ from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, last_heartbeat, lost_contact, progress, to_fetch
 from .launcher import Launcher
+from .orders import GANG_WORKLOADS, WORKLOADS
 from .placement import Ended, Event, NodeNews, Placement
 from .poller import StorePoller
 from .publisher import WatchPublisher
@@ -67,7 +69,7 @@ class RunWatch:
         display: Any,
         store: Store | None = None,
     ) -> None:
-        """`store`: a client to use; each takes some 20 MB. Raises BaselineError."""
+        """`store`: a client to use; each takes some 20 MB. Raises SettingError."""
         self.limits, self.placement, self.display = limits, placement, display
         self.parent = Parent()
         self.watched = WatchedRun(folder, store or access.store(), display.display)
@@ -255,22 +257,34 @@ class RunWatch:
         self.display.warning(f"{view.name}: {message}")
 
 
-class Watcher(Protocol):
-    """What the actions ask of a kind of placement. Used as a context manager; `plans` needs no entering."""
+class Watcher(ABC):
+    """Watches runs of one kind of placement. A context manager; `plans` needs no entering."""
 
+    def __init__(
+        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
+    ) -> None:
+        self._action, self._options, self._task_vars, self._gangs = action, options, task_vars, gangs
+        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        return
+
+    @abstractmethod
     def plans(self) -> Mapping[str, str]:
         """The plan of each node, as text for people. Raises PlanError."""
 
+    @abstractmethod
     def watch(self, folder: run_folder.RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
         """Watch a run, or a round of gangs. Returns the nodes on which a plan was started."""
-
-    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
-        """The address of a member of a gang, for the others."""
 
     @property
     def requests(self) -> int:
         """Requests to a cluster's API so far."""
+        return 0
 
-    def __enter__(self) -> Watcher: ...
-
-    def __exit__(self, *exception: object) -> None: ...
+    @abstractmethod
+    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
+        """The address of a member of a gang, for the others."""

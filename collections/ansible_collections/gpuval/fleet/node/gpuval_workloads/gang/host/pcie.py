@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .acs import redirects
 from .sysfs import Sysfs
 
 FULL_SPEED = 0.99
@@ -18,9 +19,6 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_VENDORS = {0x10DE, 0x1002, 0x1DA3}
 #: Display controllers, and processing accelerators.
 _GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
-_EXTENDED, _ACS = 0x100, 0x0D
-#: Bits of the ACS control register: requests, completions redirected; what is already translated may go straight (ATS).
-_REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
 
 
 def is_address(name: str) -> bool:
@@ -126,18 +124,3 @@ def acs(sysfs: Sysfs, nics: Iterable[str]) -> Acs:
         tuple(bridge for bridge, state in states.items() if state),
         tuple(bridge for bridge, state in states.items() if state is None),
     )
-
-
-def redirects(config: bytes) -> bool | None:
-    """Whether a bridge sends peers' data up, by its configuration space; None where only its beginning may be read."""
-    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
-        return None
-    place, seen = _EXTENDED, set()
-    while _EXTENDED <= place <= len(config) - 8 and place not in seen:
-        seen.add(place)
-        header = int.from_bytes(config[place : place + 4], "little")
-        if header & 0xFFFF == _ACS:
-            control = int.from_bytes(config[place + 6 : place + 8], "little")
-            return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
-        place = header >> 20 & 0xFFC
-    return False

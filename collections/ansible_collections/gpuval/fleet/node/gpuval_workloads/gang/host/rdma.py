@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .pcie import DEVICES, is_address
-from .sysfs import Sysfs
+from .sysfs import Sysfs, cpu_list
 
 FOLDER, VERBS = "class/infiniband", "class/infiniband_verbs"
 #: What NCCL registers for its buffers is more than a limit below this allows.
@@ -140,9 +140,7 @@ def pkeys(sysfs: Sysfs, port: Port) -> tuple[str, ...]:
 def place(sysfs: Sysfs, device: str) -> tuple[int | None, frozenset[int]]:
     """The NUMA node of a device, and the CPUs beside it; None and no CPU where the host tells none."""
     node = sysfs.number(f"{FOLDER}/{device}/device/numa_node")
-    text = sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""
-    ranges = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in text.split(",")]
-    cpus = frozenset(cpu for r in ranges if r for cpu in range(int(r[1]), int(r[2] or r[1]) + 1))
+    cpus = frozenset(cpu_list(sysfs.read(f"{FOLDER}/{device}/device/local_cpulist") or ""))
     return (node if node is not None and node >= 0 else None), cpus
 
 

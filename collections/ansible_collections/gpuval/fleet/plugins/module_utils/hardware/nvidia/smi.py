@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 from .. import values
-from ..gpu import READINGS, Detection, Gpu
+from ..gpu import READINGS, Detection, Gpu, read_fields
 from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
 from .throttle import throttle_of_hex
 
@@ -127,7 +127,7 @@ def parse_row(row: dict[str, str]) -> Optional[Gpu]:
     index = values.count(row.get("index"))
     if index is None:
         return None
-    return Gpu(VENDOR, index, **{f.attribute: f.first(row.get, f.columns) for f in FIELDS if f.columns})
+    return Gpu(VENDOR, index, **read_fields(((f.attribute, f.read, *f.columns) for f in FIELDS if f.columns), row.get))
 
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
@@ -141,7 +141,7 @@ def refusals(row: dict[str, str]) -> dict[str, str]:
 
 
 def _gpu(element: ET.Element, index: int) -> Gpu:
-    readings = {f.attribute: f.first(element.findtext, f.paths) for f in FIELDS if f.paths}
+    readings = read_fields(((f.attribute, f.read, *f.paths) for f in FIELDS if f.paths), element.findtext)
     readings["pci_address"] = readings["pci_address"] or values.pci_address(element.get("id"))
     mig = _text(element, "mig_mode/current_mig")
     return Gpu(
@@ -169,9 +169,6 @@ class Field(NamedTuple):
     read: Callable[[Any], Any]
     columns: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
-
-    def first(self, look_up: Callable[[str], Optional[str]], names: tuple[str, ...]) -> Any:
-        return next((value for value in (self.read(look_up(name)) for name in names) if value is not None), None)
 
 
 _LINK = "pci/pci_gpu_link_info"

@@ -15,18 +15,8 @@ from .encode import Shared, mostly, short
 #: One letter for each verdict, the worst first; small ones are advice.
 LETTERS = "FMwmpsn"
 NOT_THERE = "n"
-_LETTER = {
-    ("fail", "required"): "F",
-    ("fail", "advisory"): "w",
-    ("missing", "required"): "M",
-    ("warn", "required"): "w",
-    ("warn", "advisory"): "w",
-    ("missing", "advisory"): "m",
-    ("pass", "required"): "p",
-    ("pass", "advisory"): "p",
-    ("skipped", "required"): "s",
-    ("skipped", "advisory"): "s",
-}
+#: Of a required check, and of advice.
+_LETTER = {"fail": ("F", "w"), "missing": ("M", "m"), "warn": ("w", "w"), "pass": ("p", "p"), "skipped": ("s", "s")}
 _RANK = {letter: rank for rank, letter in enumerate(LETTERS)}
 WRONG = frozenset("FMwm")
 
@@ -38,7 +28,8 @@ MAX_PEER_GROUPS = 6
 
 
 def letter(check: Mapping[str, Any]) -> str:
-    return _LETTER[check["verdict"], check["severity"]]
+    required, advice = _LETTER[check["verdict"]]
+    return required if check["severity"] == "required" else advice
 
 
 @dataclass
@@ -95,7 +86,7 @@ def table(report: Mapping[str, Any]) -> Table:
         for number, check in worst.items():
             _count(columns[number], node["name"], check)
         cells.append(worst)
-    _tell_beside(report, columns, cells)
+    _add_peers(report, columns, cells)
     order = _order(report, columns)
     place = {number: position for position, number in enumerate(order)}
     cells = [{place[number]: check for number, check in row.items()} for row in cells]
@@ -120,7 +111,7 @@ def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
         column.nodes[sign].append(node)
 
 
-def _tell_beside(
+def _add_peers(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
     """The peers of a check: the fleet's statement for checks between nodes, an example for a baseline."""

@@ -116,7 +116,7 @@ def of_node(directory: Path, node: Mapping[str, Any], there: frozenset[str]) -> 
             x = curve["x"]
             if curve["x_unit"] == "seconds":
                 x = since.get(id(x)) or since.setdefault(id(x), [start - first + second for second in x])
-            _take(curves, Piece(name, x, curve["y"]), curve)
+            _add(curves, Piece(name, x, curve["y"]), curve)
     return curves
 
 
@@ -174,7 +174,7 @@ def _is_curve(curve: Any, known: Sequence[list[float] | None]) -> bool:
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
-def _take(curves: NodeCurves, piece: Piece, curve: Mapping[str, Any]) -> None:
+def _add(curves: NodeCurves, piece: Piece, curve: Mapping[str, Any]) -> None:
     name, unit, scope = curve["name"], curve["unit"], curve["scope"]
     if curve["x_unit"] == "seconds":
         curves.timed[name, unit].setdefault(scope, []).append(piece)

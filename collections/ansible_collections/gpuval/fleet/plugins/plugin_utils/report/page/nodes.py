@@ -1,17 +1,12 @@
-"""The table of nodes: verdict, hardware and main figures of every node, and equal failures together. Pure."""
+"""The table of nodes: hardware, rack and main figures of every node. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from ...core.text import some_of
-from ...judge.verdict import headline
-from ..problems import action_text, part_text, without
-from ..summary import decisive
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
@@ -46,30 +41,6 @@ class NodeTable:
     columns: list[tuple[str, str]]
     rows: list[Row]
     medians: list[Measured]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Nodes with one verdict and class; ``example`` is the reason of the first, ``racks`` count them by rack."""
-
-    verdict: str
-    word: str
-    names: list[str]
-    racks: Counter[str]
-    actions: list[str]
-    example: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Nodes that are not accepted for the same reasons; ``node`` is the first of them."""
-
-    node: Mapping[str, Any]
-    names: list[str]
-
-    def own(self, text: str) -> str:
-        """A text of the first node, for all of them."""
-        return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
 
 
 def table(report: Mapping[str, Any]) -> NodeTable:
@@ -107,59 +78,6 @@ def rack(node: Mapping[str, Any]) -> str:
     return labels.get("rack") or next((labels[name] for name in sorted(labels) if name.endswith("rack")), "")
 
 
-def causes(report: Mapping[str, Any]) -> list[Cause]:
-    """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for node in report["nodes"]:
-        if node["verdict"] != "PASS":
-            found.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
-    ordered = sorted(found.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
-    return [_cause(verdict, word, nodes) for (verdict, word), nodes in ordered]
-
-
-def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause:
-    racks = Counter(filter(None, map(rack, nodes)))
-    actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
-    check, name = headline(nodes[0]), nodes[0]["name"]
-    example = without(name, check["reason"]).replace("{node}", "NODE") if check else "no required check passed"
-    return Cause(
-        verdict, word, [node["name"] for node in nodes], racks, [one for one, _ in actions.most_common()], example
-    )
-
-
-def not_tested(report: Mapping[str, Any]) -> list[str]:
-    """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
-    nodes = report["nodes"]
-    never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
-    lines = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
-    stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
-    others: dict[str, None] = {}
-    for gap in report["fleet"].get("not_tested", ()):
-        if set(gap["names"]) <= set(never):
-            continue
-        if gap["what"] == gap["stage"]:
-            key = (gap["reason"], tuple(gap["names"]), gap["count"])
-            stages.setdefault(key, []).append(gap["what"])
-        else:
-            others[gap["what"]] = None
-    for (reason, names, count), whats in stages.items():
-        where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
-        lines.append(f"{some_of(whats, 6)}{where}: {reason}")
-    return lines + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])
-
-
 def _hardware(node: Mapping[str, Any]) -> str:
     counted = Counter(gpu.get("model", "GPU") for gpu in node["identity"].get("gpus", []))
     return ", ".join(f"{count} x {model}" for model, count in counted.items()) or node["accelerator"]
-
-
-def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Nodes with the same decisive checks and action, their own names aside, in the order of the first of them."""
-    found: dict[Any, Failure] = {}
-    for node in bad:
-        name = node["name"]
-        shown = [
-            (check["name"], part_text(node, check["part"]), without(name, check["reason"])) for check in decisive(node)
-        ]
-        found.setdefault((node["verdict"], action_text(node), *shown), Failure(node, [])).names.append(name)
-    return list(found.values())

@@ -1,0 +1,110 @@
+"""Pairs of nodes: which ones measure together, and which end of a slow rail is named. Pure.
+
+A port that makes its rate with one partner is good. One that is slow with two partners, both good with others, is bad;
+where many nodes have such a port of one name, it is shared: a switch may be at fault. What is slow and has no such end
+accuses no node: the way between two good ends, or too few partners.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import cycle, islice
+from typing import NamedTuple, Optional
+
+#: Of good nodes that tell whether a slow end is bad.
+PARTNERS = 2
+#: So many rounds look again at slow ends; more are left unexplained.
+MAX_ROUNDS = 4
+#: A port of one name that is bad on more nodes than this, and on more than one of so many of all, is shared.
+ALIKE, ALIKE_OF = 2, 32
+#: The place of a node in its gang, and the name of its port.
+End = tuple[int, str]
+Rounds = list[list[tuple[int, int]]]
+
+
+class Pair(NamedTuple):
+    """A rail between two nodes. ``share``: of twice the rate. Not ``tested``: a problem of the setup, not of ports."""
+
+    client: int
+    rail: str
+    server: int
+    other: str
+    share: Optional[float] = None
+    problem: str = ""
+    tested: bool = True
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return (self.client, self.rail), (self.server, self.other)
+
+
+class Found(NamedTuple):
+    good: set[End]
+    bad: set[End]
+    shared: set[End]
+    unexplained: list[Pair]
+
+
+def ring(members: Sequence[int]) -> Rounds:
+    """Client and server of the pairs of each round: every node beside both neighbours of a ring, one at a time."""
+    count = len(members)
+    pairs = list(zip(members, members[1:])) + ([(members[-1], members[0])] if count > 2 else [])
+    last = [pairs.pop()] if count > 2 and count % 2 else []
+    return [each for each in (pairs[0::2], pairs[1::2], last) if each]
+
+
+def second_look(pairs: Sequence[Pair], least: float) -> Rounds:
+    """Nodes with slow rails that are neither good nor bad, each beside two nodes that are good on all of theirs."""
+    found = attribute(pairs, least)
+    open_ends = {end for pair in found.unexplained for end in pair.ends} - found.good
+    open_nodes = sorted({node for node, _rail in open_ends})
+    slow = {node for pair in pairs if _is_slow(pair, least) for node, _rail in set(pair.ends) - found.good}
+    good = sorted({node for node, _rail in found.good} - slow)
+    rounds: Rounds = []
+    for place, node in enumerate(open_nodes):
+        met = {one for pair in pairs for one in (pair.client, pair.server) if node in (pair.client, pair.server)}
+        fresh = [one for one in good if one not in met]
+        for partner in islice(cycle(fresh), place, place + min(PARTNERS, len(fresh))):
+            free = (each for each in rounds if not {node, partner} & {one for pair in each for one in pair})
+            chosen: Optional[list[tuple[int, int]]] = next(free, None)
+            if chosen is None and len(rounds) < MAX_ROUNDS:
+                rounds.append(chosen := [])
+            if chosen is not None:
+                chosen.append((node, partner))
+    return rounds
+
+
+def attribute(pairs: Iterable[Pair], least: float) -> Found:
+    tested = [pair for pair in pairs if pair.tested]
+    slow = [pair for pair in tested if _is_slow(pair, least)]
+    good = {end for pair in tested if not _is_slow(pair, least) for end in pair.ends}
+    accusers: dict[End, set[int]] = {}
+    for pair in slow:
+        for end, partner in (pair.ends, pair.ends[::-1]):
+            if partner in good:
+                accusers.setdefault(end, set()).add(partner[0])
+    accused = {end for end, partners in accusers.items() if end not in good and len(partners) >= PARTNERS}
+    most = max(ALIKE, len({node for pair in tested for node, _port in pair.ends}) // ALIKE_OF)
+    alike = Counter(port for _node, port in accused)
+    shared = {end for end in accused if alike[end[1]] > most}
+    return Found(good, accused - shared, shared, [pair for pair in slow if not accused & set(pair.ends)])
+
+
+def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:
+    """The ports of two nodes that are one rail: those of one name, or by their order where no name is the same."""
+    same = [name for name in client if name in server]
+    return [(name, name) for name in same] if same else list(zip(client, server))
+
+
+def absent(ports: Mapping[int, Collection[str]], index: int) -> list[str]:
+    """Ports that half of the nodes or more have, and this one has not, though it names its ports as they do."""
+    counted = Counter(name for names in ports.values() for name in names)
+    others = {name for node, names in ports.items() if node != index for name in names}
+    is_alike = bool(others & set(ports[index]))
+    usual = [name for name, count in counted.items() if 2 * count >= len(ports)]
+    return [name for name in usual if is_alike and name not in ports[index]]
+
+
+def _is_slow(pair: Pair, least: float) -> bool:
+    return pair.tested and (pair.share is None or pair.share < least)

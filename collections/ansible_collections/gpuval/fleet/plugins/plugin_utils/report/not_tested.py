@@ -1,0 +1,51 @@
+"""What a run did not test, as text: in one line for the console, in lines for the page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.text import some_of
+
+
+def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
+    """The gaps in one line: stages, by their reason, and how many figures and parts of others; empty without any."""
+    by_reason: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for gap in gaps:
+        if gap["what"] == gap["stage"]:
+            by_reason[gap["reason"], gap["count"]].append(gap["stage"])
+    parts = [
+        f"{', '.join(stages)} ({reason}" + (f"; {count} of {nodes} nodes)" if nodes > 1 else ")")
+        for (reason, count), stages in list(by_reason.items())[:most]
+    ]
+    figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
+    others = [
+        f"stages for {len(by_reason) - most} more reasons" if len(by_reason) > most else "",
+        f"{figures} figure{'s' if figures > 1 else ''} or part{'s' if figures > 1 else ''} of other stages"
+        if figures
+        else "",
+    ]
+    parts += [f"{' and '.join(filter(None, others))}: see report.html"] if any(others) else []
+    return "; ".join(parts)
+
+
+def lines(report: Mapping[str, Any]) -> list[str]:
+    """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
+    nodes = report["nodes"]
+    never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
+    found = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
+    stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+    others: dict[str, None] = {}
+    for gap in report["fleet"].get("not_tested", ()):
+        if set(gap["names"]) <= set(never):
+            continue
+        if gap["what"] == gap["stage"]:
+            key = (gap["reason"], tuple(gap["names"]), gap["count"])
+            stages.setdefault(key, []).append(gap["what"])
+        else:
+            others[gap["what"]] = None
+    for (reason, names, count), whats in stages.items():
+        where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
+        found.append(f"{some_of(whats, 6)}{where}: {reason}")
+    return found + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])

@@ -1,0 +1,69 @@
+"""Nodes that are not accepted, together by what they have in common: verdict and class, or the same reasons. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...judge.verdict import headline
+from ..problems import action_text, part_text, without
+from ..summary import decisive
+from .nodes import rack
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Nodes with one verdict and class; ``example`` is the reason of the first, ``racks`` count them by rack."""
+
+    verdict: str
+    word: str
+    names: list[str]
+    racks: Counter[str]
+    actions: list[str]
+    example: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Nodes that are not accepted for the same reasons; ``node`` is the first of them."""
+
+    node: Mapping[str, Any]
+    names: list[str]
+
+    def own(self, text: str) -> str:
+        """A text of the first node, for all of them."""
+        return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
+
+
+def causes(report: Mapping[str, Any]) -> list[Cause]:
+    """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for node in report["nodes"]:
+        if node["verdict"] != "PASS":
+            found.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
+    return [_cause(verdict, word, nodes) for (verdict, word), nodes in ordered]
+
+
+def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause:
+    racks = Counter(filter(None, map(rack, nodes)))
+    actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
+    check, name = headline(nodes[0]), nodes[0]["name"]
+    example = without(name, check["reason"]).replace("{node}", "NODE") if check else "no required check passed"
+    return Cause(
+        verdict, word, [node["name"] for node in nodes], racks, [one for one, _ in actions.most_common()], example
+    )
+
+
+def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
+    """Nodes with the same decisive checks and action, their own names aside, in the order of the first of them."""
+    found: dict[Any, Failure] = {}
+    for node in bad:
+        name = node["name"]
+        shown = [
+            (check["name"], part_text(node, check["part"]), without(name, check["reason"])) for check in decisive(node)
+        ]
+        found.setdefault((node["verdict"], action_text(node), *shown), Failure(node, [])).names.append(name)
+    return list(found.values())
