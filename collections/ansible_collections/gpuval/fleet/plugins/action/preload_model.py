@@ -76,7 +76,7 @@ class ActionModule(ControllerAction):
             if options["force"] or _recorded(store, prefix) != wanted:
                 store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload
-            with access.naming_full_disk():
+            with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())):
                 move(store, access, prefix, model, wanted, options)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

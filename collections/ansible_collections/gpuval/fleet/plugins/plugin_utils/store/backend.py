@@ -87,17 +87,18 @@ class StoreBackend(ABC):
         """
         return ObjectGuard(store, folder).look
 
-    def shortage(self) -> str:
-        """What to warn of before a run, where the store's disk is nearly full."""
+    def shortage(self, further: int = 0) -> str:
+        """What to warn of before a run, where the store's disk is nearly full, or `further` bytes would fill it."""
         return ""
 
     @contextmanager
-    def naming_full_disk(self) -> Iterator[None]:
-        """A StoreError from within names the store's full disk first: the server answers 500 and no reason."""
+    def naming_full_disk(self, sent: int) -> Iterator[None]:
+        """A StoreError from within names the store's disk first where it has no room for the bytes that are sent: the
+        server answers 500 and no reason, and removes what it has of them."""
         try:
             yield
         except StoreError as error:
-            lacking = self.shortage()
+            lacking = self.shortage(sent)
             if not lacking:
                 raise
             raise StoreError(f"{lacking} ({error})") from error

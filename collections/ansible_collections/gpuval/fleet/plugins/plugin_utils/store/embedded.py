@@ -146,8 +146,8 @@ class EmbeddedStore(StoreBackend):
     def guard(self, folder: str, store: Callable[[], Store]) -> Callable[[float], list[str]]:
         return FileGuard(self.objects, folder).look
 
-    def shortage(self) -> str:
-        lacking = shortage(self.objects) if self.objects.is_dir() else 0
+    def shortage(self, further: int = 0) -> str:
+        lacking = shortage(self.objects) + further if self.objects.is_dir() else 0
         return f"the disk of the store lacks {human_bytes(lacking)}: free space at {self.data}" if lacking > 0 else ""
 
     def start(self) -> bool:
