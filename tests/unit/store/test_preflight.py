@@ -129,7 +129,10 @@ def test_a_full_disk_is_named_and_the_store_that_was_started_for_it_ends(tmp_pat
     ran = embedded.stop()
     assert done.failed and not ran
     assert "preflight: the disk of the store lacks 2.00 MB: free space at " in done.lines[-1]
-    with pytest.raises(StoreError, match=r"lacks 5\.00 MB: .*500 \.\.\. PutObject"), embedded.naming_full_disk(3_000_000):
+    with (
+        pytest.raises(StoreError, match=r"lacks 5\.00 MB: .*500 \.\.\. PutObject"),
+        embedded.naming_full_disk(3_000_000),
+    ):
         raise StoreError("500 ... PutObject")
 
 
