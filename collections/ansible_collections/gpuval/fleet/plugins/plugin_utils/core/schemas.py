@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 
+from . import ansible_internal  # noqa: F401  (one that is too old is named before a package that lacks)
 from .commands import pasteable
 from .errors import GpuvalError
 from .paths import COLLECTION
