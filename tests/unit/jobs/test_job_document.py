@@ -139,4 +139,4 @@ def test_a_changed_file_is_read_again(tmp_path):
 def test_the_shipped_jobs_are_valid_and_say_where_they_ran(path):
     assert document.read(path).name == path.stem
     header = [line for line in Path(path).read_text().splitlines() if line.startswith("#")]
-    assert any("run on" in line.lower() for line in header)
+    assert any("tested on" in line.lower() for line in header)

@@ -157,7 +157,7 @@ def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
 def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_path):
     copy = bring(store, folder, tmp_path / "results")
     _, _, (remark,) = applied_criteria.judged_by(copy, [], "")
-    assert "give them here too" in remark
+    assert "set them here too" in remark
 
 
 def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder, tmp_path):

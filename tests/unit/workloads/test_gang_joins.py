@@ -82,7 +82,7 @@ def test_all_are_asked_where_none_is_named():
 
 @pytest.mark.parametrize("text", [None, 3, "", "####", "eJwDAAAAAAE=", control_channel._packed(["x" * 5000])])
 def test_what_all_have_brought_is_bounded_and_checked(text):
-    with pytest.raises(control_channel._BrokenError, match="are invalid"):
+    with pytest.raises(control_channel._BrokenError, match="is invalid"):
         control_channel._unpacked(text, 1000)
 
 

@@ -217,7 +217,7 @@ class Member:
         else:
             there, problem = perftest.complaint([printed]), outcome.problem or "printed no bandwidth"
             problem += f"; on {self.name(rail.server)}: {there}" if there else ""
-            is_setup = not outcome.hung and (outcome.is_of_the_setup or perftest.is_of_the_setup([printed]))
+            is_setup = not outcome.hung and (outcome.is_setup_problem or perftest.is_setup_problem([printed]))
             made = rail._replace(problem=problem, tested=not is_setup)
         print(f"{self.title(rail)}: {_speed(made)}", flush=True)
         return made
