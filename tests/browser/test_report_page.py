@@ -258,7 +258,7 @@ def test_compares_with_the_run_before(browser, results):
         ]
         assert f"{round(before):,}" in row.inner_text().replace("\t", " ")
         assert re.search(r"-[67]\.\d %", row.inner_text()), "against the fleet"
-        assert page.locator("#node-panel .stage-bar span").count() == 6
+        assert page.locator("#node-panel .stage-bar span").count() == 8
         assert opened.said == []
 
 

@@ -47,6 +47,22 @@ def test_a_child_that_keeps_the_pipe_does_not_hold_us(machine):
     assert (result.stdout, result.returncode) == ("started\n", 0)
 
 
+def test_what_a_tool_writes_as_it_ends_is_read(machine, monkeypatch):
+    """It ends between a look at its pipes and the question whether it still runs, as on a busy machine."""
+    machine.tool("late", "echo done")
+    select, looks = tools.selectors.DefaultSelector.select, []
+
+    def slow(self, timeout=None):
+        looks.append(timeout)
+        if len(looks) > 1:
+            return select(self, timeout)
+        time.sleep(1)
+        return []
+
+    monkeypatch.setattr(tools.selectors.DefaultSelector, "select", slow)
+    assert tools.toolbox(str(machine))("late").stdout == "done\n"
+
+
 def test_endless_output_is_cut(machine, monkeypatch):
     monkeypatch.setattr(tools, "OUTPUT_LIMIT_BYTES", 100_000)
     machine.tool("yes", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done")

@@ -126,8 +126,9 @@ def _drain(
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            ready = selector.select(min(left, 0.2))
-            if not ready and process.poll() is not None:
+            ended = process.poll() is not None  # before the look at the pipes: what it wrote last is in them then
+            ready = selector.select(0 if ended else min(left, 0.2))
+            if ended and not ready:
                 break  # a background child may keep the pipe open: the tool's own output is complete
             for key, _events in ready:
                 chunk = os.read(key.fd, 65536)
