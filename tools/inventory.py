@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError  # noqa: E402
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError  # noqa: E402 - needs the path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list  # noqa: E402 - needs the path
 
 HOSTS = "---\nplugin: gpuval.fleet.node_list\npath: nodes.csv\n"

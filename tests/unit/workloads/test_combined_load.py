@@ -168,7 +168,11 @@ def test_a_long_phase_is_measured_from_its_begin():
     assert samples.kept[-1][0] > 14300
 
 
-@pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+#: .ci/run installs fio: CI skips none of these.
+needs_fio = pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+
+
+@needs_fio
 def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkeypatch):
     file = tmp_path / "data"
     file.symlink_to("/dev/full")  # each write: no space left
@@ -215,7 +219,7 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     assert Path(tmp_path, "combined_load.data").stat().st_size == size
 
 
-@pytest.mark.skipif(program.fio.find() is None, reason="fio is not installed")
+@needs_fio
 def test_a_disk_that_gets_full_under_load_is_no_fault_and_leaves_evidence_out(tmp_path):
     """The other parts go on, and fail the node for what they find."""
     file, size = tmp_path / worker_program.DATA_FILE, 16 << 20

@@ -60,11 +60,12 @@ def _examined(access: StoreBackend, deadline_seconds: float) -> Examined:
     except StoreError as error:
         raise StoreError(". ".join(filter(None, (str(error), clock(store))))) from error
     problems, remarks = findings(access, store), []
-    if problems and access.shortage():
-        problems = [f"{access.shortage()} ({problems[0]})"]
+    lacking = access.shortage()
+    if problems and lacking:
+        problems = [f"{lacking} ({problems[0]})"]
     if not problems:
         writes = "" if access.objects else writing_reader(access, store)
-        remarks = [remark for remark in (access.shortage(), clock(store), writes) if remark]
+        remarks = [remark for remark in (lacking, clock(store), writes) if remark]
         if not credentials_outlive(store, deadline_seconds):
             remarks.append(EXPIRE)
     return Examined(store, created, problems, remarks)
