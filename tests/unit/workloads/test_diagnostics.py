@@ -307,6 +307,16 @@ def test_a_transfer_that_writes_nothing_the_last_time_is_counted(alone, monkeypa
     assert next(calls) == 20
 
 
+def test_an_unsteady_transfer_is_measured_once_more(alone, monkeypatch):
+    monkeypatch.setattr(transfers, "CPU_BYTES", 2**16)
+    laps = iter([[1.0, 2.0, 4.0], [1.0, 1.0, 1.01], *[[1.0, 1.0]] * 4])
+    monkeypatch.setattr(Clockless, "time", lambda _self, _work, _seconds, **_more: Timing(next(laps)))
+    found = transfers.transfers(alone, Clockless(alone), 0.1)
+    figures = {figure.name: figure.value for figure in found.figures}
+    assert figures["diagnostics_host_to_device_bytes_per_second"] == 2**16
+    assert next(laps, None) is None
+
+
 def test_a_copy_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch):
     right, calls = torch.Tensor.copy_, itertools.count()
 
