@@ -76,7 +76,12 @@ def test_three_nodes_train_over_ssh_by_the_launcher_of_deepspeed(fleet):
 
 
 def test_a_node_that_dies_is_named_and_the_others_are_freed(fleet):
-    asked = {"run_gang_stages": ["deepspeed"], "deepspeed_seconds": 160, "run_gang_lost_seconds": 20}
+    asked = {
+        "run_gang_stages": ["deepspeed"],
+        "deepspeed_seconds": 160,
+        "run_silence_seconds": 15,
+        "run_gang_lost_seconds": 20,
+    }
     playing = fleet.start("gpuval.fleet.validate", "-e", json.dumps(asked))
     playing.expect("node-2 deepspeed: running", RUN_SECONDS)
     log = f"/var/lib/gpuval/{fleet.run_id}.all/node-1/logs/deepspeed.log"
