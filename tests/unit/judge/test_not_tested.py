@@ -45,6 +45,18 @@ def test_stages_outside_the_profile_and_figures_that_no_node_reports():
     assert "| facts | memory_ecc_uncorrected_count | no EDAC driver | 2: node-1, node-2 |" in markdown_report(report)
 
 
+def test_a_training_counts_tokens_or_samples():
+    rates = [
+        check(name, stage="facts", metric=f"training_{name}_per_second", kind="min", value=0, where_reported=True)
+        for name in ("tokens", "samples")
+    ]
+    _, found = judged(criteria=rates)
+    assert {what for stage, what in found if stage == "facts"} == {one.metric for one in rates}
+    told = metric("training_tokens_per_second", 5, "tokens/s")
+    _, found = judged(lambda records: records["facts"]["metrics"].append(told), criteria=rates)
+    assert {tuple(gap["names"]) for (stage, _), gap in found.items() if stage == "facts"} == {("node-1",)}
+
+
 def test_why_the_kernel_counts_no_memory_errors_is_told_in_every_stage():
     def change(records):
         records["vendor_tools"]["environment"] = {"telemetry": {"absent": {ECC.metric: "a virtual machine"}}}

@@ -95,10 +95,10 @@ def main(result: Result) -> None:
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
     ]
-    before = {name: health.read(name) for name in health.disks()}
+    before = health.read_all()
     found = _measure_all(result, targets, options, work)
     _report(result, targets, found, options)
-    _report_health(result, before, {name: health.read(name) for name in health.disks()})
+    _report_health(result, before, health.read_all())
     faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
     result.message = result.message[:MAX_MESSAGE]
     if faults:

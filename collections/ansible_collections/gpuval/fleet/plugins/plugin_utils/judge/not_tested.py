@@ -25,6 +25,9 @@ NO_TOOL = "not on the node or in its image"
 NO_FIGURE = "the node does not report it"
 MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
 
+#: A training counts one of these.
+ALTERNATIVES = frozenset({"training_tokens_per_second", "training_samples_per_second"})
+
 #: Stage, what was not tested, why.
 Gap = tuple[str, str, str]
 
@@ -88,7 +91,8 @@ def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Ch
         record = subject.records[check.stage]
         if environment.texts(record["environment"], f"left_out.{check.stage}"):
             continue  # all of the stage, which is an entry of its own
-        if not subject.metrics(record, check.metric, check.scope):
+        alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
+        if not any(subject.metrics(record, metric, check.scope) for metric in alike):
             notes = record["environment"]
             why = environment.texts(notes, f"telemetry.absent.{check.metric}")
             if not why and check.metric.startswith("memory_ecc_"):
