@@ -1,4 +1,4 @@
-"""Settings and firmware of the host by the shipped criteria: what is slow, and what differs within the fleet."""
+"""Settings and firmware of the host by the shipped criteria: what slows work down, and what differs in the fleet."""
 
 import copy
 

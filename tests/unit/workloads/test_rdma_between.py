@@ -10,7 +10,8 @@ from gpuval_workloads.rdma import attribution, between, perftest
 from gpuval_workloads.rdma.attribution import Pair
 
 from tests.kit import perftest as standin
-from tests.kit.gang_channel import free_port, gang
+from tests.kit.gang_channel import gang
+from tests.kit.ports import free_port
 from tests.kit.sysfs_tree import IB_GIDS, Tree
 
 RAIL, LEAST = "mlx5_0:1", 0.8

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from ..common.arguments import positive_float
+from ..common.ports import free_port
 from ..common.result import Result, WorkloadCrash, WorkloadFailure, link_scope, run_workload
 from ..gang import joining
 from ..gang.control_channel import ControlChannel, Limits, StoppedError
@@ -186,7 +187,7 @@ class Member:
         return Measurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
 
     def _serve(self, stream: IO[str], test: Measurement) -> None:
-        port = run.free_port()
+        port = free_port()
         side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
         try:
             _send(stream, port if side.is_listening(port, self._slack) else None)

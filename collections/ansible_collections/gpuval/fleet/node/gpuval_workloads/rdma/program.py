@@ -269,6 +269,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
     elif not any(parts):
         parts.append("no RDMA device to test")
+        result.environment["left_out"] = {"rdma": parts[-1]}  # the stage by its name: all of it
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 

@@ -161,7 +161,7 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
     for test in table.TESTS:
         begun = time.monotonic()
         measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
-        say(f"{test.name}: {measured} in {time.monotonic() - begun:.1f} s")
+        say(f"{test.name}: {measured.figures()} in {time.monotonic() - begun:.1f} s")
         if not _take(found, measured):
             found.problem = found.problem and f"{test.name}: {found.problem}"
             return
@@ -185,7 +185,7 @@ def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.Eng
         return
     size = measured.write.total_bytes
     measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), engine, say)
-    say(f"verify: {measured}")
+    say(f"verify: {measured.figures()}")
     if _take(found, measured) and measured.read is not None:
         found.verified_bytes = measured.read.total_bytes
 

@@ -89,13 +89,15 @@ def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Ch
         if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject, ""):
             continue
         record = subject.records[check.stage]
+        if environment.texts(record["environment"], f"left_out.{check.stage}"):
+            continue  # all of the stage, which is an entry of its own
         alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
         if not any(subject.metrics(record, metric, check.scope) for metric in alike):
-            path = (
-                "memory.ecc_problem" if check.metric.startswith("memory_ecc_") else f"telemetry.absent.{check.metric}"
-            )
-            why = environment.texts(record["environment"], path) or [NO_FIGURE]
-            yield check.stage, check.metric, one_line(why[0], MAX_TEXT)
+            notes = record["environment"]
+            why = environment.texts(notes, f"telemetry.absent.{check.metric}")
+            if not why and check.metric.startswith("memory_ecc_"):
+                why = environment.texts(notes, "memory.ecc_problem")
+            yield check.stage, check.metric, one_line((why or [NO_FIGURE])[0], MAX_TEXT)
 
 
 def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
