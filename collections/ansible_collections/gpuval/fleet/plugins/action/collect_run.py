@@ -260,11 +260,11 @@ class ActionModule(RunAction):
     def _fetch(self, names, options, task_vars):
         """Ask the nodes themselves, side by side."""
         tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
-        fetched = []
+        path, fetched = self.run_folder.path, []
+        place = {"run_id": path.name, "results_dir": str(path.parent), "store": options["store"]}
+        variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
         try:
             for name in names:
-                place = {"run_id": self.run_folder.path.name, "results_dir": str(self.run_folder.path.parent)}
-                variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
                 tasks.submit(name, "fetch", Path(options["fetch_tasks"]), variables, options["fetch_seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(5):
