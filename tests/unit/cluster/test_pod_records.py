@@ -162,7 +162,9 @@ def test_a_record_that_arrived_says_more_than_the_pod():
 
 def test_a_record_of_an_earlier_attempt_becomes_its_history():
     known = {"training": record("training", "timeout")}
-    owed = pod_records.owed(placed(KILLED, attempt=2, training=OOM), plans.again(PLAN, ["training"], 2), known, AT)
+    owed = pod_records.owed(
+        placed(KILLED, attempt=2, training=OOM), plans.for_attempt(PLAN, ["training"], 2), known, AT
+    )
     (crash,) = map(take, owed.records)
     assert (crash["attempt"], [one["state"] for one in crash["attempts"]]) == (2, ["timeout"])
 

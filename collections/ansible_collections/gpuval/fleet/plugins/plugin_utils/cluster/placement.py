@@ -321,7 +321,7 @@ class ClusterPlacement(Placement):
                 launch["stages"] = list(view.stages)
             if order.settings.loses_models:
                 launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
-            plan = plans.again(plan, launch["stages"], attempt)
+            plan = plans.for_attempt(plan, launch["stages"], attempt)
         if (name, attempt) not in self._places:
             self._put_plans([plan])
         stages = [stage["name"] for stage in plan["stages"]]
@@ -494,7 +494,7 @@ class ClusterPlacement(Placement):
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
-            plan = plans.again(plan, view.launch.get("stages") or view.stages, status.attempt)
+            plan = plans.for_attempt(plan, view.launch.get("stages") or view.stages, status.attempt)
         owed, at = pod_records.owed(status, plan, known, run_folder.now()), run_folder.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status

@@ -207,7 +207,7 @@ class Gangs:
             final = any(
                 is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
             )
-            left = rounds.again(every[name], found, condemned, once_more=name in complaints and not final)
+            left = rounds.members_to_rerun(every[name], found, condemned, once_more=name in complaints and not final)
             if len(left) == len(every[name]):
                 self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
             if left:

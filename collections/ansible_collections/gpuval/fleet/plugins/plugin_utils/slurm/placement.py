@@ -205,7 +205,7 @@ class SlurmPlacement(Placement):
         given["folders"] = self._store.sizes(launching.folders(plan))
         if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
-            plan = plans.again(plan, launch["stages"], number)
+            plan = plans.for_attempt(plan, launch["stages"], number)
         plan = plans.whole(plan, self._run)
         return {
             "directory": order.directory,

@@ -51,10 +51,10 @@ def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
     return bool(pins.add(new, replaced)) if new else False
 
 
-def again(
+def probe_again(
     target: prober.Target, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
 ) -> ssh_findings.Finding:
-    """Probe a node again that was unreachable; its host key may be unknown yet. Raises ``HostKeyError``."""
+    """Probe a node that was unreachable once more; its host key may be unknown yet. Raises ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = prober.Prober(pins, timeout, accept_new).probe(target)
     if target.ssh:
