@@ -6,8 +6,9 @@ import subprocess
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
-from tests.kit.container_fleet import ContainerFleet, Node, free_pair, nap
+from tests.kit.container_fleet import ContainerFleet, Node, nap
 from tests.kit.log_bundles import bundle_of
+from tests.kit.ports import free_port
 
 STAGES = ["facts", "work", "loading"]
 
@@ -18,7 +19,7 @@ def fleet(tmp_path_factory):
     with ContainerFleet(
         tmp_path_factory.mktemp("network"), [Node("near"), Node("walled", net_admin=True)], settings
     ) as fleet:
-        port = free_pair()
+        port = free_port()
         fleet.settings |= {"gpuval_store_address": fleet.bed.gateway, "gpuval_store_port": port}
         fleet.bed.block_port("walled", port)
         for node in fleet.nodes:

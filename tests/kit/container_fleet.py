@@ -8,7 +8,6 @@ with ContainerFleet(tmp_path, [Node("one"), Node("two", user="ops", sudo="free")
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ sys.path.insert(0, str(ROOT / "roles/testbed/module_utils"))
 
 from testbed import Node, Testbed, TestbedError, engine_answers
 
-__all__ = ["ContainerFleet", "Node", "Testbed", "TestbedError", "engine_answers", "free_pair", "nap", "needs_docker"]
+__all__ = ["ContainerFleet", "Node", "Testbed", "TestbedError", "engine_answers", "nap", "needs_docker"]
 
 NODE_DIR = "/var/lib/gpuval"
 ASK_SECONDS = 0.5  # a command on a node costs this machine more than a look at a file
@@ -38,19 +37,6 @@ def needs_docker():
     if os.environ.get("GPUVAL_TESTS_NEED_DOCKER"):
         pytest.fail("no Docker engine answers, and GPUVAL_TESTS_NEED_DOCKER says that one must")
     pytest.skip("no Docker engine answers: the nodes of these tests are containers (.ci/run brings one)")
-
-
-def free_pair():
-    """A port for an embedded store on all addresses; it takes the next one too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("0.0.0.0", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("0.0.0.0", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 NAP = """

@@ -37,6 +37,11 @@ def test_one_that_is_chosen_among_others_misses_its_gangs_and_the_run_says_so(tm
     ] == ["limit"]
 
 
+def test_a_tag_of_a_gang_on_one_host_says_what_it_needs(tmp_path):
+    done, _ = open_run(tmp_path / "results", "one", ["node-1"], alone=False, run_tags=["facts", "fabric"])
+    assert "--tags fabric: 1 host, and a gang has two or more" in done.text
+
+
 def test_tags_that_leave_no_gang_are_refused(tmp_path):
     done, _ = open_run(tmp_path / "results", "one", ["node-1", "node-2"], alone=True, run_tags=["facts"])
     assert done.failed

@@ -20,11 +20,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit import gang_jobs, mad_repository
 from tests.kit import jobs as job_kit
-from tests.kit.gang_channel import free_port
 from tests.kit.kubernetes_schemas import kubernetes_validate
 from tests.kit.mad_repository import OTHER_SECRET, SECRET, model
 from tests.kit.needs import needs_programs
 from tests.kit.planted_secrets import CommandLines, leaks
+from tests.kit.ports import free_port
 from tests.kit.runner import Node
 from tests.kit.s3_service import S3Service
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
 
 from tests.kit.actions import run_action
+from tests.kit.builders import make_run
 from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
@@ -244,6 +246,19 @@ def test_results_that_were_moved_with_their_inventory_keep_it(results, tmp_path_
     moved = tmp_path_factory.mktemp("moved") / "checkout"
     results.parent.rename(moved)
     assert run_folder.inventory_of(moved / "results", "r1") == [str(moved / "a")]
+
+
+def test_a_report_of_another_controllers_run_says_that_it_started_the_store(results):
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    try:
+        run_action("serve_store", {"store": store})
+        put_run(open_store({"endpoint": "", **dict.fromkeys(("address", "port"), ""), **store}).store(), make_run())
+        assert find_run(results).result["store_started"] is False
+        shutil.rmtree(results)
+        run_action("serve_store", {"store": store, "state": "stopped"})
+        assert find_run(results).result["store_started"] is True
+    finally:
+        run_action("serve_store", {"store": store, "state": "stopped"})
 
 
 def test_a_store_that_another_command_started_goes_on_for_a_run_and_ends_after_it(results):

@@ -92,6 +92,8 @@ def test_a_thread_within_pytorch_does_not_turn_an_end_into_a_crash():
 
 
 def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():
+    full = "CUDA out of memory. Process 7 has 70.60 GiB memory in use. If reserved but unallocated memory is large try"
+    assert ranks._words(RuntimeError(full)).endswith("70.60 GiB memory in use.")
     assert ranks._words(RuntimeError("CUDA error: x\nCUDA kernel errors might\nCompile with")) == "CUDA error: x"
     assert len(ranks._words(RuntimeError("x" * 10_000 + "\nout of memory" * 1000))) < 1100
 

@@ -49,6 +49,12 @@ class ActionModule(RunAction):
                 f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {len(hosts)}: choose more "
                 "(gpuval_hosts, --limit), or leave the job out of gpuval_jobs"
             )
+        needing = [] if together else [tag for tag in options["run_tags"] if tag in {*options["gang_stages"]} - {*jobs}]
+        if needing:
+            raise run_folder.RunError(
+                f"--tags {','.join(needing)}: {len(hosts)} host, and a gang has two or more: choose more "
+                "(gpuval_hosts, --limit), or leave the tag out"
+            )
         # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
         left_alone = bool(options["limit"] and options["gang_stages"] and not together)
         profile = plans.with_datasets(

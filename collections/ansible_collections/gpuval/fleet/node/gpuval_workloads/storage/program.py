@@ -85,10 +85,10 @@ def main(result: Result) -> None:
         *(Target(path, shared=True) for path in options.shared_path),
         *(Target(path, raw=True) for path in options.raw_device),
     ]
-    before = {name: health.read(name) for name in health.disks()}
+    before = health.read_all()
     found = _measure_all(result, targets, options, work)
     _report(result, targets, found, options)
-    _report_health(result, before, {name: health.read(name) for name in health.disks()})
+    _report_health(result, before, health.read_all())
     faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
     result.message = result.message[:MAX_MESSAGE]
     if faults:
@@ -151,7 +151,7 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
     for test in table.TESTS:
         begun = time.monotonic()
         measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
-        say(f"{test.name}: {measured} in {time.monotonic() - begun:.1f} s")
+        say(f"{test.name}: {measured.figures()} in {time.monotonic() - begun:.1f} s")
         if not _take(found, measured):
             found.problem = found.problem and f"{test.name}: {found.problem}"
             return
@@ -175,7 +175,7 @@ def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.Eng
         return
     size = measured.write.total_bytes
     measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), engine, say)
-    say(f"verify: {measured}")
+    say(f"verify: {measured.figures()}")
     if _take(found, measured) and measured.read is not None:
         found.verified_bytes = measured.read.total_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from . import schemas
-from .errors import GpuvalError
+from .errors import GpuvalError, reason_of
 
 #: libyaml's takes a tenth of the time.
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,7 +52,7 @@ def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise YamlError(f"{path}: cannot be read: {error}") from error
+        raise YamlError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
 def parse(path: Path, text: str) -> Any:

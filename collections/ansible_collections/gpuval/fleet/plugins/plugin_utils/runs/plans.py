@@ -231,7 +231,7 @@ def select(
     if absent:
         raise PlanError(
             f"--tags {','.join(absent)}: no stage of this run, which has {', '.join([*profile, *gang_stages])}; "
-            "choose a profile that has it (-e gpuval_profile=standard), or name it in gpuval_stages"
+            "choose a profile that has it (-e gpuval_profile=standard, or burnin), or name it in gpuval_stages"
         )
     chosen: list[str] = []
     if gang_stages:

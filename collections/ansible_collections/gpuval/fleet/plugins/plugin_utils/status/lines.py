@@ -101,7 +101,8 @@ def _watch_line(status: Status) -> str:
         return f"its controller runs its gangs (last heartbeat {clock(status.gangs_age or 0.0)} ago)"
     if status.known.watch and status.known.watch["state"] == "ended":
         return f"the watch ended {clock(status.heartbeat_age)} ago; its controller has not judged the run yet"
-    return f"controller lost: last heartbeat {clock(status.heartbeat_age)} ago; nodes continue"
+    age = clock(status.heartbeat_age)
+    return f"controller lost: last heartbeat {age} ago; nodes continue. To resume, repeat its command"
 
 
 def _end_line(status: Status, moment: datetime) -> str:
