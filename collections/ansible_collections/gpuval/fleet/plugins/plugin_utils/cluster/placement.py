@@ -254,10 +254,7 @@ class ClusterPlacement(Placement):
     def launch(self, view: NodeView, wanted: Attempt, seconds: float) -> None:
         """Create the node's Job."""
         known = self._folder.read_launch(view.name)
-        attempt, stages = wanted.number, list(wanted.stages)
-        if known.get("attempt", 1) > attempt:  # a controller that resumes the run starts at 1 again
-            attempt, stages = known["attempt"], known["stages"]
-        launch: dict[str, Any] = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
+        launch = wanted.launch(view.name, known)
         if "nonce" in known:
             launch["nonce"] = known["nonce"]
         reported = False
@@ -272,7 +269,7 @@ class ClusterPlacement(Placement):
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
         view.attempt_ended = False
-        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
+        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and launch["attempt"] > 1:
             launch = self._attempt_failed(view, launch)
         self._folder.write_launch(view.name, launch)
         started = launch["state"] == "started"

@@ -132,10 +132,7 @@ class SlurmPlacement(Placement):
         Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
         """
         known = self._folder.read_launch(view.name)
-        number, stages = attempt.number, list(attempt.stages)
-        if known.get("attempt", 1) > number:  # a controller that resumes the run starts at 1 again
-            number, stages = known["attempt"], known["stages"]
-        launch: dict[str, Any] = {"node": view.name, "attempt": number, "stages": stages, "at": run_folder.now()}
+        launch = attempt.launch(view.name, known)
         try:
             launch = self._launched(view, launch, seconds)
         except SlurmError as error:
