@@ -729,7 +729,7 @@ def test_scripts_and_tools_around_the_model(run, tmp_path):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_folder_of_a_model_is_kept(run, tmp_path, monkeypatch, code):
-    monkeypatch.setattr(jobs, "KEPT", str(tmp_path / "kept"))
+    monkeypatch.setattr(job_document, "KEPT", str(tmp_path / "kept"))
     changed = {"scripts/tiny_train/run.sh": f"echo seen > out.txt; echo performance: 1 x; exit {code}\n"}
     record, log = run("tiny_train", options=planning.Options(keep_folder="/srv/kept"), **changed)
     assert record["exit_code"] == code, log
