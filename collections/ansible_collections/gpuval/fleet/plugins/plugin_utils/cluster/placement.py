@@ -26,10 +26,12 @@ from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
 from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
+from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .orders import Order
 from .pod_diagnosis import Limits
 from .pod_state import ENDED
 from .pod_tracker import PodStatus, PodTracker, Trouble
+from .pod_volumes import model_volumes
 from .streams import Streams
 
 FIRST_LIST_SECONDS = 60.0
@@ -75,9 +77,9 @@ class ClusterPlacement(Placement):
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._views: Mapping[str, NodeView] = {}
         self._known: dict[str, Order] = {}
-        self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
+        self._places: dict[tuple[str, int], PlanPlace] = {}
         #: Where the members of each gang are.
-        self._gangs: dict[str, manifests.PlanPlace] = {}
+        self._gangs: dict[str, PlanPlace] = {}
         #: Whether the cluster has JobSets for gangs, and the gangs that have their Jobs.
         self._has_sets = False
         self._submitted: set[str] = set()
@@ -114,7 +116,7 @@ class ClusterPlacement(Placement):
         self._wait_for_lists()
         self._readmit_joined()
         self._warn_of_twins()
-        code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
+        code = code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")
@@ -128,9 +130,7 @@ class ClusterPlacement(Placement):
             volume["metadata"]["name"] + volume["kind"]: volume
             for name in todo
             if name in self._known
-            for volume in manifests.model_volumes(
-                self._run["run_id"], self._cluster.namespace, self._known[name].settings
-            )
+            for volume in model_volumes(self._run["run_id"], self._cluster.namespace, self._known[name].settings)
             if not self._round  # gangs load no model
         }
         for volume in volumes.values():
@@ -232,7 +232,7 @@ class ClusterPlacement(Placement):
         self._put_plans(made.values())
 
     def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
-        objects, places = manifests.plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
+        objects, places = plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
         for thing in objects:
             self._make(thing)
         self._places.update(places)
