@@ -16,7 +16,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
 from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, setups, versions
-from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
+from ..plugin_utils.runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
@@ -61,9 +61,7 @@ class ActionModule(RunAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
-        run_id = run_folder.choose_run_id(
-            results, options["run_id"], nodes, options["profile"], narrowed, self.inventory
-        )
+        run_id = opening.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed, self.inventory)
         folder = run_folder.RunFolder(results / run_id)
         known = self._known(folder)
         wanted = _wanted(run_id, options, [*profile, *options["gang_stages"]], narrowed, nodes)
@@ -73,7 +71,7 @@ class ActionModule(RunAction):
             wanted["gang_stages"] = select(options["gang_stages"])[1]
         if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
             naming.check(results, wanted)
-        run, joined = run_folder.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
+        run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
         attended = folder.seen() if known else None
         if not self.check_mode:
