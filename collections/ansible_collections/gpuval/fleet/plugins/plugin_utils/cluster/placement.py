@@ -648,7 +648,7 @@ def _write_log(path: Path, text: str) -> None:
 
 def _may_retry(status: PodStatus) -> bool:
     """Whether its attempt ended for a cause that another attempt may avoid."""
-    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.again
+    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.retryable
 
 
 def _machine(node: Mapping[str, Any]) -> str:

@@ -359,7 +359,7 @@ class SlurmPlacement(Placement):
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
         attempt = view.launch.get("attempt", 1)
         end = self._ends.get(self._key(view))
-        if end is None or not end.again or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+        if end is None or not end.retryable or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
             return None
         left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
         try:
