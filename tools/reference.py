@@ -366,7 +366,14 @@ def coverage() -> str:
 def checks_by_name() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Of every check its stage, and the profiles that it is limited to."""
     shipped = {one.name: (one.stage, one.applies.profile) for one in judged.load(judged.shipped_files())}
-    own = ("sku", "sku_gpu_count", "services_declared", "mounts_declared", *(f"versions_{kind}" for kind in KINDS))
+    own = (
+        "sku",
+        "sku_gpu_count",
+        "nic_count",
+        "services_declared",
+        "mounts_declared",
+        *(f"versions_{kind}" for kind in KINDS),
+    )
     return {**shipped, **dict.fromkeys(own, ("facts", ()))}
 
 

@@ -7,8 +7,8 @@ import tarfile
 import pytest
 
 from tests.kit.cluster_fleet import own_address
-from tests.kit.container_fleet import free_pair
 from tests.kit.needs import needs_programs
+from tests.kit.ports import free_port
 from tests.kit.ssh import Sshd
 
 #: Its message is what it reads.
@@ -48,7 +48,7 @@ def fleet(new_fleet, sshd, data):
     ]
     settings = {
         "gpuval_store_address": own_address(),
-        "gpuval_store_port": free_pair(),
+        "gpuval_store_port": free_port(),
         "gpuval_datasets": declared,
         "gpuval_stages": ["facts", "count", "other"],
         "count_workload": {"command": ["sh", "-c", COUNT], "datasets": ["pixels", "texts"]},

@@ -15,8 +15,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts impor
 
 from tests.kit.fleet import ROOT, Fleet
 from tests.kit.needs import needs_programs
+from tests.kit.ports import free_port
 from tests.kit.processes import all_pids, read
-from tests.kit.ssh import USER, Blackhole, Listener, Sshd, free_port, new_key
+from tests.kit.ssh import USER, Blackhole, Listener, Sshd, new_key
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,5 @@
-"""Members of a gang and the ports they listen on."""
+"""Members of a gang."""
 
-import socket
 import threading
 import time
 
@@ -12,18 +11,6 @@ from gpuval_workloads.gang.control_channel import ControlChannel
 from gpuval_workloads.gang.members import Gang, Member
 
 TOKEN = "a token"
-
-
-def free_port():
-    """A port whose neighbour is free as well."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            try:
-                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-            except OSError:
-                continue
-            return one.getsockname()[1]
 
 
 def gang(port, index, count=3):

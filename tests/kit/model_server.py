@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
+from tests.kit.ports import free_port
+
 START_SECONDS = 20
 
 
@@ -22,9 +24,7 @@ class ModelServer:
         self.access_key = "GV" + secrets.token_hex(9).upper()
         self.secret_key = secrets.token_urlsafe(30)
         self._process: subprocess.Popen | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
 
     @property
     def config(self) -> str:

@@ -2,9 +2,9 @@
 
 import yaml
 
-from tests.kit.container_fleet import free_pair
 from tests.kit.fleet import ROOT, Fleet
 from tests.kit.gang_fleet import INSIDE, PACKAGES
+from tests.kit.ports import free_port
 from tests.kit.processes import end_all_below
 from tests.kit.slurm_bed import environment
 
@@ -47,7 +47,7 @@ class SlurmFleet(Fleet):
 
     @property
     def _port(self):
-        self._ports = self._ports or free_pair()
+        self._ports = self._ports or free_port()
         return self._ports
 
     def start(self, playbook="gpuval.fleet.validate", *arguments):

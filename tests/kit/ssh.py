@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+from tests.kit.ports import free_port
+
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 USER = getpass.getuser()
 
@@ -27,12 +29,6 @@ def fingerprint(public_key_file):
         ["ssh-keygen", "-lf", str(public_key_file)], check=True, capture_output=True, text=True, timeout=30
     )
     return done.stdout.split()[1]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Sshd:

@@ -83,7 +83,7 @@ SETTINGS = [
     ("gpuval_webook_url: https://hooks.example.org/x", "gpuval_webook_url: no such setting; is it gpuval_webhook_url?"),
     ("gpuval_results_dir: /dev/null/results", "gpuval_results_dir /dev/null/results: /dev/null is a file"),
     ("gpuval_folder: models/mine", "gpuval_folder 'models/mine': names of letters"),
-    ("gpuval_baseline: site.json", "gpuval_baseline: site.json: cannot be read"),
+    ("gpuval_baseline: site.json", "gpuval_baseline: site.json: cannot be read: No such file or directory; `make"),
     ("gpuval_versions: {drivr: '580'}", "gpuval_versions has the key 'drivr'; is it driver?"),
     ("gpuval_gang_stages: {standrad: [fabric]}", "gpuval_gang_stages: no profile standrad; is it standard?"),
     ("run_recurring_settings: {training_secnds: 9}", "no setting training_secnds; is it training_seconds?"),
@@ -161,7 +161,7 @@ def test_a_wrong_check_is_named_with_its_file_and_line(checked, tmp_path, right,
         (CRITERIA + CHECK, "site.yml: check 'speed' stands twice"),
         (CRITERIA.replace("checks:", "chekcs:"), "site.yml: "),
         (CRITERIA + "  - {name: [\n", "site.yml:12: not YAML: "),
-        (None, "site.yml: cannot be read"),
+        (None, "site.yml: cannot be read: No such file or directory"),
     ],
 )
 def test_a_wrong_file_of_criteria_is_named(checked, tmp_path, text, told):
@@ -340,11 +340,12 @@ def test_a_secret_is_not_printed(checked):
 #: An inventory, as its files, and the one line that is printed for it.
 INVENTORIES = [
     ({"hosts.yml": "all:\n  hosts:\n    a: {\n"}, "hosts.yml:4: not YAML: "),
+    ({"hosts.yml": "all:\n\thosts:\n\t\ta:\n"}, "start any token: indent with spaces instead of"),
     ({"hosts.yml": "all:\n  hots:\n    a:\n"}, "hosts.yml:2: the group all has an unknown key hots; is it hosts?"),
     ({"hosts.yml": "all:\n  children:\n    x:\n      hosts: [a]\n"}, "hosts.yml:4: hosts of the group x must be"),
     ({"hosts.yml": "plugin: gpuval.fleet.nodelist\n"}, "unknown plugin gpuval.fleet.nodelist; is it gpuval.fleet.node"),
     ({"hosts.yml": "plugin: gpuval.fleet.node_list\npth: a.csv\n"}, "hosts.yml: unknown option pth; is it path?"),
-    ({"hosts.yml": "plugin: gpuval.fleet.node_list\npath: a.csv\n"}, "a.csv cannot be read: "),
+    ({"hosts.yml": "plugin: gpuval.fleet.node_list\npath: a.csv\n"}, "a.csv cannot be read: No such file or directory"),
     ({"nodes.csv": "name,adress\na,192.0.2.1\n"}, "nodes.csv line 1: unknown column adress; is it address?"),
     ({"nodes.csv": "name,address\na,192.0.2.1\na,192.0.2.2\n"}, "nodes.csv: lines 2 and 3 have the same name a"),
     ({"nodes.csv": "name,address\nn[01:03],192.0.2.[1:2]\n"}, "nodes.csv line 2: address has 2 values for 3 name(s)"),

@@ -73,9 +73,10 @@ def test_what_a_node_says_of_it_has_no_form_for_certain(environment):
         "the gang has ended: n2 (10.0.0.2): rank 9 (gpu:1) ran out of device memory. Lower --batch-size",
         "rank 0 broke off with DistBackendError: NCCL error in: x; Cuda failure 2 'out of memory'",
         "rank 0 broke off with DistBackendError: NCCL error in: x; Cuda failure 'out of memory'",
+        "rank 0 broke off with DistNetworkError: The server socket has failed to listen. port: 29500, name: EADDRINUSE",
     ],
 )
-def test_memory_that_another_process_holds_accuses_no_node(message):
+def test_memory_or_a_port_that_another_process_holds_accuses_no_node(message):
     assert result(record("crash", message, True), record("crash", "", True)).state == "missing"
     killed = "rank 0 was killed by SIGKILL: look in the kernel log for an out-of-memory kill"
     assert result(record("crash", killed, True), record("crash", "", True)).state == "crash"

@@ -5,23 +5,26 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import absent
 from gpuval_workloads.gang.members import Gang, Member
 from gpuval_workloads.job import together
 from gpuval_workloads.job.steps import Job, Step
 
-from tests.kit.gang_channel import free_port
 from tests.kit.gang_jobs import Members, write
 from tests.kit.needs import needs_deepspeed, needs_programs
+from tests.kit.ports import free_port
 from tests.kit.workload_process import is_alive
 
 ASKED = {"least": 2, "most": 0, "order": "inventory", "gpus_per_node": 0, "join_seconds": 60}
@@ -209,6 +212,19 @@ def test_a_launcher_that_an_image_lacks_is_named_with_its_node_before_any_work(t
         assert result["message"].startswith("node-1, node-2: launcher torchrun: there is no PyTorch in ")
         assert result["message"].endswith("use an image that has it, or another launcher")
     assert not (tmp_path / "begun").exists()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_port_in_use_is_named_before_any_work(tmp_path, monkeypatch, launcher):
+    monkeypatch.setattr(together, "find_spec", lambda _name: True)
+    monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/pdsh")
+    run, port = together.GangRun.__new__(together.GangRun), free_port()
+    run._gang = Gang("all", (Member("n1", "127.0.0.1", 1), Member("n2", "127.0.0.2", 1)), 0, 1, 3)
+    run._launchers, run._folder = {launcher}, tmp_path
+    with socket.create_server(("", port)), ExitStack() as stack:
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(WorkloadFailure, match=f"port {port} of n1, .* find the process"):
+            run._prepare(stack)
 
 
 def test_mpirun_that_is_missing_is_named(tmp_path):

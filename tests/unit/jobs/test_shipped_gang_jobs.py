@@ -9,9 +9,9 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
 
 from tests.kit import jobs
-from tests.kit.gang_channel import free_port
 from tests.kit.gang_jobs import Members
 from tests.kit.needs import needs_deepspeed, needs_programs
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.slow
 PYTHON = Path(__file__).resolve().parents[3] / ".venv-node/bin/python"

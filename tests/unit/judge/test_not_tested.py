@@ -1,5 +1,7 @@
 """What a run did not test, on which nodes and why: as data, in one line of the console, and in the forms."""
 
+import dataclasses
+
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import not_tested
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
@@ -41,6 +43,37 @@ def test_stages_outside_the_profile_and_figures_that_no_node_reports():
     assert "training (not in the profile quick; 2 of 2 nodes)" in line
     assert line.endswith("; 1 figure or part of other stages: see report.html")
     assert "| facts | memory_ecc_uncorrected_count | no EDAC driver | 2: node-1, node-2 |" in markdown_report(report)
+
+
+def test_a_training_counts_tokens_or_samples():
+    rates = [
+        check(name, stage="facts", metric=f"training_{name}_per_second", kind="min", value=0, where_reported=True)
+        for name in ("tokens", "samples")
+    ]
+    _, found = judged(criteria=rates)
+    assert {what for stage, what in found if stage == "facts"} == {one.metric for one in rates}
+    told = metric("training_tokens_per_second", 5, "tokens/s")
+    _, found = judged(lambda records: records["facts"]["metrics"].append(told), criteria=rates)
+    assert {tuple(gap["names"]) for (stage, _), gap in found.items() if stage == "facts"} == {("node-1",)}
+
+
+def test_why_the_kernel_counts_no_memory_errors_is_told_in_every_stage():
+    def change(records):
+        records["vendor_tools"]["environment"] = {"telemetry": {"absent": {ECC.metric: "a virtual machine"}}}
+
+    _, found = judged(change, criteria=(dataclasses.replace(ECC, stage="vendor_tools"),))
+    assert found["vendor_tools", ECC.metric]["reason"] == not_tested.NO_FIGURE, "of the other node"
+    assert found["vendor_tools", ECC.metric]["names"] == ["node-1"]
+
+
+def test_a_stage_that_left_all_out_is_one_entry():
+    def change(records):
+        records["vendor_tools"]["environment"] = {"left_out": {"vendor_tools": "no device"}}
+
+    report, found = judged(change, criteria=(dataclasses.replace(LINKS, stage="vendor_tools"),))
+    assert found["vendor_tools", "vendor_tools"]["reason"] == "no device"
+    assert found["vendor_tools", "gpu_links_count"]["names"] == ["node-1"]
+    assert any("vendor_tools (no device; 1 of 2 nodes)" in line for line in report["summary"])
 
 
 def test_what_a_stage_says_it_left_out_and_tools_that_are_not_there():

@@ -12,17 +12,14 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoi
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
 
-
-def free_port():
-    with socket.socket() as link:
-        link.bind(("127.0.0.1", 0))
-        return link.getsockname()[1]
+from tests.kit.ports import free_port
 
 
 @pytest.fixture
 def listening(tmp_path):
     """A listener of node `two` that `one` and `three` are to ask."""
-    ports = [free_port(), free_port()]
+    first = free_port()
+    ports = [first, first + 1]
     found, others = listener.open_ports(ports)
     assert not others
     listener.start(tmp_path / "base", "two", found, 30, {"one", "three"})

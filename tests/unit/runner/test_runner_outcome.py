@@ -20,6 +20,7 @@ NOTHING = "it wrote no result file and declares no patterns"
         (Evidence(exit_code=1, result=GOOD), "crash", "exit code 1 after reporting success"),
         (Evidence(exit_code=3), "crash", "exit code 3 without a result; no output"),
         (Evidence(exit_code=3, result=PARTIAL, last_line="boom"), "crash", "last output: boom"),
+        (Evidence(exit_code=2, last_line="crash: rank 1 died"), "crash", "without a result; last output: rank 1 died"),
         (Evidence(exit_code=137), "crash", "exit code 137 (SIGKILL)"),
         (Evidence(exit_code=0), "crash", NOTHING),
         (Evidence(exit_code=0, result=PARTIAL), "crash", "never became final"),

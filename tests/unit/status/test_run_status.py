@@ -194,7 +194,8 @@ def test_the_controllers_sign_tells_whether_anybody_watches():
     assert status({"n": TRAINS}).watched
     gone = status({"n": TRAINS}, sign=200)
     assert not gone.watched
-    assert "controller lost: last heartbeat" in "\n".join(status_lines.head_lines(gone))
+    text = "\n".join(status_lines.head_lines(gone))
+    assert "controller lost: last heartbeat" in text and "nodes continue. To resume, repeat its command" in text
     assert not gone.over  # the node goes on
     assert gone.accepted
 

@@ -177,7 +177,7 @@ class TestRunsOfABucket:
             stored_runs.find(store, "other", "a/b")
 
     def test_none_at_all(self, store):
-        with pytest.raises(run_folder.RunError, match="the bucket gpuval has no run: see that gpuval_bucket"):
+        with pytest.raises(run_folder.RunError, match="the bucket gpuval has no run: `make validate` starts one"):
             stored_runs.find(store)
 
     def test_a_damaged_one_is_left_out_and_named(self, store):
@@ -193,7 +193,7 @@ class TestRunsOfABucket:
 
         from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 
-        with pytest.raises(StoreError, match="Check gpuval_bucket"):
+        with pytest.raises(StoreError, match="no such bucket: correct gpuval_bucket"):
             stored_runs.find(Store(replace(store.connection, bucket="nowhere")))
 
 

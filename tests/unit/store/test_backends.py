@@ -27,9 +27,10 @@ def test_a_service_is_never_started_and_reached_by_every_node():
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "asked", "creates"), [("", False, True), ("https://s", False, False), ("https://s", True, True)]
+    ("endpoint", "asked", "creates"),
+    [("", False, False), ("", True, True), ("https://s", False, False), ("https://s", True, True)],
 )
-def test_a_service_creates_no_bucket_that_was_not_asked_for(endpoint, asked, creates):
+def test_no_bucket_is_created_that_was_not_asked_for(endpoint, asked, creates):
     assert open_store({**OPTIONS, "endpoint": endpoint, "create_bucket": asked}).creates_bucket is creates
 
 

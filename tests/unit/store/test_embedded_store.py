@@ -253,6 +253,18 @@ def test_deleting_the_whole_bucket_is_refused(embedded):
         Store(embedded.connection()).delete_prefix("/")
 
 
+def test_a_mistyped_bucket_is_not_made_beside_another(tmp_path):
+    (tmp_path / "data/gpuval").mkdir(parents=True)
+    with pytest.raises(StoreError, match="no bucket gpuvla, it has gpuval: correct gpuval_bucket, or set"):
+        EmbeddedStore(tmp_path, "gpuvla").start()
+    assert not (tmp_path / "data/gpuvla").exists()
+    store = EmbeddedStore(tmp_path, "other", creates_bucket=True)
+    try:
+        assert store.start() and (tmp_path / "data/other").is_dir()
+    finally:
+        store.stop()
+
+
 def test_a_bucket_is_made_once(embedded):
     store = Store(Connection(**{**vars(embedded.connection()), "bucket": "other"}))
     with pytest.raises(StoreError, match=r"no bucket .*: correct gpuval_bucket, or set gpuval_create_bucket: true"):

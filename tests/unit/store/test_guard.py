@@ -1,6 +1,7 @@
 """What a node may write into the embedded store, and what becomes of more."""
 
 import http.client
+import os
 import time
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -134,6 +135,17 @@ def test_a_disk_that_is_nearly_full_is_named_before_the_run(embedded, monkeypatc
     outcome = run_action("serve_store", {"store": store_options(embedded)})
     assert not outcome.failed
     assert outcome.lines[-1].startswith("the disk of the store lacks 2.00 GB: free space at ")
+
+
+def test_events_are_shown_in_the_order_in_which_they_were_written(embedded, monkeypatch):
+    store = embedded.store()
+    for stage, second in (("training", 1), ("diagnostics", 2)):
+        store.put(f"run/records/{stage}/n1.json", b"{}")
+        os.utime(embedded.objects / f"run/records/{stage}/n1.json", (second, second))
+    watched = SimpleNamespace(info={"folder": "run"}, store=store, memory=SimpleNamespace(seen={}))
+    poller = StorePoller(watched, embedded, None)
+    monkeypatch.setattr(poller, "accept", lambda key, *_: key)
+    assert [key.split("/")[2] for key in poller.read(0.0)] == ["training", "diagnostics"]
 
 
 def store_options(embedded):

@@ -26,6 +26,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import f
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.upload import Ledger, Pace, Uploader
 
+from tests.kit.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[3]
 FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=5.0, timeout=5.0)
 
@@ -267,7 +269,7 @@ def test_an_address_added_and_changed_keeps_data_and_keys(tmp_path, address):
             assert Store(moved.reader()).list("models/")
             assert (moved.connection().secret_key, moved.reader().secret_key) == keys
 
-        free = free_pair()
+        free = free_port()
         fixed = at(address, free)
         assert fixed.start() is True
         assert fixed.ports() == (free, free + 1)
@@ -284,18 +286,6 @@ def test_an_address_added_and_changed_keeps_data_and_keys(tmp_path, address):
     finally:
         plain.stop()
         shutil.rmtree(tmp_path)
-
-
-def free_pair():
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("0.0.0.0", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("0.0.0.0", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def test_a_foreign_address_starts_nothing(tmp_path):

@@ -94,6 +94,13 @@ def test_a_log_is_followed_into_the_next_stage(tmp_path):
     assert "No such file" not in shown
 
 
+def test_the_log_of_a_run_that_has_ended_is_shown_and_not_waited_for(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/facts.log").write_text("of facts\n")
+    words = reach.on_host(FOLLOW, str(tmp_path), ["facts"], [], ended=True)
+    assert subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout == "of facts\n"
+
+
 def test_a_shell_under_become_begins_in_the_folder_that_only_that_user_may_enter(tmp_path):
     sudo = tmp_path / "sudo"
     sudo.write_text('#!/bin/sh\necho "$1 $2" as asked; shift 2; exec "$@"\n')

@@ -26,7 +26,8 @@ from gpuval_workloads.gang.control_channel import (
 )
 from gpuval_workloads.gang.members import Gang, Member
 
-from tests.kit.gang_channel import TOKEN, Party, free_port, gang, until
+from tests.kit.gang_channel import TOKEN, Party, gang, until
+from tests.kit.ports import free_port
 
 QUICK = Limits(join_seconds=5, silence_seconds=3, stall_seconds=2)
 

@@ -14,7 +14,8 @@ pytest.importorskip("torch")
 import torch
 from gpuval_workloads.gang.control_channel import CAUSE, ControlChannel, Limits, StoppedError
 
-from tests.kit.gang_channel import Party, free_port, gang, until
+from tests.kit.gang_channel import Party, gang, until
+from tests.kit.ports import free_port
 from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 

@@ -16,7 +16,8 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.gang import collectives, control_channel
 from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
 
-from tests.kit.gang_channel import free_port, gang
+from tests.kit.gang_channel import gang
+from tests.kit.ports import free_port
 from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 

@@ -15,7 +15,7 @@ from gpuval_workloads.diagnostics import nccl_log
 from gpuval_workloads.gang import collectives
 from gpuval_workloads.gang.config import CollectivesConfig
 
-from tests.kit.gang_channel import free_port
+from tests.kit.ports import free_port
 from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 

@@ -23,8 +23,8 @@ from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
 from gpuval_workloads.gang import forwarding, joining, launching, members, processes, ssh_server
 
-from tests.kit.gang_channel import free_port
 from tests.kit.needs import needs_deepspeed, needs_programs
+from tests.kit.ports import free_port
 from tests.kit.workload_process import NODE
 
 SITES = [*Path(__file__).resolve().parents[3].glob(".venv-node/lib/python3*/site-packages")]

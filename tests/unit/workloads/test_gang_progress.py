@@ -17,7 +17,7 @@ from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang import progress
 
-from tests.kit.gang_channel import free_port
+from tests.kit.ports import free_port
 from tests.kit.torch_server import ROOT
 from tests.kit.workload_process import NODE
 

@@ -10,7 +10,8 @@ from gpuval_workloads.rdma import attribution, between, perftest
 from gpuval_workloads.rdma.attribution import Pair
 
 from tests.kit import perftest as standin
-from tests.kit.gang_channel import free_port, gang
+from tests.kit.gang_channel import gang
+from tests.kit.ports import free_port
 from tests.kit.sysfs_tree import IB_GIDS, Tree
 
 RAIL, LEAST = "mlx5_0:1", 0.8
@@ -85,13 +86,13 @@ def test_rails_are_matched_by_name_and_absent_ones_named():
     assert attribution.absent({0: ["a", "b"], 2: ["x"]}, 2) == []
 
 
-def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=5.0):
+def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=5.0, asked=("*",)):
     """The results of all nodes, a member each in a thread; ``devices`` say what those of all do, by name."""
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)
     monkeypatch.setattr(perftest, "LEAST_SECONDS", 1)
     monkeypatch.setattr(perftest, "MARGIN_SECONDS", 0)
-    options = between.parse_arguments(["--seconds", "1", "--join-seconds", "60"])
+    options = between.parse_arguments(["--seconds", "1", "--join-seconds", "60", "--devices", *asked])
     found, port = [Result() for _ in range(count)], free_port()
     if devices is not None:
         names = {f"{node}_{port}": {} for node in "abc" for port in range(ports)}
@@ -166,6 +167,12 @@ def test_without_any_port_and_without_perftest_nothing_is_tested(tmp_path, monke
         assert result.environment["left_out"] == {"pairs of nodes": result.message}
     for result in run(tmp_path / "bare", monkeypatch):
         assert "measured_count" not in figures(result) and "ib_write_bw not found: install perftest" in result.message
+
+
+def test_a_name_that_no_device_has_is_missing_evidence_on_every_node(tmp_path, monkeypatch):
+    for result in run(tmp_path, monkeypatch, {}, count=2, asked=("mlx6_0",)):
+        assert "measured_count" not in figures(result) and result.fingerprints == {"rdma_rails": "present"}
+        assert "mlx6_0: no such RDMA device: correct rdma_devices" in result.message
 
 
 def test_a_member_that_does_not_come_is_named(tmp_path, monkeypatch):

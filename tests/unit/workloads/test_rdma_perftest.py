@@ -91,6 +91,7 @@ def test_latencies():
         ("Unsupported memory type\n Parser function exited with Error", True),
         ("ib_write_bw: error while loading shared libraries: libmlx5.so.1: cannot open shared object file", True),
         ("ib_write_bw: unrecognized option '--use_cuda=0'\n Invalid Command or flag.", True),
+        ("Failed to bind socket\nCouldn't listen to port 18515\n Unable to open file descriptor for socket", True),
         ("initializing CUDA\n Completion with error at client\n Failed status 12: wr_id 0", False),
         (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0", False),
         ("Failed to modify QP 616 to RTR\n Unable to Connect the HCA's through the link", False),

@@ -252,7 +252,7 @@ def test_pkeys_are_those_of_infiniband_ports_with_a_link(machine):
 def test_a_node_without_devices_has_nothing_to_test(tmp_path, monkeypatch):
     result = Machine(tmp_path, monkeypatch, count=0).measure(install=False)
     assert figures(result, "rdma_measured_count") == {"node": 0} and result.fingerprints["rdma"] == "none"
-    assert result.message == "no RDMA device to test"
+    assert result.message == result.environment["left_out"]["rdma"] == "no RDMA device to test"
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,16 @@ def test_disks_are_those_of_the_kernel_but_virtual_ones(tmp_path):
     assert health.disks(tmp_path / "none") == []
 
 
+def test_disks_beyond_the_most_are_not_tested_and_said_so(monkeypatch):
+    monkeypatch.setattr(health, "MAX_DISKS", 1)
+    monkeypatch.setattr(health, "disks", lambda: ["sda", "sdb"])
+    monkeypatch.setattr(health, "read", lambda _name: (health.Health(), ""))
+    result, read = Result(), health.read_all()
+    program._report_health(result, read, read)
+    assert (result.metric("storage_disks_count"), result.metric("storage_disks_untested_count")) == (1, 1)
+    assert "health not tested: sdb: not asked: the node has more than 1 disks" in result.message
+
+
 def test_smartctl_is_asked_where_nvme_gives_no_answer(tmp_path, monkeypatch):
     (tmp_path / "nvme").write_text("#!/bin/sh\necho 'Failed to open /dev/nvme9n1: Permission denied'; exit 1\n")
     (tmp_path / "smartctl").write_text(f"#!/bin/sh\necho '{json.dumps(OF_NVME)}'\n")

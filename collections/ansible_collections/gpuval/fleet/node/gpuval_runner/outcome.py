@@ -92,7 +92,7 @@ def _shell_signal(code: Optional[int]) -> str:
 
 
 def _last(evidence: Evidence) -> str:
-    line = one_line(evidence.last_line, LAST_LINE)
+    line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it
     return f"last output: {line}" if line else "no output"
 
 

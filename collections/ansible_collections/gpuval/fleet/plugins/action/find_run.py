@@ -27,8 +27,7 @@ class ActionModule(RunAction):
         access = open_store(options["store"])
         if not access.known():
             self.folder(options).read_run()  # says what to do
-        elif not self.check_mode:
-            access.start()
+        started = not self.check_mode and access.start()
         store = access.store()
         run, lines = stored_runs.find(store, options["run_id"], options["folder"])
         self._display.display(*lines)
@@ -37,7 +36,7 @@ class ActionModule(RunAction):
         if self.check_mode:
             folder = run_folder.RunFolder(results / run["run_id"])
             return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
-        return {**self._found(imported_run.bring(store, run, results)), "changed": True}
+        return {**self._found(imported_run.bring(store, run, results)), "changed": True, "store_started": started}
 
     @staticmethod
     def _ensure_over(folder, store):

@@ -89,7 +89,8 @@ class ActionModule(RunAction):
         become = str(values.get("ansible_become", False)).lower() in ("true", "yes", "1")
         user = str(values.get("ansible_become_user") or "root") if become else ""
         followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
-        return reach.on_host(options["what"], directory, followed, connection, user)
+        ended = folder.read_run()["finished_at"] is not None
+        return reach.on_host(options["what"], directory, followed, connection, user, ended=ended)
 
     @staticmethod
     def _stage_at_work(folder, node, stages):

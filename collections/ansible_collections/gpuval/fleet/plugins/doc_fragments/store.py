@@ -17,7 +17,7 @@ options:
         type: str
         required: true
       create_bucket:
-        description: Whether the bucket of an S3 service is created where it is missing.
+        description: Whether the bucket is created where the store lacks it.
         type: bool
         default: false
       endpoint:

@@ -46,7 +46,7 @@ path: nodes.csv
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError, reason_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource, problem_of
 
@@ -68,7 +68,7 @@ class InventoryModule(NamedSource):
         try:
             nodes = parse(file.read_text(encoding="utf-8"), str(file))
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"{file} cannot be read: {error}") from None
+            raise SettingError(f"{file} cannot be read: {reason_of(error)}") from None
         group = self.inventory.add_group(group)
         for node in nodes:
             self.inventory.add_host(node.name, group=group)

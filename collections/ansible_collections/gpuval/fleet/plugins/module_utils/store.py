@@ -44,7 +44,9 @@ def _as_store_error() -> Iterator[None]:
     try:
         yield
     except CLIENT_ERRORS as error:
-        raise StoreError(str(error)) from error
+        code = getattr(error, "response", {}).get("Error", {}).get("Code")
+        message = "the store has no such bucket: correct gpuval_bucket" if code == "NoSuchBucket" else str(error)
+        raise StoreError(message) from error
 
 
 @cache

@@ -19,12 +19,13 @@ from pathlib import Path
 from ..common import fio
 from ..common.arguments import positive_float
 from ..common.device import Accelerator, choose_accelerator
+from ..common.ports import free_port
 from ..common.result import Result, WorkloadCrash, WorkloadFailure
 from ..common.stats import Sample
 from ..common.tool_output import number, shortened
 from ..gang.host.sysfs import Sysfs
 from ..rdma import node as rdma_node
-from ..rdma import perftest, run
+from ..rdma import perftest
 from ..rdma.program import INSTALL
 from .worker import DATA_FILE, LEFT_OUT
 
@@ -121,7 +122,7 @@ def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> li
         return []
     numbers: set[int] = set()
     while len(numbers) < len(names):
-        numbers.add(run.free_port())
+        numbers.add(free_port())
     return list(zip(names, numbers))
 
 

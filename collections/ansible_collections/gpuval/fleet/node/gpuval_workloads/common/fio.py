@@ -70,6 +70,15 @@ class Measured:
     error: int = 0
     hung: bool = False
 
+    def figures(self) -> str:
+        """For the log."""
+        sides = [
+            f"{name} {side.bytes_per_second / 1e9:.3f} GB/s, {side.requests_per_second:.0f} requests/s"
+            for name, side in (("written", self.write), ("read", self.read))
+            if side
+        ]
+        return "; ".join([*sides, *([self.problem] if self.problem else [])])
+
     @property
     def is_disk_error(self) -> bool:
         """Whether a request failed, and neither for room or rights nor because this fio does not work."""

@@ -37,6 +37,8 @@ _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 _OUT_OF_MEMORY_WORDS = ("out of memory", "ALLOC_FAILED")
 """How the driver, NCCL and cuBLAS say so when it is not PyTorch's allocator that asked."""
+_ADVICE = " If reserved but unallocated memory is large"
+"""By which PyTorch begins its advice on fragmentation, in the line of what it lacks."""
 _NCCL_LAST = "Last error:"
 _MAX_LINES, _MAX_LINE = 4, 1000
 
@@ -253,7 +255,7 @@ def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
 def _words(error: Exception) -> str:
     """The first line of an exception, and those below with the cause: NCCL's last error, memory."""
     first, *others = str(error).split("\n")
-    kept, is_last = [first], False
+    kept, is_last = [first.partition(_ADVICE)[0]], False
     for line in others:
         if line.strip() and (is_last or any(words in line for words in _OUT_OF_MEMORY_WORDS)):
             kept.append(line.strip())

@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -16,12 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_float, positive_int
 from ..common.device import CPU, Accelerator
+from ..common.ports import free_port
 from ..common.result import Result, WorkloadFailure, run_workload
 from . import servers
 from .client import Endpoint, RequestError, ask, get
@@ -137,7 +137,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     except servers.NoServerError:
         result.environment["fault"] = NO_SERVER
         raise
-    endpoint = Endpoint(HOST, _free_port())
+    endpoint = Endpoint(HOST, free_port(HOST))
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
     values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)
     command = servers.fill(server.command, values)
@@ -365,15 +365,6 @@ def _check_gone(left: Sequence[int], endpoint: Endpoint) -> None:
         probe.settimeout(2)
         if probe.connect_ex((endpoint.host, endpoint.port)) == 0:
             raise WorkloadFailure(f"port {endpoint.port} still answers after the server was stopped: find its owner")
-
-
-def _free_port() -> int:
-    """One below those that Linux gives to outgoing connections, which may take it before the server listens."""
-    for port in random.sample(range(20000, 29000), 50):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            return port
-    raise WorkloadFailure(f"no port is free on {HOST}")
 
 
 @contextmanager

@@ -183,10 +183,8 @@ class GangRun(JobRun):
 
     def _prepare(self, stack: ExitStack) -> dict[str, Any]:
         """What the job's launchers need of this node. Raises ``WorkloadFailure`` for what is missing."""
-        if TORCHRUN in self._launchers:
-            if find_spec("torch") is None:
-                raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
-            joining.check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
+        if TORCHRUN in self._launchers and find_spec("torch") is None:
+            raise WorkloadFailure(_missing(TORCHRUN, f"PyTorch in {sys.executable}"))
         if DEEPSPEED in self._launchers:
             if find_spec("deepspeed") is None:
                 raise WorkloadFailure(_missing(DEEPSPEED, f"DeepSpeed in {sys.executable}"))
@@ -198,6 +196,8 @@ class GangRun(JobRun):
             self._mpirun = Places((), os.environ).find(MPIRUN)
             if self._mpirun is None or not mpi.is_open_mpi(self._mpirun):
                 raise WorkloadFailure(_missing(MPIRUN, "mpirun of Open MPI on PATH"))
+        if self._launchers & {TORCHRUN, DEEPSPEED}:
+            joining.check_port(self._gang, self._port(), "MASTER_PORT in the job's environment")
         if self._launchers & set(OVER_SSH):
             server = joining.serve_ssh(self._gang, self._folder, joining.keys_folder(os.environ), stack)
             return {"host_key": server.host_key}
@@ -285,8 +285,9 @@ class GangRun(JobRun):
         gang, self._deepspeed = self._gang, None
         if step.launcher == NONE or step.once:
             return super()._start(step, variables)
+        gang = replace(gang, port=self._port())
         if step.launcher == TORCHRUN:
-            place = torchrun_place(replace(gang, port=self._port()))
+            place = torchrun_place(gang)
             place += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
             return self._popen([sys.executable, "-m", "torch.distributed.run", *place, *command_of(step)], variables)
         if step.launcher == DEEPSPEED:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from ..common.arguments import positive_float
+from ..common.ports import free_port
 from ..common.result import Result, WorkloadCrash, WorkloadFailure, link_scope, run_workload
 from ..gang import joining
 from ..gang.control_channel import ControlChannel, Limits, StoppedError
@@ -69,9 +70,10 @@ def take_part(
 ) -> None:
     """Fill the result. ``rdma_rails_measured_count`` is left out where evidence is missing: the message says why."""
     node, tool = nodes.look(sysfs, options.devices), shutil.which(perftest.WRITE)
+    driverless = rdma.without_driver(sysfs) if options.devices else []
     bring = {
         "ports": {rail.end.name: rail.most_bytes_per_second for rail in node.rails},
-        "lacks": _lacks(node, tool, rdma.without_driver(sysfs) if options.devices else []),
+        "lacks": _lacks(node, tool, driverless, nodes.absent(sysfs, options.devices)),
     }
     described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
     result.environment.update(gang=described, rdma=node.described())
@@ -95,10 +97,12 @@ def take_part(
     _conclude(result, member, pairs)
 
 
-def _lacks(node: Node, tool: Optional[str], driverless: Sequence[str]) -> str:
+def _lacks(node: Node, tool: Optional[str], driverless: Sequence[str], absent: Sequence[str]) -> str:
     """Why this node cannot take part; empty where it can, and where it has no RDMA device."""
     if driverless:
         return f"{driverless[0]} is an InfiniBand controller without a driver: load it (mlx5_ib)"
+    if absent:
+        return f"{absent[0]}: {program.NO_DEVICE}"
     if not node.rails:
         return "no port has a link: bring them up, or leave their devices out of rdma_devices" if node.devices else ""
     return "" if tool else f"{perftest.WRITE} not found: {program.INSTALL}"
@@ -183,7 +187,7 @@ class Member:
         return Measurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
 
     def _serve(self, stream: IO[str], test: Measurement) -> None:
-        port = run.free_port()
+        port = free_port()
         side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
         try:
             _send(stream, port if side.is_listening(port, self._slack) else None)

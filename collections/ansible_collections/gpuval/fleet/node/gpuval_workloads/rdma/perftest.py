@@ -32,7 +32,8 @@ _COMPLAINT = re.compile(
 _SETUP = re.compile(
     r"unable to find the infiniband|did not detect devices|get context for the device|allocate (mr|memory)|"
     r"unsupported memory type|unrecognized option|invalid (command|option)|shared librar|permission denied|"
-    r"\b(cuda|cu(mem|ctx|init|device)\w*|hip|rocm)\b|memory[_ ]init",
+    r"\b(cuda|cu(mem|ctx|init|device)\w*|hip|rocm)\b|memory[_ ]init|"
+    r"listen to port|bind socket",
     re.IGNORECASE,
 )
 

@@ -25,6 +25,7 @@ from .perftest import Measurement
 HELP_SECONDS = 20.0
 MAX_MESSAGE, MAX_NAMED = 900, 6
 INSTALL = "install perftest (apt-get install perftest, dnf install perftest), or use an image that has it"
+NO_DEVICE = "no such RDMA device: correct rdma_devices, or look for a NIC that is gone"
 _NAMES = {perftest.WRITE: "write", perftest.SEND: "send"}
 _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
@@ -62,7 +63,7 @@ def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: fl
     patterns = [] if options.ordered == 0 else options.devices
     node, report = nodes.look(sysfs, patterns), Report()
     for pattern in nodes.absent(sysfs, patterns):
-        report.untested[pattern] = "no such RDMA device: correct rdma_devices, or look for a NIC that is gone"
+        report.untested[pattern] = NO_DEVICE
     _describe(result, node)
     has_gpus = bool(nodes.pcie.gpus(sysfs))
     before = rdma.counters(sysfs, [rail.port for rail in node.rails])
@@ -268,6 +269,7 @@ def _conclude(result: Result, node: Node, report: Report, measured: int) -> None
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
     elif not any(parts):
         parts.append("no RDMA device to test")
+        result.environment["left_out"] = {"rdma": parts[-1]}  # the stage by its name: all of it
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 

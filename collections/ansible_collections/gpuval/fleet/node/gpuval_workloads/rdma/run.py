@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common import command
+from ..common.ports import free_port
 from . import perftest
 from .perftest import Measurement
 
@@ -129,12 +129,6 @@ def outcome(server: command.Ended | None, client: command.Ended | None, is_silen
     complaint = perftest.complaint([one.output for one in ends])
     is_setup_problem = any(one.code is None for one in ends) or perftest.is_setup_problem([one.output for one in ends])
     return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
 
 
 def _is_listening(port: int) -> bool:

@@ -49,7 +49,7 @@ def disks(root: Path = Path("/")) -> list[str]:
         names = sorted(entry.name for entry in (root / "sys/block").iterdir())
     except OSError:
         return []
-    return [name for name in names if not NOT_DISKS.fullmatch(name) and _size(root, name)][:MAX_DISKS]
+    return [name for name in names if not NOT_DISKS.fullmatch(name) and _size(root, name)]
 
 
 def _size(root: Path, name: str) -> int:
@@ -57,6 +57,12 @@ def _size(root: Path, name: str) -> int:
         return int((root / f"sys/block/{name}/size").read_text())
     except (OSError, ValueError):
         return 0
+
+
+def read_all() -> dict[str, tuple[Health | None, str]]:
+    """The health of each disk, or None and why."""
+    beyond = f"not asked: the node has more than {MAX_DISKS} disks"
+    return {name: read(name) if place < MAX_DISKS else (None, beyond) for place, name in enumerate(disks())}
 
 
 def read(name: str) -> tuple[Health | None, str]:

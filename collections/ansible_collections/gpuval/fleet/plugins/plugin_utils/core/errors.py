@@ -20,6 +20,11 @@ class SettingError(GpuvalError, ValueError):
     """A setting, or a file that one names, cannot be used; the message says what to change."""
 
 
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, less the number and the path that the message names already."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
     """What happened and which setting to change; empty for an error that is not of the disk.
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from . import schemas
-from .errors import GpuvalError
+from .errors import GpuvalError, reason_of
 
 #: libyaml's takes a tenth of the time.
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,7 +52,7 @@ def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise YamlError(f"{path}: cannot be read: {error}") from error
+        raise YamlError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
 def parse(path: Path, text: str) -> Any:
@@ -61,7 +61,15 @@ def parse(path: Path, text: str) -> Any:
         return yaml.load(text, Loader=StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
         line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
-        raise YamlError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+        raise YamlError(f"{path}:{line}: not YAML: {problem_of(error)}") from error
+
+
+def problem_of(error: yaml.YAMLError) -> str:
+    """What is wrong, in YAML's words, and what to do where those name no cause."""
+    problem = str(getattr(error, "problem", error))
+    if "cannot start any token" in problem:
+        return f"{problem}: indent with spaces instead of tabs, and quote a value that begins with @, % or a backtick"
+    return problem
 
 
 def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:

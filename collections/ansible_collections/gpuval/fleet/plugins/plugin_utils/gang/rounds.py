@@ -31,9 +31,10 @@ ERRORS = "gang_collective_error_count"
 OTHER_NETWORK = "gang_network_unexpected_count"
 #: The size of the figures: what fits into the free memory of the fullest device of a group.
 LARGEST = "gang_collective_largest_bytes"
-#: Device memory that another process occupies; not a process that the kernel killed.
-NO_MEMORY = re.compile(
-    r"OutOfMemoryError|ran out of device memory|(CUDA|HIP)( error| failure)?( \d+)?:? (error: )?'?out of memory",
+#: Device memory or a port that another process occupies; not a process that the kernel killed.
+OCCUPIED = re.compile(
+    r"OutOfMemoryError|ran out of device memory|(CUDA|HIP)( error| failure)?( \d+)?:? (error: )?'?out of memory|"
+    r"EADDRINUSE|address already in use",
     re.IGNORECASE,
 )
 #: Faults that no round of a search may show: the node's record has the worst of all rounds.
@@ -184,7 +185,7 @@ def result_of(
             latency_seconds=max((wait for wait in waits if wait), default=None),
         )
     absent = [node for node, record in known.items() if not has_joined(record)]
-    if absent or any(NO_MEMORY.search(record["message"]) for record in known.values()):
+    if absent or any(OCCUPIED.search(record["message"]) for record in known.values()):
         reason = f"the work did not begin: {message}" if absent else message
         return Result("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
     state = "timeout" if "timeout" in states else "crash"
@@ -234,7 +235,7 @@ def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -
     return named
 
 
-def again(
+def members_to_rerun(
     members: Sequence[Mapping[str, Any]],
     found: Mapping[str, Any],
     condemned: Collection[str] = (),

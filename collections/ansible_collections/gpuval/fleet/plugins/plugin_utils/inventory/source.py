@@ -18,7 +18,7 @@ from ansible.utils.vars import load_extra_vars
 
 from ..core import yaml_file
 from ..core.ansible_internal import Origin
-from ..core.errors import GpuvalError, SettingError
+from ..core.errors import GpuvalError, SettingError, reason_of
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
 from .fleet import Fleet
@@ -88,7 +88,7 @@ class ClusterSource(NamedSource):
             try:
                 return parse(file.read_text(encoding="utf-8"), str(file))
             except (OSError, UnicodeDecodeError) as error:
-                raise SettingError(f"the list of expected nodes cannot be read: {error}") from None
+                raise SettingError(f"the list of expected nodes, {file}, cannot be read: {reason_of(error)}") from None
         if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
             raise SettingError("`expected` is a list of names, or the path of a list")
         return parse("\n".join(str(name) for name in given), "expected")
@@ -166,7 +166,7 @@ def _problem_of_yaml(path: Path) -> str:
         _composed(path)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return f"{path}:{line}: not YAML: {error.problem}"
+        return f"{path}:{line}: not YAML: {yaml_file.problem_of(error)}"
     except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
         pass
     return ""

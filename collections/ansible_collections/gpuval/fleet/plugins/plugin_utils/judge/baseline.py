@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas
-from ..core.errors import SettingError
+from ..core.errors import SettingError, reason_of
 from .check import Check
 
 SCHEMA = "gpuval.baseline/1"
@@ -62,7 +62,7 @@ def read(path: Path) -> Baseline:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_number, parse_float=_number)
         schemas.validate("baseline", document, what=str(path))
     except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error}; `make baseline` makes one") from error
+        raise SettingError(f"{path}: cannot be read: {reason_of(error)}; `make baseline` makes one") from error
     except (schemas.Invalid, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a baseline: {error}") from error
     return Baseline.of(document)

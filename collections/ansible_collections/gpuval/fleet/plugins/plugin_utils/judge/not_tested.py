@@ -25,6 +25,9 @@ NO_TOOL = "not on the node or in its image"
 NO_FIGURE = "the node does not report it"
 MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
 
+#: A training counts one of these.
+ALTERNATIVES = frozenset({"training_tokens_per_second", "training_samples_per_second"})
+
 #: Stage, what was not tested, why.
 Gap = tuple[str, str, str]
 
@@ -86,12 +89,15 @@ def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Ch
         if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject, ""):
             continue
         record = subject.records[check.stage]
-        if not subject.metrics(record, check.metric, check.scope):
-            path = (
-                "memory.ecc_problem" if check.metric.startswith("memory_ecc_") else f"telemetry.absent.{check.metric}"
-            )
-            why = environment.texts(record["environment"], path) or [NO_FIGURE]
-            yield check.stage, check.metric, one_line(why[0], MAX_TEXT)
+        if environment.texts(record["environment"], f"left_out.{check.stage}"):
+            continue  # all of the stage, which is an entry of its own
+        alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
+        if not any(subject.metrics(record, metric, check.scope) for metric in alike):
+            notes = record["environment"]
+            why = environment.texts(notes, f"telemetry.absent.{check.metric}")
+            if not why and check.metric.startswith("memory_ecc_"):
+                why = environment.texts(notes, "memory.ecc_problem")
+            yield check.stage, check.metric, one_line((why or [NO_FIGURE])[0], MAX_TEXT)
 
 
 def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:

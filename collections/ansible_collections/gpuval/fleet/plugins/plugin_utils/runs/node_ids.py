@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import SettingError
+from ..core.errors import SettingError, reason_of
 from ..core.text import some_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, str]:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise SettingError(f"the mapping of node ids cannot be read: {error}") from None
+        raise SettingError(f"the mapping of node ids, {path}, cannot be read: {reason_of(error)}") from None
     if len(data) > MAX_FILE_BYTES:
         raise SettingError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no mapping of node ids is")
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import files
-from ..core.errors import GpuvalError
+from ..core.errors import GpuvalError, reason_of
 
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22
@@ -200,7 +200,8 @@ class Pins:
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
-            raise HostKeyError(f"{self.path} cannot be read: {error}. It holds the pinned host keys.") from None
+            why = reason_of(error)
+            raise HostKeyError(f"{self.path} cannot be read: {why}. It holds the pinned host keys.") from None
 
     def make(self) -> None:
         """See that the file is there and readable by this user alone."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.store import Connection, Store, StoreError
+from ..core.errors import reason_of
 from .guard import ObjectGuard
 
 
@@ -18,7 +19,7 @@ class StoreBackend(ABC):
     #: Whether an object may be sent in parts; a server that keeps parts in memory takes one piece.
     takes_parts = True
     #: Whether a bucket that is missing is created.
-    creates_bucket = True
+    creates_bucket: bool
     #: Where objects are files on this machine, by their keys.
     objects: Path | None = None
 
@@ -116,4 +117,4 @@ class StoreBackend(ABC):
         try:
             return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error
+            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {reason_of(error)}") from error

@@ -31,6 +31,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
 from ..core.paths import project_path
+from ..core.text import some_of
 from ..runs import folder as run_folder
 from . import certificates
 from .address import (
@@ -89,18 +90,21 @@ class EmbeddedStore(StoreBackend):
 
     `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
     run of another inventory may be at work with it. `port` is the writer's, the reader has the next one; 0 leaves both
-    as they are, or chooses.
+    as they are, or chooses. `creates_bucket`: beside those that are there; the first one is made in any case.
     """
 
     #: rclone's S3 server keeps the parts of an object in memory until the last one is there.
     takes_parts = False
     objects: Path
 
-    def __init__(self, directory: Path, bucket: str, address: str = "", port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, bucket: str, address: str = "", port: int = 0, *, creates_bucket: bool = False
+    ) -> None:
         self.directory = directory
         self.bucket = bucket
         self.wanted_address = canonical(address)
         self.wanted_port = port
+        self.creates_bucket = creates_bucket
         self.certificates = CertificateFiles(directory)
         self.data = directory / "data"
         self.objects = self.data / bucket
@@ -108,7 +112,8 @@ class EmbeddedStore(StoreBackend):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
         directory = project_path(options["state_dir"]) / "store"
-        return cls(directory, options["bucket"], options["address"], options["port"])
+        given = options["bucket"], options["address"], options["port"]
+        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")))
 
     def connection(self) -> Connection:
         state = self._read()
@@ -155,7 +160,7 @@ class EmbeddedStore(StoreBackend):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
             state = self._read_or_new()
-            (self.objects / "models").mkdir(parents=True, exist_ok=True)
+            self._make_bucket()
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
             renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
@@ -172,6 +177,15 @@ class EmbeddedStore(StoreBackend):
                     self._stop(server)
                 raise
         return any(started)
+
+    def _make_bucket(self) -> None:
+        there = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
+        if there and self.bucket not in there and not self.creates_bucket:
+            raise StoreError(
+                f"the embedded store has no bucket {self.bucket}, it has {some_of(there)}: correct gpuval_bucket, or "
+                "set gpuval_create_bucket: true"
+            )
+        (self.objects / "models").mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> bool:
         """Stop both servers."""
@@ -312,8 +326,8 @@ class EmbeddedStore(StoreBackend):
             return State(writer=writer, reader=reader, signer=signer, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
-                f"the embedded store was never started ({self._file} is missing): run `make validate`, "
-                "or name the store to read with gpuval_s3_endpoint"
+                f"there is no embedded store ({self._file} is missing): `make validate` starts it, and `make clean` "
+                "removes it; or name the store to read with gpuval_s3_endpoint"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(

@@ -133,8 +133,8 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
     if two were opened last."""
     if not found:
         raise run_folder.RunError(
-            f"{where} has no run: see that gpuval_bucket and gpuval_s3_endpoint are those of the controller; a run "
-            "comes there when its first node is to be launched"
+            f"{where} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "
+            "gpuval_s3_endpoint to those of that controller"
         )
     ordered = sorted(found, key=lambda one: one.created, reverse=True)
     chosen = ordered[0]

@@ -38,7 +38,7 @@ class StorePoller:
         """Read changed records. Returns a line for each change of state. Raises StoreError."""
         watched = self._watched
         lines: list[str | None] = [*self._guard(now)]
-        for entry in watched.store.list(f"{watched.info['folder']}/records/"):
+        for entry in sorted(watched.store.list(f"{watched.info['folder']}/records/"), key=lambda one: one.modified):
             if watched.memory.seen.get(entry.key) == entry.stamp:
                 continue
             raw = watched.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)

@@ -36,12 +36,14 @@ def on_host(
     become_user: str = "",
     *,
     as_words: bool = False,
+    ended: bool = False,
 ) -> list[str]:
     """Words of the command on a node over SSH; `connection` is ssh with its options and host, empty for this host.
     `as_words`: it is a command that takes words, as srun, and no line of a shell.
 
     `directory` is the run's folder on the node, None where the run was never started there. The logs of `stages` are
-    followed as they begin. With a `become_user` the folder and the logs are that user's.
+    followed as they begin, and shown where the run has `ended`. With a `become_user` the folder and the logs are that
+    user's.
     """
     if what == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
@@ -50,7 +52,8 @@ def on_host(
         remote = f'{there}exec "${{SHELL:-/bin/sh}}"'
     else:
         logs = shlex.join(f"{directory}/logs/{stage}.log" for stage in stages)
-        remote = f"exec tail -n {LINES} -F {logs} 2>/dev/null"  # it complains of logs that have not begun
+        follows = "" if ended else "-F "
+        remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # it complains of logs that have not begun
     if become_user:  # a shell can ask for the password
         asks = "" if what == SHELL else "-n "
         remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"
