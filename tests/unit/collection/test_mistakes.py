@@ -340,6 +340,7 @@ def test_a_secret_is_not_printed(checked):
 #: An inventory, as its files, and the one line that is printed for it.
 INVENTORIES = [
     ({"hosts.yml": "all:\n  hosts:\n    a: {\n"}, "hosts.yml:4: not YAML: "),
+    ({"hosts.yml": "all:\n\thosts:\n\t\ta:\n"}, "start any token: indent with spaces instead of"),
     ({"hosts.yml": "all:\n  hots:\n    a:\n"}, "hosts.yml:2: the group all has an unknown key hots; is it hosts?"),
     ({"hosts.yml": "all:\n  children:\n    x:\n      hosts: [a]\n"}, "hosts.yml:4: hosts of the group x must be"),
     ({"hosts.yml": "plugin: gpuval.fleet.nodelist\n"}, "unknown plugin gpuval.fleet.nodelist; is it gpuval.fleet.node"),

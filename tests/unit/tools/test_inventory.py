@@ -58,7 +58,7 @@ def test_a_terminal_is_asked(tmp_path, monkeypatch):
     ("given", "told"),
     [
         ({}, 'NODES= is empty: make inventory NODES="gpu[01-16]"'),
-        ({"nodes": "gpu[01-16"}, "'gpu[01-16': not a name"),
+        ({"nodes": "gpu[01-16"}, "'gpu[01-16': a range has two brackets"),
         ({"nodes": "gpu[16-01]"}, "the range 'gpu[16:01]'"),
         ({"nodes": "a,a"}, "lines 2 and 3 have the same name a"),
         ({"nodes": "none.csv"}, "none.csv cannot be read"),

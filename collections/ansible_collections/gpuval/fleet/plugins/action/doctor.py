@@ -64,7 +64,7 @@ class ActionModule(ControllerAction):
                 rows.append(services.workloads(*(self._one(local, name) for name in names)))
             rows += self._store(services, values)
         except (AnsibleError, GpuvalError) as error:
-            rows.append(Row("store", FAILED, f"{error}: correct the settings that it names"))
+            rows.append(controller.unknown_store(rows, str(error)))
         return rows
 
     def _store(self, services, values):

@@ -61,7 +61,15 @@ def parse(path: Path, text: str) -> Any:
         return yaml.load(text, Loader=StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
         line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
-        raise YamlError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+        raise YamlError(f"{path}:{line}: not YAML: {problem_of(error)}") from error
+
+
+def problem_of(error: yaml.YAMLError) -> str:
+    """What is wrong, in YAML's words, and what to do where those name no cause."""
+    problem = str(getattr(error, "problem", error))
+    if "cannot start any token" in problem:
+        return f"{problem}: indent with spaces instead of tabs, and quote a value that begins with @, % or a backtick"
+    return problem
 
 
 def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:

@@ -54,6 +54,13 @@ def table(rows: Sequence[Row]) -> list[str]:
     return [f"{row.state:<{widths[0]}}  {row.name:<{widths[1]}}  {row.text}" for row in rows]
 
 
+def unknown_store(rows: Sequence[Row], problem: str) -> Row:
+    """The line of a store whose settings have no value. Where the settings are wrong, their lines say more."""
+    if any(row.state == FAILED and row.name == "settings" for row in rows):
+        return Row("store", SKIPPED, "correct the settings first")
+    return Row("store", FAILED, f"{problem}: correct the settings that it names")
+
+
 def python(version: Sequence[Any] = sys.version_info) -> Row:
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) >= OLDEST_PYTHON:

@@ -141,6 +141,8 @@ def _expanded(value: str, line: int, what: str) -> list[str]:
 
 
 def _node(name: str, cells: dict[str, str], line: int, what: str) -> Node:
+    if ("[" in name) != ("]" in name):
+        raise _error(what, line, f"{name!r}: a range has two brackets: write gpu[01-16]")
     if not NODE_NAME.fullmatch(name):
         why = "an IPv6 address cannot be a name" if _is_address(name) else "not a name"
         raise _error(

@@ -166,7 +166,7 @@ def _problem_of_yaml(path: Path) -> str:
         _composed(path)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return f"{path}:{line}: not YAML: {error.problem}"
+        return f"{path}:{line}: not YAML: {yaml_file.problem_of(error)}"
     except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
         pass
     return ""
