@@ -41,7 +41,7 @@ NICE = 10  # what feeds the GPUs comes first
 
 @dataclass(frozen=True)
 class Load:
-    """What all processes are told, as JSON: the work directory with the disk's file, how fio is to use it (its engine,
+    """What all processes get, as JSON: the work directory with the disk's file, how fio is to use it (its engine,
     and whether past the page cache), and the ports with a TCP port each."""
 
     work: str
