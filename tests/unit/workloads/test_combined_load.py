@@ -1,7 +1,6 @@
 """The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from gpuval_workloads.combined_load import program
 from gpuval_workloads.combined_load import worker as worker_program
+from gpuval_workloads.combined_load.worker import Load
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.result import Result, WorkloadFailure
 from gpuval_workloads.gang.host.sysfs import Sysfs
@@ -26,8 +26,13 @@ def steady(speed, start=99.0, end=111.0):
     return [(start + n / 2, speed * n / 2) for n in range(int(2 * (end - start)))]
 
 
-def workers_of(wanted, folder, **variables):
-    return program._workers(wanted, {"GPUVAL_WORK_DIR": str(folder), "PYTHONPATH": str(NODE), **variables})
+@pytest.fixture(autouse=True)
+def _the_workloads_are_found(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(NODE))
+
+
+def workers_of(wanted, folder, **load):
+    return program._workers(wanted, Load(str(folder), **load))
 
 
 def test_the_rate_is_that_of_the_phase_without_its_warm_up():
@@ -176,17 +181,16 @@ needs_fio = pytest.mark.skipif(program.fio.find() is None, reason="fio is not in
 def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkeypatch):
     file = tmp_path / "data"
     file.symlink_to("/dev/full")  # each write: no space left
-    _, why = program.lay_out(file, 1 << 20)
-    assert "No space left on device" in why
+    _, found = program.lay_out(file, 1 << 20)
+    assert "No space left on device" in found.problem and not found.hung
     assert not file.is_symlink()
-    for problem, error in (("fio: Input/output error", errno.EIO), ("fio did not end within 40 s", 0)):
-        broken = program.fio.Measured(problem=problem, error=error, hung=not error)
-        monkeypatch.setattr(program.fio, "choose_engine", lambda *_, broken=broken: (None, broken))
-        with pytest.raises(WorkloadFailure, match=f"the disk of .* cannot be loaded: {problem}"):
+    with monkeypatch.context() as patch:
+        broken = program.fio.Measured(problem="fio: Input/output error", error=errno.EIO)
+        patch.setattr(program.fio, "choose_engine", lambda *_: (None, broken))
+        with pytest.raises(WorkloadFailure, match=r"the disk of .* cannot be loaded: fio: Input/output error"):
             program.lay_out(file, 1 << 20)
-    monkeypatch.undo()
     monkeypatch.setattr(program.fio, "find", lambda: "/bin/false")  # no evidence of the disk
-    assert program.lay_out(file, 1 << 20)[1]
+    assert program.lay_out(file, 1 << 20)[1].problem
 
 
 def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
@@ -196,11 +200,8 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
     worker = worker_program
     size, limit = 16 << 20, 80 << 20
     monkeypatch.setattr(worker, "DISK_SECONDS", 0.5)
-    engine, why = program.lay_out(tmp_path / worker.DATA_FILE, size)
-    assert not why
-    load = {"FILE_BYTES": size, "WRITTEN_BYTES": limit, "FIO": json.dumps([engine.name, engine.direct])}
-    for name, value in {"WORK_DIR": tmp_path, **{f"LOAD_{name}": value for name, value in load.items()}}.items():
-        monkeypatch.setenv(f"GPUVAL_{name}", str(value))
+    engine, found = program.lay_out(tmp_path / worker.DATA_FILE, size)
+    assert not found.problem
     calls = []
     call = worker.fio.call
 
@@ -210,7 +211,7 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(worker.fio, "call", watched)
-    rounds = worker.disk(0)
+    rounds = worker.disk(0, Load(str(tmp_path), size, limit, (engine.name, engine.direct)))
     deadline = time.monotonic() + 60
     while not calls or calls[-1][0] != "randread":
         assert next(rounds)[0] > 0
@@ -224,10 +225,9 @@ def test_a_disk_that_gets_full_under_load_is_no_fault_and_leaves_evidence_out(tm
     """The other parts go on, and fail the node for what they find."""
     file, size = tmp_path / worker_program.DATA_FILE, 16 << 20
     program.lay_out(file, size)
-    load = {"FILE_BYTES": size, "WRITTEN_BYTES": 1 << 40, "FIO": json.dumps(["psync", False])}
-    variables = {f"GPUVAL_LOAD_{name}": str(value) for name, value in load.items()}
+    load = {"file_bytes": size, "written_bytes": 1 << 40, "fio": ("psync", False)}
     result = Result()
-    with workers_of({"disk": 1, "cpu": 1}, tmp_path, **variables) as workers:
+    with workers_of({"disk": 1, "cpu": 1}, tmp_path, **load) as workers:
         program._until_ready(workers, result)
         file.unlink()
         file.symlink_to("/dev/full")
@@ -240,6 +240,58 @@ def test_a_disk_that_gets_full_under_load_is_no_fault_and_leaves_evidence_out(tm
     workers[1].wrong = 1
     with pytest.raises(WorkloadFailure, match="wrong results under load: cpu:0"):
         program._conclude(result, workers, phase, {})
+
+
+def hanging_fio(folder, monkeypatch):
+    folder.mkdir()
+    (folder / "fio").write_text("#!/bin/sh\nexec sleep 60\n")
+    (folder / "fio").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_a_disk_that_hangs_leaves_evidence_out_as_in_the_stage_storage(tmp_path, monkeypatch):
+    """A share of the network hangs, too: neither stage passes, and neither calls the disk broken."""
+    hanging_fio(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr(program.fio, "GRACE_SECONDS", -9.5)
+    _, found = program.lay_out(tmp_path / worker_program.DATA_FILE, 1 << 20)
+    assert found.hung and "had not ended after" in found.problem
+    result = Result()
+    program._conclude(result, [], PHASE, {"disk": found.problem}, [f"the disk hangs: {found.problem}"])
+    assert "combined_load_seconds" not in [metric["name"] for metric in result.metrics]
+    assert result.message.startswith("the disk hangs: ")
+    said = []
+    monkeypatch.setattr(worker_program, "_leave_out", lambda why: said.append(why) or sys.exit(0))
+    monkeypatch.setattr(worker_program.fio, "GRACE_SECONDS", -1.5)
+    with pytest.raises(SystemExit):
+        list(worker_program.disk(0, Load(str(tmp_path), 1 << 20, 1 << 30, ("psync", False))))
+    assert "had not ended after" in said[0]
+
+
+@pytest.mark.parametrize("when", ["start", "load"])
+def test_a_part_that_is_killed_for_want_of_memory_is_not_broken_and_leaves_evidence_out(tmp_path, monkeypatch, when):
+    """The kernel's counter rises with the kill; the other parts go on."""
+    result, killed = Result(), []
+    monkeypatch.setattr(program, "memory_kills", lambda: len(killed))
+    with workers_of({"cpu": 2}, tmp_path) as workers:
+        for worker in workers:
+            worker.kills = 0
+        if when == "load":
+            program._until_ready(workers, result)
+        workers[1].process.kill()
+        killed.append(workers[1])
+        program._until_ready(workers, result)
+        phase = program._run(workers, 3, result, "all together")
+        program._conclude(result, workers, phase, {})
+    assert program.rate(workers[0].samples.kept, phase) > 0
+    assert "combined_load_seconds" not in [metric["name"] for metric in result.metrics]
+    assert "cpu:1 stopped under load: the kernel killed it for want of memory: raise the memory limit" in result.message
+
+
+def test_kills_for_want_of_memory_are_counted(tmp_path):
+    vmstat = tmp_path / "vmstat"
+    assert program.memory_kills(vmstat) == 0
+    vmstat.write_text("oom_kill_other 9\noom_kill 3\n")
+    assert program.memory_kills(vmstat) == 3
 
 
 class Nics:
@@ -263,8 +315,7 @@ class Nics:
 
     def workers(self):
         nics = self.ports()
-        variables = {"GPUVAL_LOAD_SYSFS": str(self.tree.root), "GPUVAL_LOAD_NICS": json.dumps(nics)}
-        return workers_of({"nic": len(nics)}, self.folder, **variables)
+        return workers_of({"nic": len(nics)}, self.folder, sysfs=str(self.tree.root), nics=tuple(nics))
 
     def tools(self):
         found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]

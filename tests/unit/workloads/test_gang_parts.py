@@ -175,14 +175,14 @@ def test_the_network_of_the_members_is_that_of_the_first_widened(monkeypatch):
 def test_what_runs_below_is_ended_also_what_lost_its_parent():
     code = (
         "import subprocess, sys, time\n"
-        "from gpuval_workloads.gang import processes\n"
+        "from gpuval_workloads.common import processes\n"
         "processes.adopt_orphans()\n"
         "subprocess.run(['sh', '-c', 'setsid sh -c \"trap : TERM; sleep 60 & wait; wait\" & echo $!'])\n"
         "time.sleep(0.3)\n"
         "import os\n"
-        "assert processes.descendants(os.getpid())\n"
-        "processes.end_all(0.5)\n"
-        "assert not processes.descendants(os.getpid())\n"
+        "assert processes.below(os.getpid())\n"
+        "processes.end_below(0.5)\n"
+        "assert not processes.below(os.getpid())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(NODE)}, timeout=30, check=False

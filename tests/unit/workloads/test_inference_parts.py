@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.processes import marked
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.inference import program, servers
 from gpuval_workloads.inference import tally as tally_module
 from gpuval_workloads.inference.client import Answer, RequestError, Stream
-from gpuval_workloads.inference.processes import MARKER, marked_processes
+from gpuval_workloads.inference.processes import MARKER
 from gpuval_workloads.inference.prompts import prompt
 from gpuval_workloads.inference.tally import Tally
 
@@ -174,9 +175,9 @@ def test_a_server_that_is_not_installed_is_no_fault_of_the_node(tmp_path, monkey
 
 
 def test_marked_processes_are_found_and_others_are_not():
-    with subprocess.Popen(["sleep", "30"], env={**os.environ, MARKER: "abc"}) as marked:
+    with subprocess.Popen(["sleep", "30"], env={**os.environ, MARKER: "abc"}) as process:
         try:
-            assert marked_processes("abc") == {marked.pid}
-            assert marked_processes("ab") == set()
+            assert marked(MARKER, "abc") == {process.pid}
+            assert marked(MARKER, "ab") == set()
         finally:
-            marked.kill()
+            process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..common import fio
@@ -27,7 +28,7 @@ from ..gang.host.sysfs import Sysfs
 from ..rdma import node as rdma_node
 from ..rdma import perftest
 from ..rdma.program import INSTALL
-from .worker import DATA_FILE, LEFT_OUT
+from .worker import DATA_FILE, LEFT_OUT, Load
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
 NIC_END_SECONDS = 30.0  # what perftest may still take; END_SECONDS is that of fio
@@ -40,6 +41,14 @@ MAX_SAMPLES = 2048  # of each process, evenly spread over the phase however long
 LEAST_CORES = {"nic": 2, "loopback": 2, "disk": 1, "memory": 1, "cpu": 1}
 UNITS = {"gpu": ("tflops", "TFLOP/s", 1e12)}
 BYTES = ("bytes_per_second", "bytes/s", 1.0)
+
+
+def memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """How many processes the kernel has killed for want of memory, by a limit of theirs or of the machine's."""
+    with suppress(OSError):
+        found = re.search(r"^oom_kill (\d+)$", vmstat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        return int(found[1]) if found else 0
+    return 0
 
 
 @dataclass
@@ -56,17 +65,24 @@ class Worker:
     last_line: str = ""
     wrong: int = 0
     left_out: str = ""
+    kills: int = field(default_factory=memory_kills)
 
     @property
     def name(self) -> str:
         return f"{self.kind}:{self.port or self.index}"
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether it never began: a port that may not be opened. Any other part that stops leaves evidence out."""
+        return self.kind == "nic" and bool(self.left_out) and self.process.poll() is None
+
     def read(self) -> None:
         """Take all that it prints, to its end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.strip() == "ready" or line.startswith(LEFT_OUT):
+            if line.startswith(LEFT_OUT):
                 self.left_out = shortened(line.partition(LEFT_OUT)[2])
+            elif line.strip() == "ready":
                 self.is_ready = True
             elif not self._take(line) and line.strip():
                 self.last_line = shortened(line)
@@ -172,26 +188,27 @@ def main(result: Result) -> None:
     for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
         del wanted[kind]
         left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
-    engine = None
+    engine, stopped = None, []
     if "disk" in wanted:
         result.report("the disk's file is written")
-        engine, why = lay_out(work / DATA_FILE, size)
-        if why:
+        engine, found = lay_out(work / DATA_FILE, size)
+        if found.problem:
             del wanted["disk"]
-            left_out["disk"] = f"{work}: {why}"
-    variables = {
-        "GPUVAL_WORK_DIR": str(work),
-        "GPUVAL_LOAD_FILE_BYTES": str(size),
-        "GPUVAL_LOAD_WRITTEN_BYTES": str(options.max_written_bytes),
-        "GPUVAL_LOAD_SYSFS": str(Sysfs().root),
-        "GPUVAL_LOAD_NICS": json.dumps(nics),
-        "GPUVAL_LOAD_FIO": json.dumps([engine.name, engine.direct] if engine else None),
-    }
+            left_out["disk"] = f"{work}: {found.problem}"
+            stopped = [f"the disk hangs: {left_out['disk']}"] if found.hung else []
+    load = Load(
+        str(work),
+        size,
+        options.max_written_bytes,
+        (engine.name, engine.direct) if engine else None,
+        tuple(nics),
+        str(Sysfs().root),
+    )
     result.environment.update(processes=wanted, left_out=left_out)
-    with _workers(wanted, variables) as everyone:
+    with _workers(wanted, load) as everyone:
         _until_ready(everyone, result)
-        left_out.update({worker.name: worker.left_out for worker in everyone if worker.left_out})
-        workers = [worker for worker in everyone if not worker.left_out]
+        left_out.update({worker.name: worker.left_out for worker in everyone if worker.is_absent})
+        workers = [worker for worker in everyone if not worker.is_absent]
         loaded = sum(worker.kind == "nic" for worker in workers)
         result.fingerprints["combined_load_nics"] = "present" if loaded else "none"
         result.add_metric("combined_load_nics_count", loaded, "count")
@@ -206,13 +223,18 @@ def main(result: Result) -> None:
         together = options.seconds - solo * len(wanted)
         phase = _run(workers, together, result, "all together", report=lambda p: _report(result, workers, rates, p))
     _report(result, workers, rates, phase)
-    _conclude(result, workers, phase, left_out)
+    _conclude(result, workers, phase, left_out, stopped)
 
 
-def _conclude(result: Result, workers: Sequence[Worker], phase: Phase, left_out: dict[str, str]) -> None:
+def _conclude(
+    result: Result, workers: Sequence[Worker], phase: Phase, left_out: dict[str, str], stopped: Sequence[str] = ()
+) -> None:
     """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
     ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
-    stopped = [f"{worker.name} stopped under load: {worker.left_out}" for worker in workers if worker.left_out]
+    stopped = [
+        *stopped,
+        *(f"{worker.name} stopped under load: {worker.left_out}" for worker in workers if worker.left_out),
+    ]
     if not stopped:
         result.add_metric("combined_load_seconds", phase.end - phase.begin, "seconds")
     result.add_metric("combined_load_left_out_count", len(left_out), "count")
@@ -229,35 +251,33 @@ def _file_bytes(work: Path, limit: float) -> int:
     return size if size >= 16 * MIB else 0
 
 
-def lay_out(file: Path, size: int) -> tuple[fio.Engine, str]:
-    """Write the disk's file: the engine that works there, and why the disk is left out, empty if it is not.
+def lay_out(file: Path, size: int) -> tuple[fio.Engine, fio.Measured]:
+    """Write the disk's file: the engine that works there, and what came of it; with a problem the disk is left out.
 
-    Raises ``WorkloadFailure`` for an error of the disk, or a disk that hangs.
+    Raises ``WorkloadFailure`` for an error of the disk.
     """
     engine, found = fio.choose_engine(fio.find() or "fio", file, size)
-    if not found.problem:
-        return engine, ""
-    with suppress(OSError):
-        file.unlink(missing_ok=True)
-    if found.is_disk_error or found.hung:
+    if found.problem:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+    if found.is_disk_error:
         raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
-    return engine, found.problem
+    return engine, found
 
 
 @contextmanager
-def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list[Worker]]:
+def _workers(wanted: dict[str, int], load: Load) -> Iterator[list[Worker]]:
     """The processes of all parts, which end with this block."""
     workers = []
-    nics = json.loads(variables.get("GPUVAL_LOAD_NICS", "[]"))
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
     try:
         for kind, count in wanted.items():
             for index in range(count):
                 process = subprocess.Popen(
-                    [*command, kind, str(index)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **variables},
+                    [*command, kind, str(index), json.dumps(asdict(load))], stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                 )  # fmt: skip
-                workers.append(Worker(kind, index, process, nics[index][0] if kind == "nic" else ""))
+                workers.append(Worker(kind, index, process, load.nics[index][0] if kind == "nic" else ""))
                 threading.Thread(target=workers[-1].read, daemon=True).start()
         yield workers
     finally:
@@ -265,12 +285,12 @@ def _workers(wanted: dict[str, int], variables: dict[str, str]) -> Iterator[list
             if worker.process.stdin:
                 with suppress(OSError):  # an order that it did not take
                     worker.process.stdin.close()
-        _wait(workers, NIC_END_SECONDS if nics else END_SECONDS)
+        _wait(workers, NIC_END_SECONDS if load.nics else END_SECONDS)
         for worker in workers:
             worker.process.kill()
         _wait(workers, KILL_SECONDS)  # one that hangs in a driver stays: its failure is what is reported
         with suppress(OSError):
-            (Path(variables["GPUVAL_WORK_DIR"]) / DATA_FILE).unlink(missing_ok=True)
+            (Path(load.work) / DATA_FILE).unlink(missing_ok=True)
 
 
 def _wait(workers: Sequence[Worker], seconds: float) -> None:
@@ -283,7 +303,7 @@ def _wait(workers: Sequence[Worker], seconds: float) -> None:
 def _until_ready(workers: Sequence[Worker], result: Result) -> None:
     deadline = time.monotonic() + READY_SECONDS
     result.report(f"{len(workers)} processes start")
-    while late := [worker for worker in workers if not worker.is_ready]:
+    while late := [worker for worker in workers if not (worker.is_ready or worker.left_out)]:
         _look_at(late)
         if time.monotonic() > deadline:
             raise WorkloadCrash(f"not ready after {READY_SECONDS:.0f} s: {', '.join(w.name for w in late[:8])}")
@@ -315,7 +335,12 @@ def _run(workers: Sequence[Worker], seconds: float, result: Result, what: str, r
 
 
 def _look_at(workers: Sequence[Worker]) -> None:
+    """Raise ``WorkloadFailure`` for those that ended. One that was killed for want of memory is left out: no part is
+    broken."""
     ended = [worker for worker in workers if worker.process.poll() is not None]
+    for worker in [one for one in ended if one.process.returncode == -signal.SIGKILL and memory_kills() > one.kills]:
+        worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
+        ended.remove(worker)
     if ended:
         time.sleep(0.5)  # its last words
         words = "; ".join(f"{w.name} ended with {w.process.returncode}: {w.last_line}" for w in ended[:8])

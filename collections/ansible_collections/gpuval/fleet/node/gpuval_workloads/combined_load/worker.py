@@ -1,4 +1,4 @@
-"""One process that loads a part of the node between two orders: ``python -m ...combined_load.worker KIND INDEX``.
+"""One process that loads a part of the node between two orders: ``python -m ...combined_load.worker KIND INDEX LOAD``.
 
 It reads ``run`` and ``pause`` on standard input and ends when that does. It prints ``ready`` as its first line, then,
 while it runs, JSON lists: the monotonic clock, the amount of work done so far, and how many results were wrong.
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,11 +38,25 @@ DATA_FILE = "combined_load.data"  # in the work directory
 CHECK_EVERY = 20  # rounds between two comparisons of results
 NICE = 10  # what feeds the GPUs comes first
 
+
+@dataclass(frozen=True)
+class Load:
+    """What all processes get, as JSON: the work directory with the disk's file, how fio is to use it (its engine,
+    and whether past the page cache), and the ports with a TCP port each."""
+
+    work: str
+    file_bytes: int = 0
+    written_bytes: float = 0.0
+    fio: tuple[str, bool] | None = None
+    nics: tuple[tuple[str, int], ...] = ()
+    sysfs: str = "/sys"
+
+
 #: Gives the amount of work of one round, and how many results of it were wrong.
 Rounds = Iterator[tuple[float, int]]
 
 
-def gpu(index: int) -> Rounds:
+def gpu(index: int, _load: Load) -> Rounds:
     """bf16 matrix products, in operations; all give the bits of the first. Without GPUs on the processors."""
     import torch
 
@@ -66,7 +81,7 @@ def gpu(index: int) -> Rounds:
         yield QUEUED * 2.0 * size**3, wrong
 
 
-def cpu(_index: int) -> Rounds:
+def cpu(_index: int, _load: Load) -> Rounds:
     """SHA-256 of a block, in bytes."""
     os.nice(NICE)
     block = bytes(range(256)) * (CPU_BYTES // 256)
@@ -75,7 +90,7 @@ def cpu(_index: int) -> Rounds:
         yield CPU_BYTES, int(hashlib.sha256(block).digest() != first)
 
 
-def memory(_index: int) -> Rounds:
+def memory(_index: int, _load: Load) -> Rounds:
     """Copies of a block that no cache holds, in bytes read and written; compared now and then."""
     os.nice(NICE)
     source = bytearray(os.urandom(1 << 20)) * (MEMORY_BYTES >> 20)
@@ -87,7 +102,7 @@ def memory(_index: int) -> Rounds:
         yield 2.0 * MEMORY_BYTES, int(number % CHECK_EVERY == 0 and target != source)
 
 
-def loopback(_index: int) -> Rounds:
+def loopback(_index: int, _load: Load) -> Rounds:
     """Bytes through TCP over the loopback interface."""
     os.nice(NICE)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -107,12 +122,14 @@ def loopback(_index: int) -> Rounds:
             yield LOOPBACK_BYTES, 0
 
 
-def disk(_index: int) -> Rounds:
+def disk(_index: int, load: Load) -> Rounds:
     """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
-    Says ``LEFT_OUT`` for what is not the disk's fault, such as no space left; raises ``OSError`` for what is."""
-    program, file = fio.find() or "fio", Path(os.environ["GPUVAL_WORK_DIR"]) / DATA_FILE
-    size, limit = int(os.environ["GPUVAL_LOAD_FILE_BYTES"]), float(os.environ["GPUVAL_LOAD_WRITTEN_BYTES"])
-    engine, found = fio.Engine(*json.loads(os.environ["GPUVAL_LOAD_FIO"])), fio.Measured()
+    Says ``LEFT_OUT`` for what proves no fault of the disk: no space left, or a request that hangs, which a share of the
+    network may cause as well. Raises ``OSError`` for an error of the disk."""
+    assert load.fio
+    program, file = fio.find() or "fio", Path(load.work) / DATA_FILE
+    size, limit = load.file_bytes, load.written_bytes
+    engine, found = fio.Engine(*load.fio), fio.Measured()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"
@@ -123,7 +140,7 @@ def disk(_index: int) -> Rounds:
         sides = [side for side in (found.read, found.write) if side]
         written += found.write.total_bytes if found.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
-    if not (found.is_disk_error or found.hung):
+    if not found.is_disk_error:
         _leave_out(found.problem)
     raise OSError(found.error, found.problem)
 
@@ -134,12 +151,12 @@ def _leave_out(problem: str) -> NoReturn:
     sys.exit(0)
 
 
-def nic(index: int) -> Rounds:
+def nic(index: int, load: Load) -> Rounds:
     """perftest through a port and back, both directions at once, in bytes by the bandwidth that it measures. Says
     ``LEFT_OUT`` where it cannot begin for a reason that is not the port's; exits with the problem of the port."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # it ends after its parent, when its tools have ended
-    name, tcp_port = json.loads(os.environ["GPUVAL_LOAD_NICS"])[index]
-    found = node.look(Sysfs(Path(os.environ["GPUVAL_LOAD_SYSFS"])), ["*"])
+    name, tcp_port = load.nics[index]
+    found = node.look(Sysfs(Path(load.sysfs)), ["*"])
     end = next(rail.end for rail in found.rails if rail.port.name == name)
     test = perftest.Measurement(perftest.WRITE, end, end, both_ways=True)
     tool = Path(shutil.which(test.tool) or test.tool)
@@ -158,7 +175,7 @@ def nic(index: int) -> Rounds:
         yield speed * (time.monotonic() - begin), 0
 
 
-KINDS: dict[str, Callable[[int], Rounds]] = {
+KINDS: dict[str, Callable[[int, Load], Rounds]] = {
     "gpu": gpu,
     "cpu": cpu,
     "memory": memory,
@@ -196,4 +213,4 @@ def serve(rounds: Rounds) -> None:
 
 
 if __name__ == "__main__":
-    serve(KINDS[sys.argv[1]](int(sys.argv[2])))
+    serve(KINDS[sys.argv[1]](int(sys.argv[2]), Load(**json.loads(sys.argv[3]))))

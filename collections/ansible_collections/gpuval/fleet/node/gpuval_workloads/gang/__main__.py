@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..common import processes
 from ..common.device import Accelerator, choose_accelerator
 from ..common.launch import (
     CRASH_FILE,
@@ -35,7 +36,7 @@ from ..common.launch import (
 from ..common.result import EXIT_CRASH, Result, WorkloadCrash, WorkloadFailure, run_workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
-from . import collectives, joining, mpi, processes, wrong
+from . import collectives, joining, mpi, wrong
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, Config, parse_arguments
 from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
@@ -404,8 +405,10 @@ class _ByMpi:
         self.environment.update(tool="torch", no_nccl_tests=why)
         if self._over_ssh is not self._otherwise:
             if self._over_ssh.server and self._over_ssh.server.pid:  # the leader waits for the end of the transfer
-                processes.wait_until_childless(self._over_ssh.server.pid, LOGOUT_SECONDS)
-            processes.end_all()  # a rank that hangs would keep its GPU
+                deadline = time.monotonic() + LOGOUT_SECONDS
+                while processes.below(self._over_ssh.server.pid) and time.monotonic() < deadline:
+                    time.sleep(processes.POLL_SECONDS)
+            processes.end_below()  # a rank that hangs would keep its GPU
         self._active = self._otherwise
         self._otherwise.run(brought, arguments, stopper)
 

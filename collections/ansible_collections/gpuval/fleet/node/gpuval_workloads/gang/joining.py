@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from ..common import processes
 from ..common.result import WorkloadFailure
-from . import processes
 from .absent import MemberRecords
 from .control_channel import CAUSE, Beats, ControlChannel, Limits, Stop, StoppedError
 from .launching import PATH_VARIABLE, check_blanks
@@ -99,5 +99,5 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
     if kept_back:
         print(f"not passed to ranks over SSH because of quotes or line ends: {', '.join(kept_back)}", flush=True)
     server = SshServer(gang, folder / "ssh", key, given)
-    stack.callback(processes.end_all)
+    stack.callback(processes.end_below)
     return stack.enter_context(server)

@@ -6,26 +6,23 @@ this start gave out, so they are found in /proc wherever they went.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
-import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, cast
+
+from ..common.processes import end, marked
 
 MARKER = "GPUVAL_SERVER_MARKER"
 LAST_LINES = 20
 TERM_SECONDS = 20.0
 REST_SECONDS = 3.0
 KILL_SECONDS = 10.0
-POLL_SECONDS = 0.1
 
-_PROC = Path("/proc")
 _LINE_BYTES = 4000
 
 
@@ -74,26 +71,13 @@ class ServerProcess:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(TERM_SECONDS)
-        left = self._signal_until_gone(signal.SIGTERM, REST_SECONDS)
-        left = left and self._signal_until_gone(signal.SIGKILL, KILL_SECONDS)
+        left = end(self._alive, REST_SECONDS, KILL_SECONDS)
         self._reader.join(timeout=2)
         return sorted(left)
 
-    def _signal_until_gone(self, number: int, seconds: float) -> set[int]:
-        """Signal whatever is there, newcomers too, until nothing is left or the time is up; return what is left."""
-        deadline = time.monotonic() + seconds
-        signalled: set[int] = set()
-        while True:
-            alive = self._alive()
-            if not alive or time.monotonic() >= deadline:
-                return alive
-            _send(alive - signalled, number)
-            signalled |= alive
-            time.sleep(POLL_SECONDS)
-
     def _alive(self) -> set[int]:
         self._process.poll()  # reaps the server itself
-        return marked_processes(self._marker) | ({self.pid} if self._process.returncode is None else set())
+        return marked(MARKER, self._marker) | ({self.pid} if self._process.returncode is None else set())
 
     def _read(self) -> None:
         output = cast("IO[bytes]", self._process.stdout)
@@ -102,47 +86,3 @@ class ServerProcess:
             if line:
                 self._lines.append(line)
                 print(f"server: {line}", flush=True)
-
-
-def marked_processes(marker: str) -> set[int]:
-    """Return the live processes whose environment carries the marker, and their descendants."""
-    needle = f"{MARKER}={marker}".encode()
-    parents: dict[int, int] = {}
-    marked: set[int] = set()
-    for entry in _PROC.iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            state, parent = _state_and_parent(entry)
-            has_marker = needle in (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # it ended while we looked, or is another user's
-            continue
-        if state in ("Z", "X"):
-            continue
-        parents[int(entry.name)] = parent
-        if has_marker:
-            marked.add(int(entry.name))
-    return _with_descendants(marked, parents)
-
-
-def _with_descendants(roots: Iterable[int], parents: Mapping[int, int]) -> set[int]:
-    found = set(roots)
-    grown = True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        found |= more
-        grown = bool(more)
-    return found
-
-
-def _state_and_parent(entry: Path) -> tuple[str, int]:
-    fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return fields[0], int(fields[1])
-
-
-def _send(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue

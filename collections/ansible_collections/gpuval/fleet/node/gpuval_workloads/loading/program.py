@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_int
-from ..common.result import Result, WorkloadFailure, run_workload
+from ..common.result import Result, WorkloadCrash, WorkloadFailure, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
 from . import hashing, manifest
 from .rclone import (
@@ -106,8 +107,8 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
 def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     """Load the model or dataset and fill `result`.
 
-    Raises ``WorkloadFailure`` for a source that is empty or not whole, a full disk and wrong checksums,
-    ``TransportError`` when the store cannot be read.
+    Raises ``WorkloadFailure`` for a source that is empty or not whole and for wrong checksums, ``WorkloadCrash`` for a
+    full disk, ``TransportError`` when the store cannot be read.
     """
     places = _places(options, environ)
     rclone = Rclone(find_rclone(environ), Path(_required(environ, "GPUVAL_RCLONE_CONFIG")))
@@ -259,10 +260,10 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
     )
 
 
-def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
-    return WorkloadFailure(
-        f"disk full: the {places.what} needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free "
-        "there: remove what is not needed, or set gpuval_models_dir to a folder on a larger file system"
+def _full_disk(places: Places, needed: int, free: int) -> WorkloadCrash:
+    return WorkloadCrash(
+        f"disk full: the {places.what} needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free: "
+        "make room, or set gpuval_models_dir"
     )
 
 
@@ -282,6 +283,8 @@ def _make_folder(places: Places) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise WorkloadFailure(
             f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the "
             "node's user may write"

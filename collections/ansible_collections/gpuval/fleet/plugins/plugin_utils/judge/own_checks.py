@@ -20,7 +20,7 @@ from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE, IN_USE = "image", "accelerators_in_use"
-WRONG_DIGEST, NO_PACKAGE = "wrong_digest", "no_package"
+WRONG_DIGEST, NO_PACKAGE, DISK_FULL = "wrong_digest", "no_package", "disk_full"
 #: Faults of a stage that says no and proves nothing by it.
 NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = BLAMELESS_FAILURES = "no_rclone", "store_incomplete", "no_server"
 #: No last record came of these, so that a lost contact with the node explains them.
@@ -37,6 +37,7 @@ _BLAMELESS = {
     ("loading", STORE_INCOMPLETE): f"bring the model into the store (`make models`), {_AGAIN}",
     ("loading", "store_away"): f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {_AGAIN}",
 }
+_FREE_SPACE = "free space on the node where the message says, or set gpuval_node_dir or gpuval_models_dir, " + _AGAIN
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
 _OF_GANG = f"fix what the message and the search for the bad node or link name, then {_WITH_OTHERS}"
 _OF_GANG_JOB = (
@@ -135,6 +136,8 @@ def state_check(
     fault = str(record["environment"].get("fault")) if record and state in ("crash", "failure") else ""
     fault = fault if state == "crash" or fault in BLAMELESS_FAILURES else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
+    if state == "crash" and verdict == "fail" and launch_errors.classify("", reason).name == DISK_FULL:
+        verdict, remedy = "missing", _FREE_SPACE.format(node=name)  # a full disk is no broken one
     if (kind, fault) in _BLAMELESS:
         verdict, remedy = "missing", _BLAMELESS[kind, fault].format(node=name)  # no evidence about the node
     if record and verdict == "fail" and environment.accelerator_users(record["environment"]):

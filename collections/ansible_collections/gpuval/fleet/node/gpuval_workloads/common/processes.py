@@ -1,0 +1,86 @@
+"""The processes below one, or with a mark in their environment: found in ``/proc`` wherever they went, and ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+POLL_SECONDS = 0.1
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = Path("/proc")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends (Linux), so that none is lost from sight."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def below(*pids: int) -> set[int]:
+    """The live processes that descend from these."""
+    return _below(pids, _parents())
+
+
+def marked(variable: str, value: str) -> set[int]:
+    """The live processes that have a variable of this value in their environment, and all below them."""
+    parents, found, entry = _parents(), set(), f"{variable}={value}".encode()
+    for pid in parents:
+        with suppress(OSError):  # it ended while we looked, or is another user's
+            if entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found | _below(found, parents)
+
+
+def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float) -> set[int]:
+    """End what ``find`` finds, newcomers too: by TERM, then by KILL. Returns what is left, normally none."""
+    left = find()
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, kill_seconds)):
+        deadline = time.monotonic() + seconds
+        signalled: set[int] = set()
+        while left and time.monotonic() < deadline:
+            for pid in left - signalled:
+                with suppress(OSError):
+                    os.kill(pid, number)
+            signalled |= left
+            time.sleep(POLL_SECONDS)
+            left = find()
+    return left
+
+
+def end_below(grace_seconds: float = 5.0) -> None:
+    """End all processes below this one."""
+    end(_own, grace_seconds, grace_seconds)
+
+
+def _own() -> set[int]:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return below(os.getpid())
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each live process."""
+    found = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended
+                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                if state not in ("Z", "X"):
+                    found[int(entry.name)] = int(parent)
+    return found
+
+
+def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
+    found = newest = set(pids)
+    while newest:
+        newest = {child for child, parent in parents.items() if parent in newest} - found
+        found = found | newest
+    return found - set(pids)
