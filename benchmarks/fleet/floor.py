@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,18 @@ def ssh(nodes: Nodes, name: str, command: str) -> str:
     return done.stdout.strip()
 
 
-def floor(nodes: Nodes, parallel: int) -> float:
-    """Seconds for both rounds over all nodes; the wait for the job between them is not counted."""
-    took = 0.0
+def processor_seconds() -> float:
+    """Of the processes that this one has started, and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def floor(nodes: Nodes, parallel: int) -> tuple[float, float]:
+    """Seconds for both rounds over all nodes, and the processor time of their `ssh` on the controller.
+
+    The wait for the job between them is not counted.
+    """
+    took, before = 0.0, processor_seconds()
     with ThreadPoolExecutor(parallel) as pool:
         for command, answer in ((LAUNCH, "started"), (FETCH, "done")):
             begun = time.perf_counter()
@@ -37,4 +47,4 @@ def floor(nodes: Nodes, parallel: int) -> float:
             if set(answers) != {answer}:
                 raise SystemExit(f"floor: the nodes answered {sorted(set(answers))}")
             time.sleep(3)
-    return took
+    return took, processor_seconds() - before

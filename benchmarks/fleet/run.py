@@ -44,6 +44,7 @@ class Result:
     floor: float
     floors: tuple[float, float]
     cpu: float
+    ssh_cpu: float
     memory: int
     resident: int
     processes_at_work: int | None
@@ -140,7 +141,7 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
     validate = play("validate")
     seen: Counts = nodes.counts() - before
     load_after = os.getloadavg()[0]
-    floors = (least, floor(nodes, options.forks))
+    floors, ssh_cpu = zip(least, floor(nodes, options.forks), strict=True)
     report = json.loads((folder / "results/latest/report.json").read_text())
     clean = play("clean")
     if clean.code:
@@ -157,6 +158,7 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
         floor=sum(floors) / 2,
         floors=floors,
         cpu=validate.cpu_seconds,
+        ssh_cpu=sum(ssh_cpu) / 2,
         memory=validate.peak_shared,
         resident=validate.peak_resident,
         processes_at_work=max((sample.processes for sample in quiet), default=None),
@@ -268,7 +270,9 @@ def table(results: list[Result]) -> str:
         ("ratio, sleeps alone as the plan", lambda r: f"{(r.wall - r.sleeps) / r.floor:.2f}"),
         ("controller CPU, s", lambda r: f"{r.cpu:.1f}"),
         ("controller CPU per node, s", lambda r: f"{r.cpu / r.nodes:.3f}"),
+        ("the same, times the floor's", lambda r: f"{r.cpu / r.ssh_cpu:.1f}"),
         ("nodes' CPU per node, s", lambda r: f"{r.node_cpu / r.nodes:.3f}"),
+        ("the same, times the floor's", lambda r: f"{r.node_cpu / r.floor_cpu:.1f}"),
         ("nodes' CPU per node in the floor, s", lambda r: f"{r.floor_cpu / r.nodes:.3f}"),
         ("memory (pages counted once), MB", lambda r: f"{r.memory / 1e6:.0f}"),
         ("memory (sum of RSS), MB", lambda r: f"{r.resident / 1e6:.0f}"),

@@ -1,4 +1,4 @@
-"""The bad node of six and the bad link of four, found by measurement: real sshd, sockets, and tc.
+"""The bad node and the bad link of four nodes, found by measurement: real sshd, sockets, and tc.
 
 That PyTorch's collectives measure what the search compares is for test_gangs.py to show.
 """
@@ -11,7 +11,7 @@ from tests.kit import ring_member
 from tests.kit.container_fleet import ContainerFleet, Node
 from tests.kit.gang_fleet import CATCH_UP, FAST_ENOUGH, SIZE_BYTES, SLOW, USUAL, gangs, settings
 
-#: A dozen rounds on six nodes that share the cores of one machine with other tests.
+#: A dozen rounds on nodes that share the cores of one machine with other tests.
 RUN_SECONDS = 1500
 
 
@@ -28,10 +28,10 @@ def slow_to(fleet, node, peer):
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory):
-    nodes = [Node(f"node-{number}", net_admin=True) for number in range(1, 7)]
+def fleet(tmp_path_factory):
+    nodes = [Node(f"node-{number}", net_admin=True) for number in range(1, 5)]
     measured = {f"{stage}_workload": ring_member.workload(SIZE_BYTES) for stage in ("collective", "fabric")}
-    with ContainerFleet(tmp_path_factory.mktemp("six"), nodes, settings(gpuval_environment={}, **measured)) as fleet:
+    with ContainerFleet(tmp_path_factory.mktemp("search"), nodes, settings(gpuval_environment={}, **measured)) as fleet:
         for node in fleet.nodes:
             root = ["dev", "eth0", "root", "handle", "1:", "htb", "default", "10"]
             fleet.bed.execute(node, "tc", "qdisc", "add", *root)
@@ -45,32 +45,31 @@ def measured(fleet, done):
     return f"{json.dumps(gangs(fleet), indent=1)}\n{done}"
 
 
-def test_a_slow_node_is_found_and_the_others_are_accepted_without_it(six, tmp_path):
+def test_a_slow_node_is_found_and_the_others_are_accepted_without_it(fleet, tmp_path):
     criteria = tmp_path / "criteria.yml"
     criteria.write_text(json.dumps({"schema": "gpuval.criteria/1", "checks": [FAST_ENOUGH]}))
-    shape(six, "node-4", SLOW)
+    shape(fleet, "node-4", SLOW)
     asked = {"run_gang_stages": ["collective"], "gpuval_criteria": [str(criteria)]}
     try:
-        done = six.play("gpuval.fleet.validate", "-e", json.dumps(asked), seconds=RUN_SECONDS)
+        done = fleet.play("gpuval.fleet.validate", "-e", json.dumps(asked), seconds=RUN_SECONDS)
     finally:
-        shape(six, "node-4", USUAL)
+        shape(fleet, "node-4", USUAL)
     assert done.code != 0
-    (found,) = gangs(six)["findings"].values()
-    assert found["nodes"] == dict.fromkeys(six.nodes, "healthy") | {"node-4": "bad"}, measured(six, done)
+    (found,) = gangs(fleet)["findings"].values()
+    assert found["nodes"] == dict.fromkeys(fleet.nodes, "healthy") | {"node-4": "bad"}, measured(fleet, done)
     assert not found["bad_links"]
-    assert gangs(six)["rounds"][-1]["name"] == "all-again"
-    verdicts = {node: six.verdict(node)["verdict"] for node in six.nodes}
-    assert verdicts == dict.fromkeys(six.nodes, "PASS") | {"node-4": "FAIL"}
+    assert gangs(fleet)["rounds"][-1]["name"] == "all-again"
+    verdicts = {node: fleet.verdict(node)["verdict"] for node in fleet.nodes}
+    assert verdicts == dict.fromkeys(fleet.nodes, "PASS") | {"node-4": "FAIL"}
     assert "node-4 FAIL fabric: bad: " in done.told, done
 
 
-def test_a_slow_link_between_two_good_nodes_is_found(six):
-    slow_to(six, "node-2", "node-3")
-    four = ["node-1", "node-2", "node-3", "node-4"]  # each round is dearer with six, and shows no more
-    done = six.play("gpuval.fleet.fabric", "--limit", ",".join(four), seconds=RUN_SECONDS)
+def test_a_slow_link_between_two_good_nodes_is_found(fleet):
+    slow_to(fleet, "node-2", "node-3")
+    done = fleet.play("gpuval.fleet.fabric", seconds=RUN_SECONDS)
     assert done.code != 0
-    (found,) = gangs(six)["findings"].values()
-    assert found["bad_links"] == [["node-2", "node-3"]], measured(six, done)
-    verdicts = {node: six.verdict(node)["verdict"] for node in four}
-    assert verdicts == dict.fromkeys(four, "PASS") | {"node-2": "INCOMPLETE", "node-3": "INCOMPLETE"}
+    (found,) = gangs(fleet)["findings"].values()
+    assert found["bad_links"] == [["node-2", "node-3"]], measured(fleet, done)
+    verdicts = {node: fleet.verdict(node)["verdict"] for node in fleet.nodes}
+    assert verdicts == dict.fromkeys(fleet.nodes, "PASS") | {"node-2": "INCOMPLETE", "node-3": "INCOMPLETE"}
     assert "the link node-2 - node-3 is bad" in done.told

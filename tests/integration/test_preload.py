@@ -20,8 +20,6 @@ def test_round_trip_then_whole_then_another_revision(new_fleet):
         model = fleet.store_data / "models/models--gpuval--tiny-llama"
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=model, check=True, timeout=60)
 
-        assert not prepare(fleet)[1]
-
         weights = model / "model.safetensors"
         good = weights.read_bytes()
         weights.write_bytes(bytes([good[0] ^ 1]) + good[1:])

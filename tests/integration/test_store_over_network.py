@@ -8,20 +8,17 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import f
 
 from tests.kit.container_fleet import ContainerFleet, Node, nap
 from tests.kit.log_bundles import bundle_of
-from tests.kit.ports import free_port
 
 STAGES = ["facts", "work", "loading"]
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    settings = {"gpuval_stages": STAGES, "work_workload": nap(1), "gpuval_retries": 0}
+    settings = {"gpuval_stages": STAGES, "work_workload": nap(1), "gpuval_retries": 0, "run_pull_seconds": 2}
     with ContainerFleet(
         tmp_path_factory.mktemp("network"), [Node("near"), Node("walled", net_admin=True)], settings
     ) as fleet:
-        port = free_port()
-        fleet.settings |= {"gpuval_store_address": fleet.bed.gateway, "gpuval_store_port": port}
-        fleet.bed.block_port("walled", port)
+        fleet.bed.block_port("walled", fleet.settings["gpuval_store_port"])
         for node in fleet.nodes:
             target = f"{fleet.bed.container(node)}:/usr/local/bin/rclone"
             subprocess.run(["docker", "cp", find_rclone(), target], check=True, capture_output=True, timeout=60)

@@ -5,6 +5,7 @@ with ContainerFleet(tmp_path, [Node("one"), Node("two", user="ops", sudo="free")
     fleet.bed.restart("one")
 """
 
+import concurrent.futures
 import contextlib
 import os
 import shutil
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.fleet import ROOT, Fleet, until
+from tests.kit.fleet import ROOT, Fleet, at_once, until
+from tests.kit.ports import free_port
 from tests.kit.processes import below, end_all_below, read
 
 sys.path.insert(0, str(ROOT / "roles/testbed/module_utils"))
@@ -70,13 +72,17 @@ class ContainerFleet(Fleet):
             self.bed.destroy()
             raise
         self.nodes = {name: self.bed.host_variables(name) for name in self.bed.nodes}
+        # Where nodes reach it they upload: records are there at once, and no task fetches them every run_pull_seconds.
+        store = {"gpuval_store_address": self.bed.gateway, "gpuval_store_port": free_port()}
+        self.settings = {**store, **self.settings}
 
     def controller(self, name, nodes, **settings):
         """Another controller, with results and a store of its own, that knows only these of the machines.
 
         `nodes` are names of this fleet's, or names with their variables.
         """
-        other = OtherController(self.root / name, settings={**self.settings, **settings})
+        settings = {**self.settings, "gpuval_store_port": free_port(), **settings}
+        other = OtherController(self.root / name, settings=settings)
         other.bed, other.away = self.bed, self.away
         other.nodes = dict(nodes) if isinstance(nodes, dict) else {node: self.nodes[node] for node in nodes}
         self.closed.append(other)
@@ -126,8 +132,8 @@ class ContainerFleet(Fleet):
 
     def close(self):
         try:
-            for other in self.closed:
-                other.close()
+            if self.closed:
+                at_once(*(other.close for other in self.closed))
             for playing in self._playing:
                 playing.kill()
             if not self.home.exists():
@@ -137,17 +143,18 @@ class ContainerFleet(Fleet):
             survivors = end_all_below(self.root)
             assert self.away or done.code == 0, done
             assert not survivors, f"processes were left after clean: {survivors}"
-            for node in self.bed.nodes.keys() - self.away:
-                assert not self.left_on(node), f"left on {node} after clean: {self.left_on(node)}"
+            nodes = sorted(self.bed.nodes.keys() - self.away)
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                left = {node: found for node, found in zip(nodes, pool.map(self.left_on, nodes), strict=True) if found}
+            assert not left, f"left after clean: {left}"
         finally:
             end_all_below(self.root)
             self.bed.destroy()
 
     def left_on(self, node):
         """Files and processes of runs on a node."""
-        files = self.bed.execute(node, "sh", "-c", f"test ! -d {NODE_DIR} || find {NODE_DIR} -mindepth 1")
-        running = self.bed.execute(node, "sh", "-c", f"pgrep -af {NODE_DIR}/ | grep -v pgrep || true")
-        return files.split("\n")[:-1] + running.split("\n")[:-1]
+        files, running = f"find {NODE_DIR} -mindepth 1", f"pgrep -af {NODE_DIR}/ | grep -v pgrep"
+        return self.bed.execute(node, "sh", "-c", f"test ! -d {NODE_DIR} || {files}; {running} || true").splitlines()
 
     @property
     def control_paths(self):

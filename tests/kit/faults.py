@@ -16,7 +16,6 @@ from typing import Any, Optional
 
 from tests.kit import host_image
 from tests.kit.container_fleet import ContainerFleet, Node, nap
-from tests.kit.ports import free_port
 
 CUT_SECONDS = 30
 SETTINGS = {
@@ -87,7 +86,7 @@ def another_name(fleet, node):
 
 def second_run(fleet, node):
     """Another person validates the same machine meanwhile."""
-    other = fleet.controller(f"second-{node}", [node], gpuval_store_port=free_port())
+    other = fleet.controller(f"second-{node}", [node])
     fleet.second = other.play(seconds=120)
 
 
@@ -275,7 +274,6 @@ class FaultyFleet(ContainerFleet):
         self.failures = []
         machines = [Node(fault.node, **fault.machine) for fault in EVERY_FAULT if fault.listed]
         super().__init__(root, machines, SETTINGS)
-        self.settings |= {"gpuval_store_address": self.bed.gateway, "gpuval_store_port": free_port()}
         for fault in EVERY_FAULT:
             if fault.before:
                 fault.before(self, fault.node)
@@ -326,6 +324,5 @@ class FaultyFleet(ContainerFleet):
         self.at_work("store-stopped", "work", saying="naps", seconds=240)
         for other in OTHER_RUNS:
             nodes = {fault.node: self.all_nodes[fault.node] for fault in other.faults}
-            settings = {**other.settings, "gpuval_store_port": free_port()}
-            controller = self.controller(other.name, nodes, **settings)
+            controller = self.controller(other.name, nodes, **other.settings)
             self.others[other.name] = controller, other.play(controller)

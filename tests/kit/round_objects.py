@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, gangs, manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 
@@ -16,9 +16,9 @@ def round_objects(run_id, archives, placements, together):
     found = {item.plan["gang"]["name"]: item.plan["gang"] for item in placements if item.plan.get("gang")}
     common = {name: plans.of_gang(gang) for name, gang in found.items()}
     shared, members = manifests.shared_by_round(run_id, "gpuval", together.keys, common) if together else ([], {})
-    code = manifests.code_config_map(run_id, "gpuval", archives)
+    code = config_maps.code_config_map(run_id, "gpuval", archives)
     run = manifests.Run(run_id, "gpuval", code["metadata"]["name"], members)
-    maps, places = manifests.plan_config_maps(run_id, "gpuval", [item.plan for item in placements])
+    maps, places = config_maps.plan_config_maps(run_id, "gpuval", [item.plan for item in placements])
     jobs = [manifests.job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
     own = [code, *maps, *shared, *(manifests.secret_of(run, item) for item in placements), *jobs]
     return [gangs.labelled(item, together.of if together else None) for item in own]

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp.web
 import pytest
 import urllib3
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, manifests, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, login, manifests, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Access,
     Cluster,
@@ -473,7 +473,7 @@ class TestLogin:
         path = self.exec_plugin(kit, tmp_path, "import sys\nsys.exit('session expired: run doctl auth init')")
         with pytest.raises(ClusterError, match=r"login to the cluster failed.*run doctl auth init"):
             Cluster(Access(str(path)))
-        assert not any(isinstance(handler, api._complaints) for handler in logging.getLogger().handlers)
+        assert not any(isinstance(handler, login._complaints) for handler in logging.getLogger().handlers)
 
     def test_contexts(self, kit, tmp_path):
         config = json.loads(kit.kubeconfig.read_text(encoding="utf-8"))
@@ -595,7 +595,7 @@ class TestLogin:
             assert keys[1].exists()
             second.close()
             assert not list(temporary.iterdir())
-        api._remove(str(tmp_path), -1)  # of another process
+        login.remove_folder(str(tmp_path), -1)  # of another process
         assert tmp_path.exists()
 
     def test_nothing_stays_of_a_login_that_failed(self, temporary):
@@ -605,10 +605,10 @@ class TestLogin:
 
     def test_without_the_library(self, kit, monkeypatch):
         monkeypatch.setitem(sys.modules, "kubernetes.client", None)
-        api._library.cache_clear()
+        login._library.cache_clear()
         with pytest.raises(ClusterError, match="pip install kubernetes"):
             Cluster(Access(str(kit.kubeconfig)))
-        api._library.cache_clear()
+        login._library.cache_clear()
 
 
 class TestProxy:

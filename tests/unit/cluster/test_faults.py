@@ -131,7 +131,7 @@ def test_a_pod_deleted_in_its_last_stage_has_another_turn_after_its_removal_too(
     removed = watched.until(lambda status: status.done and not watched.kit.all("Pod"), NODE)
     watched.until(lambda _status: watched.tracker._attempts[NODE][1].pod.gone, NODE)
     for status in (removed, watched.tracker.status(NODE, time.monotonic())):
-        assert (status.trouble.name, status.trouble.evidence, status.trouble.again) == (name, False, True)
+        assert (status.trouble.name, status.trouble.evidence, status.trouble.retryable) == (name, False, True)
     watched.submit(NODE, attempt=2)
     assert watched.done(NODE, attempt=2).trouble is None
 
@@ -207,7 +207,7 @@ def test_a_fault_that_mends_itself_in_time_is_borne(watched):
 def test_a_second_attempt_follows_an_eviction(watched):
     watched.kit.fault(NODE, Fault("evicted", stage="training", attempt=1))
     watched.submit(NODE)
-    assert watched.done(NODE).trouble.again
+    assert watched.done(NODE).trouble.retryable
     watched.submit(NODE, attempt=2)
     assert watched.done(NODE, attempt=2).trouble is None
     assert watched.tracker.status(NODE, 0.0).attempt == 2

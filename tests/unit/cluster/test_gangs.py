@@ -6,7 +6,14 @@ import re
 import stat
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests, names, orders, queues
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    config_maps,
+    gangs,
+    manifests,
+    names,
+    orders,
+    queues,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, for_gang, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
@@ -320,8 +327,8 @@ def test_the_members_are_in_the_cluster_once_and_each_pod_s_plan_is_whole(tmp_pa
 def test_gangs_of_1000_nodes_fit_whatever_their_names():
     for length in (45, 253):
         found = {"all": plans.of_gang(gang(0, many(1000, length)))}
-        (only,), places = manifests.gang_config_maps(RUN, "n" * 63, found)
-        assert places == {"all": manifests.PlanPlace(only["metadata"]["name"], "all.json")}
+        (only,), places = config_maps.gang_config_maps(RUN, "n" * 63, found)
+        assert places == {"all": config_maps.PlanPlace(only["metadata"]["name"], "all.json")}
         assert len(json.dumps(only)) < 1 << 20
         assert only["immutable"] is True
         kubernetes_validate.validate(only, VERSIONS[-1], strict=True)
@@ -329,7 +336,7 @@ def test_gangs_of_1000_nodes_fit_whatever_their_names():
     some = many(1000)
     planned = plan(some[0], nodes=some)
     everybody = [manifests.pod_plan({**planned, "node": node}, settings) for node in some]
-    maps, _places = manifests.plan_config_maps(RUN, "gpuval", everybody)
+    maps, _places = config_maps.plan_config_maps(RUN, "gpuval", everybody)
     assert sum(len(json.dumps(item)) for item in maps) < 4 << 20, "92 MB with the members in each plan"
 
 
@@ -338,17 +345,17 @@ def test_a_gang_that_is_too_large_is_refused_with_what_to_do():
     with pytest.raises(
         ManifestError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap holds 1 MiB"
     ):
-        manifests.gang_config_maps(RUN, "gpuval", found)
+        config_maps.gang_config_maps(RUN, "gpuval", found)
 
 
 def test_gangs_of_a_search_share_a_config_map_and_each_pod_sees_its_own(tmp_path):
     pairs = {f"all.{number}": plans.of_gang(gang(0, many(2))) for number in range(500)}
-    maps, places = manifests.gang_config_maps(RUN, "gpuval", pairs)
+    maps, places = config_maps.gang_config_maps(RUN, "gpuval", pairs)
     assert len(maps) == 1 and len({place.key for place in places.values()}) == 500
-    again, _places = manifests.gang_config_maps(RUN, "gpuval", pairs)
+    again, _places = config_maps.gang_config_maps(RUN, "gpuval", pairs)
     assert again == maps, "a controller that takes the round up finds what is there"
     large = {name: plans.of_gang(gang(0, many(1000))) for name in ("a", "b", "c", "d", "e", "f", "g")}
-    maps, places = manifests.gang_config_maps(RUN, "gpuval", large)
+    maps, places = config_maps.gang_config_maps(RUN, "gpuval", large)
     assert len(maps) == 2 and {place.config_map for place in places.values()} == {
         item["metadata"]["name"] for item in maps
     }

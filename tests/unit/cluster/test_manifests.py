@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, pod_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, manifests, names, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import Placement, Target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
@@ -277,7 +277,7 @@ def test_a_cache_that_goes_with_its_pod(cache):
 def test_plans_of_many_nodes_share_config_maps_within_the_limit():
     settings = parse({"image": IMAGE})
     many = [manifests.pod_plan(plan(node=f"node-{number}"), settings) for number in range(1000)]
-    maps, places = manifests.plan_config_maps("run-1", "gpuval", many)
+    maps, places = config_maps.plan_config_maps("run-1", "gpuval", many)
     assert 1 < len(maps) <= 6
     assert len({item["metadata"]["name"] for item in maps}) == len(maps)
     assert all(len(json.dumps(item)) < 1 << 20 for item in maps)
@@ -294,20 +294,20 @@ def programs(runner, workloads):
 
 def test_config_maps_of_other_content_have_other_names():
     settings = parse({"image": IMAGE})
-    one, two = (manifests.plan_config_maps("r", "n", [manifests.pod_plan(plan(n), settings)])[0] for n in ("a", "b"))
+    one, two = (config_maps.plan_config_maps("r", "n", [manifests.pod_plan(plan(n), settings)])[0] for n in ("a", "b"))
     assert one[0]["metadata"]["name"] != two[0]["metadata"]["name"]
-    first, second = (manifests.code_config_map("r", "n", programs(data, b"")) for data in (b"1", b"2"))
+    first, second = (config_maps.code_config_map("r", "n", programs(data, b"")) for data in (b"1", b"2"))
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
 def test_the_programs_fit_into_a_config_map():
-    found = manifests.code_config_map("r", "n", launching.pod_archives())
+    found = config_maps.code_config_map("r", "n", launching.pod_archives())
     held = {name: base64.b64decode(data) for name, data in found["binaryData"].items()}
     assert held == {"runner.pyz": payload.runner_pyz(bytecode=False), "workloads.zip": payload.workloads_zip()}
     assert sum(map(len, held.values())) <= (1 << 20) * 2 // 3, "a third stays free for programs to come"
-    assert manifests.MOST_PROGRAM_BYTES < 1 << 20
+    assert config_maps.MOST_PROGRAM_BYTES < 1 << 20
     with pytest.raises(ManifestError, match="1 MiB"):
-        manifests.code_config_map("r", "n", programs(b"x" * 600_000, b"x" * 600_000))
+        config_maps.code_config_map("r", "n", programs(b"x" * 600_000, b"x" * 600_000))
 
 
 def test_a_second_attempt_brings_the_records_of_the_first():

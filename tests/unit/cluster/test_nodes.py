@@ -431,9 +431,9 @@ def test_classes_of_requests_that_failed(error, name):
 def test_what_the_probe_found_reaches_the_launch():
     missing = nodes.finding("gpu-001", None)
     probed = {"nodes": {"gpu-001": missing.document(), "gpu-002": found(h200(gpus=7), expected_gpus=8).document()}}
-    away = launching.away(probed, "gpu-001")
+    away = launching.unreachable(probed, "gpu-001")
     assert (away["state"], away["class"], away["remedy"]) == ("unreachable", "node_missing", missing.remedy)
-    assert launching.away(probed, "gpu-002") is None
+    assert launching.unreachable(probed, "gpu-002") is None
 
 
 def test_names_of_classes_are_unique():

@@ -27,7 +27,7 @@ DONE = Container("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "202
 OOM = Container("ended", "OOMKilled", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
 KILLED = Trouble("oom_killed", "OOMKilled: the kernel killed the container of training", "more", "training",
                  final=True, evidence=True)  # fmt: skip
-EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training", final=True, again=True)
+EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training", final=True, retryable=True)
 
 
 def placed(trouble=None, attempt=1, over=True, **stages):
@@ -162,7 +162,9 @@ def test_a_record_that_arrived_says_more_than_the_pod():
 
 def test_a_record_of_an_earlier_attempt_becomes_its_history():
     known = {"training": record("training", "timeout")}
-    owed = pod_records.owed(placed(KILLED, attempt=2, training=OOM), plans.again(PLAN, ["training"], 2), known, AT)
+    owed = pod_records.owed(
+        placed(KILLED, attempt=2, training=OOM), plans.for_attempt(PLAN, ["training"], 2), known, AT
+    )
     (crash,) = map(take, owed.records)
     assert (crash["attempt"], [one["state"] for one in crash["attempts"]]) == (2, ["timeout"])
 

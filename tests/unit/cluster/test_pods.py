@@ -605,7 +605,7 @@ def test_what_happens_to_a_pod_from_outside_proves_nothing_about_its_node(name, 
     status = Cluster(pod(states, "Failed", reason=reason, message=told, conditions=conditions)).status
     assert (status.trouble.name, status.trouble.evidence, status.trouble.final) == (name, False, True)
     assert told in status.trouble.message
-    assert status.trouble.again
+    assert status.trouble.retryable
     assert status.done
 
 
@@ -623,7 +623,7 @@ def test_a_container_that_dies_by_itself_speaks_about_its_node(state, name, told
     cluster = Cluster(pod([ended(), state], "Failed"))
     assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.evidence) == (name, "training", True)
     assert told in cluster.trouble.message
-    assert not cluster.trouble.again  # retry.py decides, by what the stage allows
+    assert not cluster.trouble.retryable  # retry.py decides, by what the stage allows
     assert cluster.status.done
 
 
@@ -710,7 +710,7 @@ def test_the_removal_of_a_pod_is_no_new_deletion(name, end_at, code):
     for change in ("MODIFIED", "DELETED"):
         cluster.see(pod([ended(), ended(), end], "Failed", **deleted_at("18:03", grace=0)), change=change)
         trouble = cluster.trouble
-        assert (trouble.name, trouble.evidence, trouble.again, cluster.status.done) == (name, False, True, True)
+        assert (trouble.name, trouble.evidence, trouble.retryable, cluster.status.done) == (name, False, True, True)
 
 
 def test_a_job_that_waits_for_its_pods_is_deleted():
@@ -718,7 +718,7 @@ def test_a_job_that_waits_for_its_pods_is_deleted():
     waits = job()
     waits["metadata"] |= {"deletionTimestamp": "2026-11-20T20:18:00Z", "finalizers": ["foregroundDeletion"]}
     cluster.see(waits)
-    assert (cluster.trouble.name, cluster.trouble.again, cluster.status.done) == ("job_deleted", True, False)
+    assert (cluster.trouble.name, cluster.trouble.retryable, cluster.status.done) == ("job_deleted", True, False)
 
 
 def test_a_container_that_failed_is_not_excused_by_a_deletion_seen_later():
@@ -806,7 +806,7 @@ def test_a_node_made_again_under_its_name_has_not_the_pods_of_the_old_one(told):
         cluster.see(node(), change="DELETED")
         assert cluster.status.done
     cluster.see(node(uid="uid-2"), change="ADDED")
-    assert (cluster.trouble.name, cluster.trouble.again, cluster.status.done) == ("node_lost", True, True)
+    assert (cluster.trouble.name, cluster.trouble.retryable, cluster.status.done) == ("node_lost", True, True)
     assert "another has its name" in cluster.trouble.message
     cluster.see(pod([ended(), running()]), node(), change="MODIFIED" if told else "DELETED")
     cluster.see(node(uid="uid-2"))

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     cleaning,
+    config_maps,
     gangs,
     manifests,
     names,
@@ -53,7 +54,7 @@ def plan_of(node, nodes, stages=("collective",)):
 
 def jobs_of(nodes, queue="", asked=None):
     settings = parse({"image": IMAGE, **(asked or {})}, queue)
-    run = manifests.Run(RUN, "gpuval", "code", {"all": manifests.PlanPlace("gangs", "all.json")})
+    run = manifests.Run(RUN, "gpuval", "code", {"all": config_maps.PlanPlace("gangs", "all.json")})
     return [
         gangs.labelled(
             manifests.job_of(
@@ -63,7 +64,7 @@ def jobs_of(nodes, queue="", asked=None):
                     settings,
                     manifests.pod_plan(plan_of(node, nodes), settings),
                 ),
-                manifests.PlanPlace("plans", "plan.json"),
+                config_maps.PlanPlace("plans", "plan.json"),
             ),
             gangs.Round(PARENT, "all"),
         )
@@ -155,7 +156,7 @@ def test_own_stages_wait_for_the_queue_where_that_is_asked_for():
         alone = {key: value for key, value in plan_of("node-1", ["node-1"]).items() if key != "gang"}
         alone["stages"] = [{**each, "container": {}} for each in alone["stages"]]
         item = manifests.Placement(manifests.Target("node-1", "h"), settings, manifests.pod_plan(alone, settings))
-        return manifests.job_of(manifests.Run(RUN, "gpuval", "code"), item, manifests.PlanPlace("plans", "p"))
+        return manifests.job_of(manifests.Run(RUN, "gpuval", "code"), item, config_maps.PlanPlace("plans", "p"))
 
     assert "suspend" not in own({})["spec"]
     job = own({"own_stages": "true"})

@@ -75,7 +75,7 @@ def test_a_plan_is_kept_without_the_members_and_is_whole_again():
     kept = plans.kept(plan)
     schemas.validate("plan", kept, what="plan")
     assert len(json.dumps(kept)) < 4096
-    again = plans.whole(plans.again(json.loads(json.dumps(kept)), ["collective"], 2), run)
+    again = plans.whole(plans.for_attempt(json.loads(json.dumps(kept)), ["collective"], 2), run)
     assert again == {**plan, "attempt": 2, "nonce": of_attempt(plan["nonce"], 2)}
     assert again["gang"]["members"] is run["gangs"]["all"]["members"]
     alone = {"nodes": {node: {"stages": []}}}

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.action import write_hostfile
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, opening
 
 from tests.kit.builders import facts_record, make_run, metric
 from tests.kit.gang_actions import open_run, write_hostfile_of
@@ -63,7 +63,7 @@ def test_pairs_are_part_of_standard_and_burnin():
 
 def test_who_joins_a_run_of_gangs_alone_narrows_it():
     wanted = make_run(("node-2",), narrowed_by=["stages", "limit"])
-    assert folder.merge(make_run(), wanted)[0]["narrowed_by"] == ["stages"]
+    assert opening.merge(make_run(), wanted)[0]["narrowed_by"] == ["stages"]
 
 
 def test_a_node_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
     tools,
     tuning,
 )
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import FIRST_READ_BYTES, READ_LIMIT_BYTES, Tree
 
 CPUINFO = "".join(
     f"processor\t: {n}\nmodel name\t: Xeon\nphysical id\t: {n // 4}\ncore id\t\t: {n % 4 // 2}\n\n" for n in range(8)
@@ -38,6 +38,12 @@ def test_nothing_to_read_is_unknown_not_an_error(tree):
     assert (cpu.facts(tree)["slow_governor_count"], memory.facts(tree)["ecc_uncorrected_count"]) == (None, None)
     assert "no EDAC driver" in memory.facts(tree)["ecc_problem"]
     assert osinfo.machine_id(tree) is None
+
+
+@pytest.mark.parametrize("size", [FIRST_READ_BYTES - 1, FIRST_READ_BYTES, FIRST_READ_BYTES + 1, READ_LIMIT_BYTES + 1])
+def test_a_long_file_is_read_up_to_the_limit(machine, tree, size):
+    machine.write("/proc/cpuinfo", "x" * size)
+    assert len(tree.read("/proc/cpuinfo")) == min(size, READ_LIMIT_BYTES)
 
 
 def test_cpu(machine, tree):

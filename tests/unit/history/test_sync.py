@@ -29,11 +29,15 @@ class Bucket:
     def __init__(self, store, root):
         self.store, self.root = store, root
         self.gets = []
-        store.client.meta.events.register("before-parameter-build.s3.GetObject", self._got)
+        store.get, store.get_range = self._counted(store.get), self._counted(store.get_range)
         self.cache = Cache(root, "place")
 
-    def _got(self, params, **_):
-        self.gets.append(params["Key"])
+    def _counted(self, get):
+        def counted(key, *words, **names):
+            self.gets.append(key)
+            return get(key, *words, **names)
+
+        return counted
 
     def sync(self):
         self.gets.clear()

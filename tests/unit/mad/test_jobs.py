@@ -14,7 +14,15 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import context, jobs, perf, repository, tags
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import (
+    context,
+    job_document,
+    jobs,
+    perf,
+    planning,
+    repository,
+    tags,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
@@ -29,7 +37,7 @@ from tests.kit.runner import Node
 from tests.kit.s3_service import S3Service
 
 AMD = {"gpu_vendor": "AMD"}
-STAGE = jobs.stage_name("tiny_train", "", "--epochs 2")
+STAGE = planning.stage_name("tiny_train", "", "--epochs 2")
 
 
 @pytest.fixture
@@ -40,7 +48,11 @@ def make(tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return jobs.write(
-            found, tags.select(found, tag), context.parse({**AMD, **(given or {})}), options or jobs.Options(), folder
+            found,
+            tags.select(found, tag),
+            context.parse({**AMD, **(given or {})}),
+            options or planning.Options(),
+            folder,
         )
 
     return make
@@ -96,7 +108,7 @@ def test_the_same_files_are_the_same_image(make, tmp_path):
     (tmp_path / "repository/scripts/tiny_train/run.sh").chmod(0o755)
     found = repository.read(tmp_path / "repository")
     (tmp_path / "again").mkdir()
-    made = jobs.write(found, found.models[:1], context.parse(AMD), jobs.Options(), tmp_path / "again")
+    made = jobs.write(found, found.models[:1], context.parse(AMD), planning.Options(), tmp_path / "again")
     assert names(made).digest("b", {}) != before
 
 
@@ -106,7 +118,7 @@ def test_an_image_of_the_context_stands_for_the_dockerfile(make):
 
 
 POD_IMAGE = "registry.example/mad:1"
-IN_PODS = jobs.Options(in_pods=True, images={"tiny_train": POD_IMAGE})
+IN_PODS = planning.Options(in_pods=True, images={"tiny_train": POD_IMAGE})
 
 
 def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
@@ -135,9 +147,9 @@ def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
 @pytest.mark.parametrize(
     ("given", "options", "changed", "message"),
     [
-        ({}, jobs.Options(in_pods=True), {}, "tiny_train: no image for its pods: add one to gpuval_mad_images"),
+        ({}, planning.Options(in_pods=True), {}, "tiny_train: no image for its pods: add one to gpuval_mad_images"),
         ({"docker_cpus": "0-3"}, IN_PODS, {}, "docker_cpus: pods have no set of processors"),
-        ({}, jobs.Options(images={"tiny_trian": "x"}), {}, "has no model 'tiny_trian'; is it tiny_train?"),
+        ({}, planning.Options(images={"tiny_trian": "x"}), {}, "has no model 'tiny_trian'; is it tiny_train?"),
         ({}, IN_PODS, {"scripts/tiny_train/data": random.Random(1).randbytes(90 << 10)}, "90 KiB when packed"),
     ],
 )
@@ -164,19 +176,21 @@ def test_models_of_one_dockerfile_share_an_image(make):
 
 
 def test_a_distributed_model_is_a_job_of_several_nodes(make):
-    made = make("tiny_gang", {"docker_gpus": "0-3"}, jobs.Options(nodes=5, timeout=0))
+    made = make("tiny_gang", {"docker_gpus": "0-3"}, planning.Options(nodes=5, timeout=0))
     found = job(made)
     asked = {"least": 2, "most": 2, "gpus_per_node": 8, "order": "inventory", "join_seconds": 300}
     assert found.gang == {"figures": "first", **asked}
-    assert found.stage["timeout_seconds"] == jobs.UNLIMITED_SECONDS, "nodes that wait for each other have a limit"
+    assert found.stage["timeout_seconds"] == job_document.UNLIMITED_SECONDS, (
+        "nodes that wait for each other have a limit"
+    )
     assert found.steps[0].environment["MASTER_PORT"] == "29500"
     columns = json.loads(found.environment[perf.VARIABLE])
     assert (columns["nnodes"], columns["launcher"]) == ("2", "torchrun")
     assert list(stages.workloads(made.jobs, together=True)) == [found.name]
     all_of_them = {"distributed": {"launcher": "torchrun", "nnodes": 2}}
-    assert job(make("tiny_train", all_of_them, jobs.Options(nodes=2))).gang["gpus_per_node"] == 0
+    assert job(make("tiny_train", all_of_them, planning.Options(nodes=2))).gang["gpus_per_node"] == 0
     limited = {**all_of_them, "docker_gpus": "0-3"}
-    assert job(make("tiny_train", limited, jobs.Options(nodes=2))).gang["gpus_per_node"] == 4
+    assert job(make("tiny_train", limited, planning.Options(nodes=2))).gang["gpus_per_node"] == 4
 
 
 RUNNERS = {
@@ -192,7 +206,7 @@ def test_the_script_of_a_distributed_model_runs_on_each_of_its_nodes(make, tmp_p
     script = 'echo "runner: $MAD_MULTI_NODE_RUNNER, $NODE_RANK of $NNODES, $NPROC_PER_NODE"\necho performance: 1 x\n'
     port = free_port()
     together = {"launcher": launcher, "nnodes": 2, "nproc_per_node": 2, "master_port": port + 3}
-    options = jobs.Options(nodes=2, images={"tiny_train": "x:1"})
+    options = planning.Options(nodes=2, images={"tiny_train": "x:1"})
     made = make("tiny_train", {"distributed": together}, options, **{"scripts/tiny_train/run.sh": script})
     with gang_jobs.Members(tmp_path, port, Path(made.jobs[0])) as members:
         ended = members.end()
@@ -223,7 +237,7 @@ def test_a_script_starts_processes_on_all_nodes_by_mpirun(make, tmp_path):
     (tmp_path / "keys").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "keys/id_ed25519"], check=True)
     files = {"run.sh": BY_MPIRUN, "rank.sh": RANK, "lib/note": ""}
-    options = jobs.Options(nodes=2, images={"tiny_train": "x:1"})
+    options = planning.Options(nodes=2, images={"tiny_train": "x:1"})
     made = make(
         "tiny_train", {"distributed": {"launcher": "mpirun", "nnodes": 2, "nproc_per_node": 2}}, options,
         **{f"scripts/tiny_train/{name}": text for name, text in files.items()},
@@ -242,7 +256,7 @@ def test_mpirun_of_one_node_is_a_prefix_and_of_several_a_step_of_its_own(make):
     (alone,) = job(make("tiny_train", given)).steps
     assert "MODEL_RUNNER='mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE'" in alone.command[-1]
     given["distributed"]["nnodes"] = 2
-    steps = job(make("tiny_train", given, jobs.Options(nodes=2))).steps
+    steps = job(make("tiny_train", given, planning.Options(nodes=2))).steps
     assert [(one.name, one.once, one.launcher) for one in steps] == [
         ("prepare", False, "none"),
         ("model", True, "mpirun"),
@@ -269,7 +283,7 @@ def test_the_context_reaches_the_container(make):
 
 
 def test_what_a_run_adds_to_each_model(make):
-    options = jobs.Options(keep_alive_seconds=60, keep_folder="/srv/kept", pipeline="nightly")
+    options = planning.Options(keep_alive_seconds=60, keep_folder="/srv/kept", pipeline="nightly")
     found = job(make("tiny_train", {"docker_cpus": "0-3", "SHM_SIZE": "1K"}, options))
     assert found.stay_alive_seconds == 60
     assert found.stage["container"]["volumes"] == ["/srv/kept:/opt/gpuval_kept"]
@@ -286,7 +300,9 @@ def test_data_is_mounted_loaded_or_refused(make):
     )
     assert found.stage["container"]["volumes"] == ["/srv/i:/data_dlm_0:ro"]
     assert found.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0,/made_1"
-    found = job(make("tiny_train", options=jobs.Options(datasets=["shelf"]), **{"models.json": [model(data="shelf")]}))
+    found = job(
+        make("tiny_train", options=planning.Options(datasets=["shelf"]), **{"models.json": [model(data="shelf")]})
+    )
     assert found.stage["datasets"] == ["shelf"]
     with pytest.raises(MadError, match=r"'shelf' comes from nas: declare shelf in gpuval_datasets, or mount it"):
         make("tiny_train", **{"models.json": [model(data="shelf")]})
@@ -311,7 +327,7 @@ MINIO = mad_repository.CREDENTIALS["MAD_MINIO"]
 def test_data_comes_from_the_first_provider_that_has_its_account(make, providers, known, chosen):
     changed = {"data.json": {"tables": {kind: {"path": "s3://bucket/tables"} for kind in providers}}}
     changed["models.json"] = [model(data="tables")]
-    options = jobs.Options(credentials=known)
+    options = planning.Options(credentials=known)
     if " " in chosen:
         with pytest.raises(MadError, match=re.escape(chosen)):
             make("tiny_train", options=options, **changed)
@@ -346,7 +362,7 @@ def test_what_cannot_run_is_named(make, tag, changed, message):
 
 
 def test_credentials_are_secrets_of_their_models_job(make):
-    options = jobs.Options(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
+    options = planning.Options(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
     models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
     made = make("all", {"docker_env_vars": {"WANDB_API_KEY": ""}}, options, **models)
     private, public = (document.read(Path(path)).stage["secrets"] for path in made.jobs[:2])
@@ -357,7 +373,7 @@ def test_credentials_are_secrets_of_their_models_job(make):
 
 def test_a_file_of_secrets_beside_a_script_is_in_no_image(make, tmp_path):
     name = "scripts/tiny_train/own.yml"
-    options = jobs.Options(secrets_file=tmp_path / "repository" / name)
+    options = planning.Options(secrets_file=tmp_path / "repository" / name)
     made = make(
         "tiny_train", options=options, **{name: f"HF_TOKEN: {SECRET}", "models.json": [model(dockercontext=".")]}
     )
@@ -380,7 +396,7 @@ def holds(path):
 )
 def test_a_credential_that_cannot_be_used_leaves_its_model_out(make, given, told):
     models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
-    made = make("all", options=jobs.Options(credentials={"TINY_HUB": given}), **models)
+    made = make("all", options=planning.Options(credentials={"TINY_HUB": given}), **models)
     (reason,) = (text for text in made.left_out if "cred" in text)
     assert reason.startswith("models.json: model tiny_train: cred: ")
     assert told in reason
@@ -405,7 +421,7 @@ def test_a_model_of_a_tag_that_cannot_run_is_left_out(make):
         "models.json: model disagg: scripts: run.slurm is neither a folder, a .sh nor a .py: select other models",
     )
     with pytest.raises(MadError, match="model disagg: scripts: "):
-        make("pyt,disagg", options=jobs.Options(named={"disagg"}), **changed)
+        make("pyt,disagg", options=planning.Options(named={"disagg"}), **changed)
 
 
 LICENSED = "# CONTEXT {'gpu_vendor': 'AMD', 'guest_os': 'UBUNTU'}\n" + "#" * 79 + "\n#\n# A licence\n#\n" * 20
@@ -583,7 +599,7 @@ def test_the_files_of_a_model_come_with_its_job_to_an_image_that_is_given(run):
     )
     changed["scripts/data/note.sh"] = "echo note $1\n"
     given = {"pre_scripts": [{"path": "scripts/data/note.sh", "args": "before"}]}
-    record, log = run("tiny_train", given, options=jobs.Options(images={"tiny_train": "x:1"}), **changed)
+    record, log = run("tiny_train", given, options=planning.Options(images={"tiny_train": "x:1"}), **changed)
     assert record["state"] == "success", log
     assert "note before\nlib\nrun.sh\nperformance: 2 x\nnote\n" in log
 
@@ -616,7 +632,7 @@ def test_data_of_an_s3_service_is_fetched_by_the_credentials_account(run, tmp_pa
         for name in ("a.txt", "b.txt"):
             (service.data / "bucket/tables" / name).write_text(name)
         account = {"USERNAME": "minio", "PASSWORD": OTHER_SECRET, "MINIO_ENDPOINT": service.endpoint}
-        options = jobs.Options(credentials={"MAD_MINIO": account})
+        options = planning.Options(credentials={"MAD_MINIO": account})
         secrets = {f"MAD_MINIO_{name}": value for name, value in account.items()}
         with CommandLines() as lines:
             record, log = run("tiny_train", options=options, secrets=secrets, **changed)
@@ -713,9 +729,9 @@ def test_scripts_and_tools_around_the_model(run, tmp_path):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_folder_of_a_model_is_kept(run, tmp_path, monkeypatch, code):
-    monkeypatch.setattr(jobs, "KEPT", str(tmp_path / "kept"))
+    monkeypatch.setattr(job_document, "KEPT", str(tmp_path / "kept"))
     changed = {"scripts/tiny_train/run.sh": f"echo seen > out.txt; echo performance: 1 x; exit {code}\n"}
-    record, log = run("tiny_train", options=jobs.Options(keep_folder="/srv/kept"), **changed)
+    record, log = run("tiny_train", options=planning.Options(keep_folder="/srv/kept"), **changed)
     assert record["exit_code"] == code, log
     (kept,) = (tmp_path / "kept").glob(f"{STAGE}/*/out.txt")
     assert kept.read_text() == "seen\n"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import argument_specs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable, opening
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {name: {"stages": ["facts"], "sku": "auto", "gpu_count": None, "gang_stages": ["collective"]} for name in "ab"}
@@ -33,7 +33,7 @@ def results_with(tmp_path, run, rounds=()):
 
 def goes_on(results, nodes=NODES):
     active = cleanable.needs_store(run_folder.RunFolder(results / "r1"))
-    assert active == (run_folder.choose_run_id(results, "", nodes, "standard", []) == "r1")
+    assert active == (opening.choose_run_id(results, "", nodes, "standard", []) == "r1")
     return active
 
 
@@ -80,21 +80,21 @@ def test_no_node_joins_a_run_that_has_formed_its_gangs():
     wanted = run_of(nodes={**NODES, "c": NODES["a"]})
     for finished in (None, ago(1)):
         with pytest.raises(run_folder.RunError, match="has formed its gangs, and c would be in none: validate all"):
-            run_folder.merge(run_of(finished_at=finished), wanted, gangs_formed=True)
-    assert run_folder.merge(run_of(), wanted)[1] == ["c"]
-    assert run_folder.merge(run_of(), run_of(), gangs_formed=True)[1] == []
+            opening.merge(run_of(finished_at=finished), wanted, gangs_formed=True)
+    assert opening.merge(run_of(), wanted)[1] == ["c"]
+    assert opening.merge(run_of(), run_of(), gangs_formed=True)[1] == []
 
 
 def test_a_run_that_was_opened_with_one_node_has_gangs_as_soon_as_others_join():
     alone = {"a": {key: value for key, value in NODES["a"].items() if key != "gang_stages"}}
-    run, joined = run_folder.merge(run_of(nodes=alone), run_of())
+    run, joined = opening.merge(run_of(nodes=alone), run_of())
     assert joined == ["b"]
     assert run["nodes"]["a"]["gang_stages"] == run["nodes"]["b"]["gang_stages"] == NODES["b"]["gang_stages"]
     # nodes that come up in a cluster are like the one that was there
-    run, joined = run_folder.merge(run_of(nodes=alone, gang_stages=["collective"]), run_of(nodes={"c": alone["a"]}))
+    run, joined = opening.merge(run_of(nodes=alone, gang_stages=["collective"]), run_of(nodes={"c": alone["a"]}))
     assert [node["gang_stages"] for node in run["nodes"].values()] == [["collective"]] * 2
     # a command for one node alone left gangs out of it, which the run puts in again
     late = run_of(nodes={"c": alone["a"]}, gang_stages=["collective"], narrowed_by=["limit", "stages"])
-    assert run_folder.merge(run_of(), late)[0]["narrowed_by"] == []
-    run, joined = run_folder.merge(run_of(), run_of(nodes={"c": alone["a"]}))
+    assert opening.merge(run_of(), late)[0]["narrowed_by"] == []
+    run, joined = opening.merge(run_of(), run_of(nodes={"c": alone["a"]}))
     assert run["nodes"]["c"]["gang_stages"] == NODES["a"]["gang_stages"]

@@ -5,7 +5,7 @@ import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels, opening
 
 from tests.kit.builders import make_run
 
@@ -69,4 +69,4 @@ def test_other_labels_are_no_other_run(tmp_path):
     folder.write_run(run)
     run_folder.remember(tmp_path, run["run_id"])
     nodes = {"node-1": {**run["nodes"]["node-1"], "labels": {"rack": "r2"}}}
-    assert run_folder.choose_run_id(tmp_path, "", nodes, run["profile"], []) == run["run_id"]
+    assert opening.choose_run_id(tmp_path, "", nodes, run["profile"], []) == run["run_id"]

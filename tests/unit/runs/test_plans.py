@@ -106,7 +106,7 @@ def test_a_plan_holds_the_readers_that_its_stage_asks_for(asked, names):
 
 def test_another_attempt_holds_only_the_stages_asked_for():
     plan = plans.build(SETTINGS, PROFILE, DECLARATIONS)
-    second = plans.again(plan, ["training"], 2)
+    second = plans.for_attempt(plan, ["training"], 2)
     schemas.validate("plan", second, what="plan")
     assert second["attempt"] == 2
     assert [stage["name"] for stage in second["stages"]] == ["training"]

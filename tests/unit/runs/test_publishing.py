@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, opening, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
@@ -82,7 +82,7 @@ def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp
     assert run_folder.read_json(copy.problems_file) == [problem]
     assert run_folder.known_run_ids(results) == []
     assert run_folder.own(results, "") is None
-    assert run_folder.choose_run_id(results, "", copy.read_run()["nodes"], "quick", []) != "run-1"
+    assert opening.choose_run_id(results, "", copy.read_run()["nodes"], "quick", []) != "run-1"
     store.delete_prefix("folder/run_watch")
     publishing.Publisher(folder).publish(store, folder.read_run(), document(launch=None), 0)
     assert bring(store, folder, results).read_launch("n") == {}

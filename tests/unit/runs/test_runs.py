@@ -1,7 +1,7 @@
 """A run's identity, and when an unfinished one is taken up."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable, opening
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {"a": {"stages": ["facts"], "sku": "auto", "gpu_count": None}}
@@ -32,7 +32,7 @@ def results(tmp_path):
 
 
 def choose(results, requested="", nodes=NODES, profile="quick", narrowed_by=()):
-    return run_folder.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
+    return opening.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
 
 
 def test_an_unfinished_run_of_the_same_nodes_is_resumed(results):
@@ -76,7 +76,7 @@ def test_an_unsafe_run_id_is_refused(run_id):
 
 def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
     other = {"a": {**NODES["a"], "gpu_count": 8}, "b": NODES["a"]}
-    run, joined = run_folder.merge(make_run(finished_at=run_folder.now()), make_run(nodes=other))
+    run, joined = opening.merge(make_run(finished_at=run_folder.now()), make_run(nodes=other))
     assert joined == ["b"]
     assert run["nodes"]["a"] == NODES["a"]
     assert {**NODES["a"], "joined_at": run["nodes"]["b"]["joined_at"]} == run["nodes"]["b"]
@@ -88,7 +88,7 @@ def test_a_run_that_nodes_joined_is_resumed_like_any_other(results):
     run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
     run_folder.remember(results, "r1")
     asked = {"a": NODES["a"], "b": NODES["a"]}
-    assert run_folder.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
+    assert opening.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
 
 def test_a_run_is_resumed_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
@@ -112,21 +112,21 @@ def test_no_run_at_all_says_what_to_do(tmp_path):
 
 def test_a_finished_run_is_not_opened_again_by_its_id():
     with pytest.raises(run_folder.RunError, match="ended at"):
-        run_folder.merge(make_run(finished_at=run_folder.now()), make_run())
+        opening.merge(make_run(finished_at=run_folder.now()), make_run())
 
 
 def test_an_unfinished_run_is_opened_again_as_it_is():
-    assert run_folder.merge(make_run(), make_run(deadline_seconds=1)) == (make_run(), [])
+    assert opening.merge(make_run(), make_run(deadline_seconds=1)) == (make_run(), [])
 
 
 def test_who_joins_with_fewer_stages_narrows_the_run():
     wanted = make_run(nodes={"b": NODES["a"]}, narrowed_by=["limit", "tags"])
-    assert run_folder.merge(make_run(), wanted)[0]["narrowed_by"] == ["tags"]
+    assert opening.merge(make_run(), wanted)[0]["narrowed_by"] == ["tags"]
 
 
 def test_another_profile_needs_another_run():
     with pytest.raises(run_folder.RunError, match="profile"):
-        run_folder.merge(make_run(), make_run(profile="burnin"))
+        opening.merge(make_run(), make_run(profile="burnin"))
 
 
 @pytest.mark.parametrize("word", ["latest", "new", "models", "images"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import origin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import origin, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
 
 from tests.kit.actions import run_action
-from tests.kit.builders import make_run
+from tests.kit.builders import healthy, judge, make_run
 from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
@@ -99,10 +99,10 @@ def test_the_callback_keeps_why_a_playbook_failed(results):
     callback = CallbackModule()
     callback.v2_runner_on_ok(SimpleNamespace(result=done.result))
     callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "ignored"}), ignore_errors=True)
-    callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "the store is away"}))
+    callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "the store is away."}))
     callback.v2_playbook_on_stats(None)
-    assert (folder.seen().name, folder.seen().reason) == ("failed", "the store is away")
-    assert "failed before any node began: the store is away" in conclusion(folder)[1]
+    assert (folder.seen().name, folder.seen().reason) == ("failed", "the store is away.")
+    assert "failed before any node began: the store is away. Fix that, then" in conclusion(folder)[1]
     assert opened(results, "r1").seen().name == "opened", "the same command tries again"
 
 
@@ -195,6 +195,19 @@ def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(res
     asked = run_action("show_status", options, task_vars=variables(results, "a"))
     for done in (asked, find_run(results, "a")):
         assert done.failed and f"INVENTORY={results.parent / 'b'}: r2" in done.text
+
+
+def test_status_tells_the_end_of_a_run_whose_store_was_cleaned_away(results):
+    folder = started(results, "r1")
+    options = {"results_dir": str(results), "store": {"bucket": "b", "state_dir": str(results.parent / "state")}}
+    done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert done.failed and "there is no embedded store" in done.text, "its end is not known"
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    run = make_run()
+    publishing.keep_verdict(folder, judge(run, healthy(run)))
+    done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert not done.failed
+    assert f"run r1 has ended: PASS (1 PASS, 0 FAIL, 0 INCOMPLETE): {folder.path / 'report.html'}" in done.text
 
 
 def test_a_report_in_the_middle_of_a_run_is_refused(results):

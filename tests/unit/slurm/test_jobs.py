@@ -56,7 +56,7 @@ def test_ends(state, reason, expected, again):
     job = one(state, reason)
     end = jobs.end_of(job, 1)
     assert job.ended
-    assert (end.name, end.again) == (expected, again)
+    assert (end.name, end.retryable) == (expected, again)
     assert "job 7 ended" in end.message
     assert end.remedy
     assert "{node}" not in end.remedy
@@ -185,7 +185,7 @@ def test_a_suspended_job_is_cancelled_as_preempted(placed):
     assert placed.slurm.cancelled == ["7"]
     placed.slurm.shown = row(7, "CANCELLED")
     assert news(placed, 30)["contact"]["class"] == "slurm_preempted"
-    assert placed.placement._ends["gpu-1", 1].again
+    assert placed.placement._ends["gpu-1", 1].retryable
 
 
 def test_launches_wait_while_slurmctld_is_away_without_a_command_for_each(placed):

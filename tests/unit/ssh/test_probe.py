@@ -8,7 +8,7 @@ from pathlib import Path
 import paramiko
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import login_keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Finding, Policy, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, lookup, parse, parse_key
 
@@ -190,7 +190,7 @@ def test_a_key_file_that_others_may_read_is_not_offered(tmp_path):
     at = replace(AT, settings={"identityfile": (str(tmp_path / "key"),)})
     for mode, offered in ((0o600, 1), (0o644, 0)):
         (tmp_path / "key").chmod(mode)
-        assert len(list(prober._files(at))) == offered
+        assert len(list(login_keys._files(at))) == offered
 
 
 def test_effective_settings():

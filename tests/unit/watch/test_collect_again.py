@@ -24,7 +24,7 @@ class Collection(collect_run.ActionModule):
         self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
         self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
         self.seen_file = folder.state / "collected.json"
-        self.seen = self._read(self.seen_file)
+        self.seen = run_folder.read_object(self.seen_file)
 
 
 def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store, tmp_path):

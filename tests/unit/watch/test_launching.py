@@ -25,12 +25,12 @@ def test_the_archives_are_those_of_the_payload():
 
 @pytest.mark.parametrize("probed", [{}, {"nodes": {}}, {"nodes": {"n1": {"state": "reachable"}}}])
 def test_a_node_that_answers_or_was_not_probed_is_not_away(probed):
-    assert launching.away(probed, "n1") is None
+    assert launching.unreachable(probed, "n1") is None
 
 
 def test_a_node_that_is_away_keeps_the_probes_words():
     found = {"state": "wrong_host_key", "message": "it shows another key", "remedy": "find out why"}
-    assert launching.away({"nodes": {"n1": found}}, "n1") == {
+    assert launching.unreachable({"nodes": {"n1": found}}, "n1") == {
         "state": "unreachable",
         "class": "wrong_host_key",
         "message": "it shows another key",

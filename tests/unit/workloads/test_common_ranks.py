@@ -11,7 +11,7 @@ from tests.kit.workload_process import NODE, TorchWorkload
 pytest.importorskip("torch")
 
 import torch.distributed as dist
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import NO_MEMORY
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import OCCUPIED
 from gpuval_workloads.common import ranks
 from gpuval_workloads.common.device import CPU
 from gpuval_workloads.common.result import WorkloadCrash
@@ -77,7 +77,7 @@ Cuda failure 2 'out of memory'"""
 def test_what_nccl_met_last_is_kept():
     text = ranks._words(RuntimeError(NCCL))
     assert text.startswith("NCCL error in: ") and text.endswith("; Cuda failure 2 'out of memory'")
-    assert ranks.is_out_of_memory(RuntimeError(NCCL)) and NO_MEMORY.search(text)
+    assert ranks.is_out_of_memory(RuntimeError(NCCL)) and OCCUPIED.search(text)
     other = ranks._words(RuntimeError(NCCL.replace("Cuda failure 2 'out of memory'", "socketPoll: closed by peer")))
     assert other.endswith("unhandled cuda error (run with NCCL_DEBUG=INFO); socketPoll: closed by peer")
 

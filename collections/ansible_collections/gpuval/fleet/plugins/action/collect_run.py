@@ -84,7 +84,7 @@ class ActionModule(RunAction):
         self.run_folder, self.run_info = folder, folder.read_run()
         self.evidence = Evidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / "collected.json"
-        self.seen = {**self._watched(), **self._read(self.seen_file)}
+        self.seen = {**self._watched(), **run_folder.read_object(self.seen_file)}
         self.refused = {}
         self.collected = 0
         self.stored = set()
@@ -126,7 +126,7 @@ class ActionModule(RunAction):
         """What the watch has read of the store, and kept."""
         return {
             key: stamp
-            for key, stamp in self._read(self.run_folder.state / "watch.json").get("seen", {}).items()
+            for key, stamp in run_folder.read_object(self.run_folder.state / "watch.json").get("seen", {}).items()
             if (place := parse_key(self.run_info["folder"], key))
             and self.run_folder.evidence_file(place[2], place[1]).exists()
         }
@@ -225,7 +225,7 @@ class ActionModule(RunAction):
                     if ("logs", stage, name) not in self.stored and path.exists():
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
-            document = self._read(folder.watch_file)
+            document = run_folder.read_object(folder.watch_file)
             if document:
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
                 publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
@@ -255,16 +255,16 @@ class ActionModule(RunAction):
         return lacking
 
     def _document(self, name, stage, kind):
-        return self._read(self.run_folder.evidence_file(name, stage, kind)) or None
+        return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
 
     def _fetch(self, names, options, task_vars):
         """Ask the nodes themselves, side by side."""
         tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
-        fetched = []
+        path, fetched = self.run_folder.path, []
+        place = {"run_id": path.name, "results_dir": str(path.parent), "store": options["store"]}
+        variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
         try:
             for name in names:
-                place = {"run_id": self.run_folder.path.name, "results_dir": str(self.run_folder.path.parent)}
-                variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
                 tasks.submit(name, "fetch", Path(options["fetch_tasks"]), variables, options["fetch_seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(5):
@@ -274,13 +274,6 @@ class ActionModule(RunAction):
         finally:
             tasks.close()
         return sorted(fetched)
-
-    @staticmethod
-    def _read(path):
-        try:
-            return run_folder.read_json(path)
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {}
 
     def _collect(self, key, place, raw):
         """Whether what is here was changed by it; None for what is refused."""

@@ -33,7 +33,7 @@ class ActionModule(ControllerAction):
         wanted = sum(size for _key, size in model) + self._images(store, options["images"])
         planned = transfer_estimate.Transfer(options["nodes"], wanted, options["deadline_seconds"])
         bandwidth = None if planned.is_trivial else self._bandwidth(access, store, model, options)
-        message, warning = transfer_estimate.tell(planned, bandwidth)
+        message, warning = transfer_estimate.describe(planned, bandwidth)
         if warning:
             self._display.warning(warning)
         return {

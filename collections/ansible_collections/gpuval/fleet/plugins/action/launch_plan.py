@@ -112,7 +112,7 @@ class ActionModule(RunAction):
             folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
             raise
         launch["nonce"] = folder.read_plan(node).get("nonce", "")
-        away = launching.still_away(folder, node, options, task_vars, self._task.connection)
+        away = launching.still_unreachable(folder, node, options, task_vars, self._task.connection)
         if away:
             launch |= away
         else:
@@ -136,24 +136,21 @@ class ActionModule(RunAction):
         refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
         if options["attempt"] > 1 or (path.exists() and not refused):
             plan = folder.read_plan(node)
-            return plans.again(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
+            return plans.for_attempt(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
         expected = run["nodes"][node]
         before = folder.read_plan(node) if path.exists() else {}
         plan = plans.build(
-            plans.Settings(
-                run_id=run["run_id"],
-                node=node,
+            plans.Settings.of(
+                run,
+                node,
                 created_at=run_folder.now(),
                 deadline_seconds=options["deadline_seconds"] or run["deadline_seconds"],
                 heartbeat_seconds=options["heartbeat_seconds"],
                 runtime=options["runtime"],
-                sku=expected["sku"],
-                gpu_count=expected["gpu_count"],
                 python=options["python"],
                 models_dir=options["models_dir"] or None,
                 container=options["container"],
                 telemetry_seconds=options["telemetry_seconds"],
-                gang=plans.gang_of(run, node),
                 gives_way=bool(run.get("only_idle")),
                 **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
             ),

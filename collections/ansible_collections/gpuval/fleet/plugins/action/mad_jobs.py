@@ -14,7 +14,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.core.vendors import GPU_VENDORS
 from ..plugin_utils.judge import sku_catalogue
-from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, repository, tags
+from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
 from ..plugin_utils.mad.documents import located
 from ..plugin_utils.mad.errors import MadError
 from ..plugin_utils.mad.models import CREDENTIALS_IN_URL
@@ -37,11 +37,13 @@ class ActionModule(ControllerAction):
         asked = context.parse(options["context"])
         in_pods = options["placement"] == IN_PODS
         if in_pods and not (options["registry"] or options["images"] or asked.image):
-            raise MadError(f"models on a cluster need images: {jobs.BY_REGISTRY}, or name images in gpuval_mad_images")
+            raise MadError(
+                f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images"
+            )
         models = tags.select(found, options["tags"])
         for remark in (*found.remarks, *asked.remarks):
             self._display.warning(remark)
-        chosen = jobs.Options(
+        chosen = planning.Options(
             timeout=options["timeout"],
             vendor=_vendor(options["sku"]),
             runs_on_all=options["disable_skip_gpu_arch"],

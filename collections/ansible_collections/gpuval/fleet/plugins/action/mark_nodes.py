@@ -20,7 +20,6 @@ GRANT = (
     "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
     "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
 )
-INCOMPLETE = "INCOMPLETE"
 
 
 class ActionModule(RunAction):
@@ -120,7 +119,7 @@ class ActionModule(RunAction):
         report = run_folder.read_report(self.folder(options))
         run = report["run"]
         chosen = set(options["nodes"])
-        whole, is_accepting = failed_checks.is_whole(run), failed_checks.accepts(run)
+        whole = failed_checks.is_whole(run)
         wanted, left = {}, {}
         for node in (failed_checks.counted(one, run) for one in report["nodes"]):
             name = node["name"]
@@ -129,13 +128,10 @@ class ActionModule(RunAction):
             bears = before.get(name)
             failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
             decision = failed_checks.decide(_open(bears), node, failed=failed, whole=whole)
-            verdict, cleared = node["verdict"], False
-            if marks.verdict_of(bears) == failed_checks.PASS and not failed_checks.is_about(node):
+            verdict = failed_checks.verdict_after(node, run, marks.verdict_of(bears), failed=failed)
+            if verdict is None:
                 continue
-            if verdict == failed_checks.PASS and not is_accepting:
-                if not failed:
-                    continue
-                verdict, cleared = INCOMPLETE, not decision.stays
+            cleared = verdict != node["verdict"] and not decision.stays
             wanted[name] = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
             left[name] = decision.open
         return wanted, left

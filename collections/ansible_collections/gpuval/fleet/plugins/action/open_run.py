@@ -16,7 +16,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
 from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, setups, versions
-from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
+from ..plugin_utils.runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
@@ -27,34 +27,14 @@ from ..plugin_utils.store import guard
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
-        criteria.load(
-            [*criteria.shipped_files(), *options["criteria"]]
-        )  # a broken file is found now, not after the run
+        # A broken file is found now, not after the run.
+        criteria.load([*criteria.shipped_files(), *options["criteria"]])
         if options["baseline"]:
             baseline.read(Path(options["baseline"]))
         hosts = task_vars["ansible_play_hosts_all"]
-        if options["gangs_alone"] and len(hosts) < LEAST:
-            raise run_folder.RunError(
-                f"{', '.join(options['gang_stages'])}: {len(hosts)} host, and a gang has two or more: choose more "
-                "(gpuval_hosts, --limit), or use `make validate`"
-            )
+        if len(hosts) < LEAST:
+            _ensure_no_gang_asked(options, len(hosts))
         together = options["gang_stages"] if len(hosts) >= LEAST else []
-        jobs = [stage for stage in options["gang_stages"] if stage not in SHIPPED_STAGES]
-        if (
-            jobs
-            and not together
-            and (not options["limit"] or {*options["profile_stages"]} <= {plans.FACTS, plans.IMAGE})
-        ):
-            raise run_folder.RunError(
-                f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {len(hosts)}: choose more "
-                "(gpuval_hosts, --limit), or leave the job out of gpuval_jobs"
-            )
-        needing = [] if together else [tag for tag in options["run_tags"] if tag in {*options["gang_stages"]} - {*jobs}]
-        if needing:
-            raise run_folder.RunError(
-                f"--tags {','.join(needing)}: {len(hosts)} host, and a gang has two or more: choose more "
-                "(gpuval_hosts, --limit), or leave the tag out"
-            )
         # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
         left_alone = bool(options["limit"] and options["gang_stages"] and not together)
         profile = plans.with_datasets(
@@ -81,65 +61,28 @@ class ActionModule(RunAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
-        run_id = run_folder.choose_run_id(
-            results, options["run_id"], nodes, options["profile"], narrowed, self.inventory
-        )
+        run_id = opening.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed, self.inventory)
         folder = run_folder.RunFolder(results / run_id)
-        if folder.is_copy:
-            raise run_folder.RunError(
-                f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
-                "gpuval_run_id, or none, to validate here"
-            )
-        known = folder.read_run() if folder.run_file.exists() else None
-        if known:
-            run_folder.ensure_of(results, run_id, self.inventory)
-        wanted = {
-            "schema": "gpuval.run/1",
-            "run_id": run_id,
-            "folder": run_folder.check_folder(options["folder"] or run_id),
-            "bucket": options["bucket"],
-            "profile": options["profile"],
-            "created_at": run_folder.now(),
-            "finished_at": None,
-            "deadline_seconds": options["deadline_seconds"],
-            "narrowed_by": narrowed,
-            "workloads": {
-                stage: str(options["workloads"][stage].get("workload", stage))
-                for stage in [*profile, *options["gang_stages"]]
-                if stage in options["workloads"]
-            },
-            "setups": setups.of_stages(options["workloads"], [*profile, *options["gang_stages"]]),
-            "nodes": nodes,
-        }
-        if options["only_idle"]:
-            wanted["only_idle"] = True
+        known = self._known(folder)
+        wanted = _wanted(run_id, options, [*profile, *options["gang_stages"]], narrowed, nodes)
         less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)
         wanted |= {"shortened": less} if less else {}
         if not together and options["gang_stages"]:
             wanted["gang_stages"] = select(options["gang_stages"])[1]
         if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
             naming.check(results, wanted)
-        run, joined = run_folder.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
+        run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
         attended = folder.seen() if known else None
         if not self.check_mode:
             run = self._opened(folder, run, options)
-            lacking = guard.shortage(results)
-            if lacking > 0:
-                self._display.warning(
-                    f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {results}, or set it "
-                    "to a folder on another disk"
-                )
         if left_alone:
             self._display.warning(
                 f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and are "
                 "left out; choose others of its kind beside it"
             )
         if not self.check_mode:
-            for remark in applied_criteria.judged_by(folder, options["criteria"], options["baseline"])[2]:
-                self._display.warning(remark)
-            standings = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
-            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
+            self._keep_criteria(folder, run, options, is_new=known is None)
         summary = _summary(run, known, joined, attended)
         self._display.display(summary)
         return {
@@ -151,6 +94,26 @@ class ActionModule(RunAction):
             "opened": "" if self.check_mode else str(folder.path),  # for the callback
             "msg": summary,
         }
+
+    def _known(self, folder):
+        """The run of the folder as it was opened before, if it was. Raises RunError for one that cannot be resumed."""
+        if folder.is_copy:
+            raise run_folder.RunError(
+                f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
+                "gpuval_run_id, or none, to validate here"
+            )
+        if not folder.run_file.exists():
+            return None
+        known = folder.read_run()
+        run_folder.ensure_of(folder.path.parent, folder.path.name, self.inventory)
+        return known
+
+    def _keep_criteria(self, folder, run, options, *, is_new):
+        """Freeze what the run is judged by."""
+        for remark in applied_criteria.judged_by(folder, options["criteria"], options["baseline"])[2]:
+            self._display.warning(remark)
+        standings = applied_criteria.standings_before(folder.path.parent, run) if is_new and options["limit"] else []
+        applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
 
     def _template(self, text):
         """The value of an expression of the collection's own roles."""
@@ -167,7 +130,53 @@ class ActionModule(RunAction):
         state = run_state.opened(run, worker, worker["since"])
         run = {**run, "origin": run.get("origin") or its_origin, "state": state}
         folder.write_run(run)
+        lacking = guard.shortage(folder.path.parent)
+        if lacking > 0:
+            self._display.warning(
+                f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {folder.path.parent}, or "
+                "set it to a folder on another disk"
+            )
         return run
+
+
+def _ensure_no_gang_asked(options, count):
+    """Raises RunError for what needs several hosts, in a run of fewer."""
+    stages, advice = options["gang_stages"], "choose more (gpuval_hosts, --limit), or"
+    if options["gangs_alone"]:
+        raise run_folder.RunError(
+            f"{', '.join(stages)}: {count} host, and a gang has two or more: {advice} use `make validate`"
+        )
+    jobs = [stage for stage in stages if stage not in SHIPPED_STAGES]
+    if jobs and (not options["limit"] or {*options["profile_stages"]} <= {plans.FACTS, plans.IMAGE}):
+        raise run_folder.RunError(
+            f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {count}: {advice} leave the job "
+            "out of gpuval_jobs"
+        )
+    tags = [tag for tag in options["run_tags"] if tag in {*stages} - {*jobs}]
+    if tags:
+        raise run_folder.RunError(
+            f"--tags {','.join(tags)}: {count} host, and a gang has two or more: {advice} leave the tag out"
+        )
+
+
+def _wanted(run_id, options, stages, narrowed, nodes):
+    """The document of a run of these nodes, which all stages may run on."""
+    workloads = options["workloads"]
+    wanted = {
+        "schema": "gpuval.run/1",
+        "run_id": run_id,
+        "folder": run_folder.check_folder(options["folder"] or run_id),
+        "bucket": options["bucket"],
+        "profile": options["profile"],
+        "created_at": run_folder.now(),
+        "finished_at": None,
+        "deadline_seconds": options["deadline_seconds"],
+        "narrowed_by": narrowed,
+        "workloads": {stage: str(workloads[stage].get("workload", stage)) for stage in stages if stage in workloads},
+        "setups": setups.of_stages(workloads, stages),
+        "nodes": nodes,
+    }
+    return {**wanted, "only_idle": True} if options["only_idle"] else wanted
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):

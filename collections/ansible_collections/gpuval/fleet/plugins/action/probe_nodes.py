@@ -22,6 +22,7 @@ from ..plugin_utils.ssh import findings as ssh_findings
 from ..plugin_utils.ssh import prober as ssh_prober
 from ..plugin_utils.ssh import target as probe_target
 from ..plugin_utils.ssh.known_hosts import Pins
+from ..plugin_utils.ssh.openssh import kex_options
 from ..plugin_utils.ssh.trust import kex_file, pin_file
 from ..plugin_utils.watch.launching import PROBE_FILE
 from ..plugin_utils.watch.orders import values_for
@@ -72,7 +73,7 @@ class ActionModule(RunAction):
 
     def _keep_kex(self, pins, prober, wanted):
         """The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection."""
-        words = ssh_prober.kex_options(prober.settings) if wanted else []
+        words = kex_options(prober.settings) if wanted else []
         path = kex_file(pins.path)
         text = " ".join(words) + "\n"
         if not path.exists() or path.read_text() != text:

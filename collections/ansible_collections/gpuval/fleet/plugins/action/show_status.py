@@ -38,7 +38,10 @@ class ActionModule(RunAction):
         self.own = folder.own(results, options["run_id"], options["folder"], self.inventory, opened=True)
         if not (self.own or options["run_id"] or options["folder"]) and folder.known_run_ids(results):
             self.folder(options)  # the runs here are of other inventories; says so
-        self.store = open_store(options["store"]).store()
+        access = open_store(options["store"])
+        if self.own and not access.known() and (verdict := self._last_verdict()):
+            return verdict
+        self.store = access.store()
         self.reader = StatusReader(self.store, self._run())
         status = self._look()
         self._show(status)
@@ -55,6 +58,16 @@ class ActionModule(RunAction):
             return {**result, "failed": True}
         self._say(result["msg"])
         return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
+
+    def _last_verdict(self):
+        """The end of a run whose store `make clean` has removed; None before its end."""
+        run, verdict = self.own.read_run(), publishing.judged(self.own)
+        if verdict is None or run["finished_at"] is None:
+            return None
+        message = f"{status_lines.ended_line(run['run_id'], verdict)}: {self.own.path / 'report.html'}"
+        self._say(message)
+        result = {"changed": False, "msg": message, "run_id": run["run_id"], "verdict": verdict["verdict"]}
+        return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
 
     def _run(self):
         if self.own:

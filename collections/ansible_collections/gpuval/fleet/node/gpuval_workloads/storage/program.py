@@ -21,8 +21,6 @@ from .targets import Target, TargetError, free_bytes, in_memory, place, refused
 
 MAX_TARGETS = 32
 MAX_MESSAGE = 4000
-#: Percentile, and how the metric's name has it.
-PERCENTILES = {50.0: "p50_seconds", 99.0: "p99_seconds", 99.9: "p999_seconds"}
 NO_FIO = "fio was not found: install it on the node, or put it into the image of the stage (storage_image)"
 
 
@@ -70,18 +68,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _floors(text: str) -> dict[str, float]:
     floors = json.loads(text)
-    unknown = [name for name in floors if name not in FIGURES]
+    unknown = [name for name in floors if name not in table.FIGURES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(FIGURES)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(table.FIGURES)}")
     return {name: float(limit) for name, limit in floors.items()}
-
-
-#: What is measured of each target, without the "storage_" in front.
-FIGURES = tuple(
-    f"{test.name}_{figure}"
-    for test in table.TESTS
-    for figure in ("bytes_per_second", "requests_per_second", *PERCENTILES.values())
-)
 
 
 def main(result: Result) -> None:
@@ -208,7 +198,7 @@ def _add_figures(found: Findings, name: str, measured: fio.Measured) -> None:
     figures = {
         "bytes_per_second": sum(side.bytes_per_second for side in sides),
         "requests_per_second": sum(side.requests_per_second for side in sides),
-        **{PERCENTILES[percent]: value for percent, value in (slow.latency_seconds.items() if slow else ())},
+        **{table.PERCENTILES[percent]: value for percent, value in (slow.latency_seconds.items() if slow else ())},
     }
     found.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
 

@@ -43,6 +43,11 @@ TESTS = (
     Test("random_write", "randwrite", "4k", 32, 4, 0.12, 0.25),
     Test("mixed", "randrw", "16k", 16, 2, 0.08, 0.15, ("--rwmixread=70",)),
 )
+#: Percentile, and how the metric's name has it.
+PERCENTILES = {50.0: "p50_seconds", 99.0: "p99_seconds", 99.9: "p999_seconds"}
+#: What is measured of each target, without the "storage_" in front: a test and one of its figures.
+MEASURES = ("bytes_per_second", "requests_per_second", *PERCENTILES.values())
+FIGURES = tuple(f"{test.name}_{measure}" for test in TESTS for measure in MEASURES)
 VERIFY_SHARE = 0.20  # of the time: written, then read back
 
 

@@ -1,19 +1,15 @@
 """The API of a Kubernetes cluster: JSON in, JSON out, each call with a deadline, errors that say what to do.
 
-The library `kubernetes` finds the cluster and logs in (kubeconfig, exec plugins, certificates, in-cluster). Its typed
-models are left alone: a thousand nodes as plain dicts fit into memory.
+The typed models of the library `kubernetes` are left alone: a thousand nodes as plain dicts fit into memory.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
+import contextlib
 import json
-import logging
 import os
 import random
 import re
-import shutil
 import socket
 import tempfile
 import threading
@@ -22,22 +18,16 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 
-from ..core.errors import GpuvalError
 from . import permissions
+from .kinds import KINDS, Kind, Manifest, trim, unmanaged
+from .login import FOLDER_PREFIX, Access, ClusterError, log_in, plain_reason, remove_folder
 from .permissions import Asked
 
-try:
+with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack the login reports
     import urllib3
-except ImportError as error:  # reported with the name of the library, where a cluster is reached
-    URLLIB3_ERROR: ImportError | None = error
-else:
-    URLLIB3_ERROR = None
-
-Manifest = dict[str, Any]
 
 #: One call, retries included.
 DEADLINE_SECONDS = 60.0
@@ -60,62 +50,9 @@ DENIED_SECONDS, DENIED_WAIT_SECONDS = 8.0, 2.0
 #: How often credentials that expired (exec plugins, files) are read again in one call.
 MAX_LOGINS = 2
 
-#: A dead connection (dropped by a NAT) is detected after 30 + 3 x 10 seconds.
-_KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
-    (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-    if hasattr(socket, name)
-]
-
-_FOLDER_PREFIX = "gpuval-login-"
-
-#: A proxy of the environment is never asked for these.
-_NEVER_BY_PROXY = "localhost,127.0.0.0/8,::1"
-
 #: Text of a refusal by access control; other refusals (quota, Pod Security) concern the object.
 _NOT_ALLOWED = re.compile(r"\bcannot [a-z]+ (resource|path)\b")
 
-
-@dataclass(frozen=True)
-class Kind:
-    """Where the objects of a kind are in the API."""
-
-    name: str
-    group: str
-    plural: str
-    namespaced: bool = True
-    #: Only metadata is fetched: no content of Secrets.
-    metadata_only: bool = False
-    version: str = "v1"
-
-    def asked(self, verb: str) -> Asked:
-        return Asked(verb, self.group, self.plural)
-
-    def path(self, namespace: str) -> str:
-        return f"{self.root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{self.root}/{self.plural}"
-
-    @property
-    def root(self) -> str:
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("Job", "batch", "jobs"),
-        Kind("Pod", "", "pods"),
-        Kind("Node", "", "nodes", namespaced=False),
-        Kind("Secret", "", "secrets", metadata_only=True),
-        Kind("ConfigMap", "", "configmaps", metadata_only=True),
-        Kind("Service", "", "services", metadata_only=True),
-        Kind("Namespace", "", "namespaces", namespaced=False),
-        Kind("Event", "", "events"),
-        Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
-        Kind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
-        # Not part of Kubernetes: see `Cluster.serves`.
-        Kind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
-    )
-}
 
 _JSON = "application/json"
 _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
@@ -134,14 +71,6 @@ class Request:
     content_type: str = _JSON
     #: Bytes of the answer; None is all.
     most_bytes: int | None = None
-
-
-class ClusterError(GpuvalError):
-    """The cluster is unreachable, or rejected a request. `code` is the HTTP status, 0 when there was none."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no answer comes)
@@ -184,20 +113,6 @@ _ERRORS: Mapping[int, type[ClusterError]] = {
 }
 
 
-@dataclass(frozen=True)
-class Access:
-    """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
-
-    kubeconfig: str = ""
-    context: str = ""
-    namespace: str = "gpuval"
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Access:
-        """From options of the documentation fragment `cluster`."""
-        return cls(options["kubeconfig"], options["context"], options["namespace"])
-
-
 class Cluster:
     """One cluster and namespace. May be used by several threads."""
 
@@ -218,10 +133,10 @@ class Cluster:
         self._denied_at: float | None = None
         # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
         # which the forked workers of Ansible skip.
-        self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
-        self._forget = weakref.finalize(self, _remove, self._folder, os.getpid())
+        self._folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
+        self._forget = weakref.finalize(self, remove_folder, self._folder, os.getpid())
         try:
-            self._client = _log_in(access, self._folder)
+            self._client = log_in(access, self._folder)
         except BaseException:
             self._forget()
             raise
@@ -286,7 +201,7 @@ class Cluster:
                 del query["continue"]  # the version expired while the list was read: from the start
                 items = []
                 continue
-            items += [_unmanaged(item) if whole else trim(kind, item) for item in page["items"] or []]
+            items += [unmanaged(item) if whole else trim(kind, item) for item in page["items"] or []]
             following = page["metadata"].get("continue")
             if not following:
                 return items, page["metadata"]["resourceVersion"]
@@ -485,14 +400,14 @@ class Cluster:
         """Read the credentials again, unless another thread already did since login number `known`."""
         with self._lock:
             if self._logins == known:
-                self._client = _log_in(self.access, self._folder)
+                self._client = log_in(self.access, self._folder)
                 self._logins += 1
 
     def _unreachable(self, error: Exception) -> ClusterError:
         host = self._client.configuration.host
         self._allowed, self._denied_at = False, None  # it may be about to start
         return Unreachable(
-            f"{host} does not answer: {_plain(error)}: check the kubeconfig, its context, and the network"
+            f"{host} does not answer: {plain_reason(error)}: check the kubeconfig, its context, and the network"
         )
 
     def _error(self, asked: Asked, answer: Any) -> ClusterError:
@@ -540,7 +455,7 @@ class Watch:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             # urllib3 raises the last two when another thread closes the connection.
             if not self._closed:
-                raise ClusterError(f"the watch broke: {_plain(error)}") from None
+                raise ClusterError(f"the watch broke: {plain_reason(error)}") from None
         finally:
             self._response.close()
 
@@ -554,37 +469,6 @@ class Watch:
                 self._response.connection.sock.shutdown(socket.SHUT_RD)
         except (OSError, AttributeError, ValueError):
             return  # it has ended already
-
-
-def trim(kind: str, item: Manifest) -> Manifest:
-    """An object without unused fields: a thousand of them may be kept."""
-    item = _unmanaged(item)
-    if kind in ("Secret", "ConfigMap"):
-        return {"metadata": item["metadata"]}
-    result = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    if kind in ("Pod", "Job"):
-        annotations = item["metadata"].get("annotations") or {}
-        ours = {key: value for key, value in annotations.items() if key.startswith("gpuval.io/")}
-        result["metadata"] = {**item["metadata"], "annotations": ours}
-    if kind == "Pod":
-        containers = {
-            part: [{"name": one["name"], "image": one.get("image", "")} for one in spec.get(part) or []]
-            for part in ("initContainers", "containers")
-        }
-        return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}
-    if kind == "Node":
-        left_out = ("images", "volumesInUse", "volumesAttached", "config", "daemonEndpoints")
-        return {**result, "spec": spec, "status": {key: value for key, value in status.items() if key not in left_out}}
-    if kind == "Job":
-        kept_spec = {key: value for key, value in spec.items() if key not in ("template", "selector")}
-        return {**result, "spec": kept_spec, "status": status}
-    return result
-
-
-def _unmanaged(item: Manifest) -> Manifest:
-    left_out = ("managedFields", "selfLink")
-    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}
 
 
 def _document(answer: _Answer) -> Manifest:
@@ -614,118 +498,8 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-def _plain(error: BaseException) -> str:
-    reason = getattr(error, "reason", None)
-    text = str(reason if isinstance(reason, BaseException) else error)
-    return re.sub(r"^<[^>]*>: ?|^\S*Connection\(.*?\): ?", "", text)
-
-
 def _is_permanent(error: Exception) -> bool:
     """Whether a retry cannot help: a wrong certificate, no TLS on that port, a missing file."""
     if isinstance(error, OSError):
         return True
     return isinstance(error, urllib3.exceptions.SSLError) and "EOF" not in str(error)
-
-
-@functools.cache
-def _library(name: str) -> Any:
-    if URLLIB3_ERROR is not None:
-        raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({URLLIB3_ERROR})")
-    try:
-        # Costs a second and 40 MB, so only where a cluster is used.
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
-
-
-def _log_in(access: Access, folder: str) -> Any:
-    """A client. `folder`: for keys and certificates from the kubeconfig or a plugin."""
-    client, config = _library("kubernetes.client"), _library("kubernetes.config")
-    configuration, proxy = client.Configuration(), ""
-    path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
-    there = any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
-    with _complaints() as complaints:
-        try:
-            if there:
-                config.load_kube_config(path, access.context or None, configuration, False, folder)
-                _own_files(configuration, folder)
-                proxy = _proxy_url(path, access.context)
-            elif access.kubeconfig or access.context:
-                raise ClusterError(f"no kubeconfig {path}: check gpuval_kubeconfig")
-            else:
-                config.load_incluster_config(configuration)
-        except config.ConfigException as error:
-            if there:
-                raise ClusterError(f"{path}: {error}") from None
-            raise ClusterError(
-                f"no cluster to reach: no kubeconfig ({path}) and not inside a cluster: set gpuval_kubeconfig"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(f"{path} is not a valid kubeconfig: {error}") from None
-    if complaints and not configuration.api_key and not configuration.cert_file:
-        raise ClusterError(f"the login to the cluster failed: {complaints[0]}")
-    configuration.socket_options = _KEEPALIVE
-    configuration.connection_pool_maxsize = 16
-    try:
-        _set_proxy(configuration, proxy)
-        return client.ApiClient(configuration)
-    except (urllib3.exceptions.HTTPError, AssertionError) as error:
-        raise ClusterError(f"{configuration.host} is unreachable through its proxy: {_plain(error)}") from None
-
-
-def _own_files(configuration: Any, folder: str) -> None:
-    """The library writes each key once per process, so it may be in the folder of another Cluster, which removes it."""
-    for name in ("ssl_ca_cert", "cert_file", "key_file"):
-        path = Path(getattr(configuration, name) or "")
-        if path.parent.name.startswith(_FOLDER_PREFIX) and path.parent != Path(folder):
-            setattr(configuration, name, shutil.copy(path, folder))
-
-
-def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # not in a forked process
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _proxy_url(path: str, context: str) -> str:
-    """The proxy of a kubeconfig's cluster, which the library ignores."""
-    merged = _library("kubernetes.config.kube_config").KubeConfigMerger(path).config
-    used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
-    return str(merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url") or "")
-
-
-def _set_proxy(configuration: Any, proxy: str) -> None:
-    """The proxy of the kubeconfig, else that of the environment, as kubectl chooses."""
-    no_proxy = ""
-    if not proxy:
-        proxy = _environment("HTTPS_PROXY" if configuration.host.startswith("https:") else "HTTP_PROXY")
-        no_proxy = _environment("NO_PROXY")
-        if "*" in no_proxy.replace(" ", "").split(","):
-            proxy = ""
-        no_proxy = f"{no_proxy},{_NEVER_BY_PROXY}"
-    if proxy and "://" not in proxy:
-        proxy = f"http://{proxy}"
-    configuration.proxy, configuration.no_proxy = proxy or None, no_proxy
-    login = urllib3.util.parse_url(proxy).auth if proxy else None
-    configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
-
-
-def _environment(name: str) -> str:
-    return os.environ.get(name) or os.environ.get(name.lower(), "")
-
-
-class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)
-    """Errors that the library only logs: a plugin that failed to log in."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def __enter__(self) -> list[str]:
-        logging.getLogger().addHandler(self)
-        return self.messages
-
-    def __exit__(self, *exception: object) -> None:
-        logging.getLogger().removeHandler(self)

@@ -6,32 +6,22 @@ Rendered manifests and applied objects come from the same functions. Labels are 
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from ..runs import datasets, plans
-from . import gangs, names, queues
+from ..runs import plans
+from . import config_maps, gangs, names, pod_volumes, queues
+from .config_maps import MOST_BYTES, PlanPlace, encoded
+from .kinds import Manifest
 from .pod_settings import ANNOTATIONS, LABELS, REQUESTS, ManifestError, PodSettings, for_gang, resource_of, tolerations
+from .pod_volumes import GIVEN, MODELS, SHM, STATE
 
-Manifest = dict[str, Any]
-Owner = TypeVar("Owner")
-
-#: Where a pod finds what it was given, its state between stages, and the models.
-GIVEN = "/opt/gpuval"
-STATE = "/var/lib/gpuval/state"
-MODELS = "/var/lib/gpuval/models"
-#: The same place as in containers of SSH hosts.
-DATASETS = "/opt/gpuval/datasets"
-SHM = "/dev/shm"  # noqa: S108 - the pod's own
 MACHINE_ID = "machine-id"
 #: Beside the plan, as the runner has it: the members of its gang.
 GANG_FILE = "gang.json"
-#: A ConfigMap or Secret may hold 1 MiB; escaped, text of JSON is longer than bytes of programs.
-MOST_BYTES, MOST_PROGRAM_BYTES = 900_000, 1_000_000
 #: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
 END_SECONDS = 75
 SYS_ADMIN = "SYS_ADMIN"
@@ -67,14 +57,6 @@ class Run:
     namespace: str
     code: str
     gangs: Mapping[str, PlanPlace] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PlanPlace:
-    """Where a plan, or the list of members of a gang, is in the cluster."""
-
-    config_map: str
-    key: str
 
 
 @dataclass(frozen=True)
@@ -163,73 +145,6 @@ _BASELINE = {
 }
 
 
-def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
-    """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
-    size = sum(map(len, archives.values()))
-    if size > MOST_PROGRAM_BYTES:
-        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
-    content = {"runner.pyz": _encoded(archives["runner"]), "workloads.zip": _encoded(archives["workloads"])}
-    name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
-    return names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, binaryData=content)
-
-
-def plan_config_maps(
-    run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
-) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
-    """Plans of many nodes in as few ConfigMaps as possible, and the place of each by node and attempt.
-
-    Members of gangs are not in them: see :func:`gang_config_maps`. Raises ManifestError for a plan that is too large.
-    """
-    documents = []
-    for plan in pod_plans:
-        node, attempt = plan["node"], plan["attempt"]
-        key = f"{names.label_value(node)}.{attempt}.json"
-        documents.append(((node, attempt), key, plans.kept(plan), f"the plan of {node}"))
-    return _in_config_maps(run_id, namespace, "plans", documents)
-
-
-def gang_config_maps(
-    run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
-) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of each gang share (:func:`plans.of_gang`), by its name, in as few ConfigMaps as possible, and the
-    place of each.
-
-    Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
-    """
-    documents = []
-    for name, gang in shared.items():
-        label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"
-        documents.append((name, f"{names.label_value(name)}.json", gang, label))
-    return _in_config_maps(run_id, namespace, "gangs", documents)
-
-
-def _in_config_maps(
-    run_id: str, namespace: str, what: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
-) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
-    """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
-    maps: list[Manifest] = []
-    places: dict[Owner, PlanPlace] = {}
-    batches: list[list[tuple[Owner, str, str]]] = [[]]
-    size = 0
-    for owner, key, document, label in documents:
-        text = json.dumps(document, separators=(",", ":"))
-        length = len(text.encode()) + len(key)
-        if length > MOST_BYTES:
-            raise ManifestError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
-        if size + length > MOST_BYTES:
-            batches.append([])
-            size = 0
-        batches[-1].append((owner, key, text))
-        size += length
-    for batch in filter(None, batches):
-        data = {key: text for _owner, key, text in batch}
-        content = "\n".join(f"{key} {text}" for key, text in sorted(data.items()))
-        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
-        maps.append(names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, data=data))
-        places.update({owner: PlanPlace(name, key) for owner, key, _text in batch})
-    return maps, places
-
-
 def secret_of(run: Run, item: Placement) -> Manifest:
     """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id, and the
     secrets of its jobs."""
@@ -242,7 +157,7 @@ def secret_of(run: Run, item: Placement) -> Manifest:
         raise ManifestError(
             f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
         )
-    data = {key: _encoded(text.encode()) for key, text in content.items()}
+    data = {key: encoded(text.encode()) for key, text in content.items()}
     return names.core_object("Secret", _node_metadata(run, item.plan), type="Opaque", immutable=True, data=data)
 
 
@@ -263,31 +178,6 @@ def _content(item: Placement) -> dict[str, str]:
     for record in item.earlier:
         content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
     return content
-
-
-def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
-    """Volume and claim for a model cache on NFS with mount options, which a pod itself cannot have."""
-    nfs = settings.model_cache.get("nfs")
-    if not nfs or not nfs.get("mount_options"):
-        return []
-    name = _claim_name(run_id, nfs)
-    size = str(nfs.get("size", "1Ti"))
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = names.metadata(run_id, namespace, name)
-    del volume["namespace"]  # volumes have none
-    volume_spec = {
-        **common,
-        "capacity": {"storage": size},
-        "persistentVolumeReclaimPolicy": "Retain",
-        "mountOptions": list(nfs["mount_options"]),
-        "nfs": {"server": nfs["server"], "path": nfs["path"]},
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace},
-    }
-    claim_spec = {**common, "volumeName": name, "resources": {"requests": {"storage": size}}}
-    return [
-        names.core_object("PersistentVolume", volume, spec=volume_spec),
-        names.core_object("PersistentVolumeClaim", names.metadata(run_id, namespace, name), spec=claim_spec),
-    ]
 
 
 def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
@@ -347,7 +237,7 @@ def shared_by_round(
 
     `shared`: by name, what all plans of a gang share. Also returned: its place.
     """
-    maps, places = gang_config_maps(run_id, namespace_name, shared)
+    maps, places = config_maps.gang_config_maps(run_id, namespace_name, shared)
     ports = [gang["port"] for gang in shared.values()]
     if not ports:
         return [], {}
@@ -363,13 +253,13 @@ def everything(
     make_namespace: bool = False,
 ) -> list[Manifest]:
     """All objects of a run, in the order in which they are to be applied."""
-    made = code_config_map(run_id, namespace_name, archives)
+    made = config_maps.code_config_map(run_id, namespace_name, archives)
     run = Run(run_id, namespace_name, made["metadata"]["name"])
-    maps, places = plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
+    maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
         for item in placements
-        for manifest in model_volumes(run_id, namespace_name, item.settings)
+        for manifest in pod_volumes.model_volumes(run_id, namespace_name, item.settings)
     }
     jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
     own = [made, *maps, *volumes.values(), *(secret_of(run, item) for item in placements), *jobs]
@@ -403,7 +293,7 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
     plan, target = item.plan, item.target
     resource = resource_of(settings, item.sku, target.allocatable)
     gpus = _gpu_count(resource, target, plan)
-    volumes, inside = _host_volumes(plan["stages"])
+    volumes, inside = pod_volumes.host_volumes(plan["stages"])
     containers = [
         _container(
             settings,
@@ -435,10 +325,10 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
         "volumes": [
             {"name": "given", "projected": _given(run, item, place)},
             {"name": "state", "emptyDir": {}},
-            {"name": "models", **_model_volume(run.run_id, settings)},
-            {"name": "shm", "emptyDir": _shm(settings, plan["stages"])},
+            {"name": "models", **pod_volumes.model_volume(run.run_id, settings)},
+            {"name": "shm", "emptyDir": pod_volumes.shm_of(settings, plan["stages"])},
             *volumes,
-            *_asked_volumes(run.run_id, settings),
+            *pod_volumes.asked_volumes(run.run_id, settings),
         ],
     }
     if plan.get("gang"):
@@ -492,7 +382,7 @@ def _container(
             {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
             {"name": "state", "mountPath": STATE},
             {"name": "models", "mountPath": MODELS},
-            *_dataset_mounts(stage, models_dir),
+            *pod_volumes.dataset_mounts(stage, models_dir),
             {"name": "shm", "mountPath": SHM},
             *inside,
             *(
@@ -502,17 +392,6 @@ def _container(
         ],
     }
     return {**made, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else made
-
-
-def _dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, Any]]:
-    """The datasets of a stage, of the volume of models; that may be written, and so they are mounted over it, too."""
-    below = models_dir.removeprefix(MODELS).strip("/")
-    folders = {name: f"{below}/{datasets.FOLDER}{name}".lstrip("/") for name in stage.get("datasets", ())}
-    return [
-        {"name": "models", "mountPath": place, "subPath": folder, "readOnly": True}
-        for name, folder in folders.items()
-        for place in (f"{DATASETS}/{name}", f"{MODELS}/{folder}")
-    ]
 
 
 def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:
@@ -586,78 +465,6 @@ def _given(run: Run, item: Placement, place: PlanPlace) -> dict[str, Any]:
     }
 
 
-def _model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
-    ((kind, asked),) = settings.model_cache.items()
-    return _volume(run_id, kind, asked, "DirectoryOrCreate")
-
-
-def _volume(run_id: str, kind: str, asked: Any, folder: str = "Directory") -> dict[str, Any]:
-    """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
-    if kind == "host_path":
-        return {"hostPath": {"path": asked, "type": folder}}
-    if kind == "csi":
-        attributes = {"volumeAttributes": dict(asked["attributes"])} if asked.get("attributes") else {}
-        return {"csi": {"driver": asked["driver"], **attributes}}
-    if kind == "claim":
-        return {"persistentVolumeClaim": {"claimName": asked}}
-    if kind == "nfs" and asked.get("mount_options"):
-        return {"persistentVolumeClaim": {"claimName": _claim_name(run_id, asked)}}
-    if kind == "nfs":
-        return {"nfs": {"server": asked["server"], "path": asked["path"]}}
-    made = {"sizeLimit": str(asked["size"])} if asked.get("size") else {}
-    return {"emptyDir": {**made, "medium": "Memory"} if asked.get("memory") else made}
-
-
-def _asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
-    """The volumes of gpuval_pods.volumes. Raises ManifestError for a folder that gpuval has itself, or two have."""
-    used = [GIVEN, STATE, MODELS, DATASETS, SHM]
-    made = []
-    for index, one in enumerate(settings.volumes):
-        path = one["path"]
-        if any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in used[:5]):
-            raise ManifestError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
-        if path in used:
-            raise ManifestError(f"gpuval_pods.volumes: two volumes have the path {path}")
-        used.append(path)
-        ((kind, asked),) = ((key, one[key]) for key in ("claim", "nfs", "csi", "host_path") if key in one)
-        volume = _volume(run_id, kind, asked)
-        if "csi" in volume:
-            volume["csi"]["readOnly"] = bool(one.get("read_only"))
-        made.append({"name": f"asked-{index}", **volume})
-    return made
-
-
-def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
-    return names.run_name(run_id, f"models-{names.digest(json.dumps(nfs, sort_keys=True), 6)}")
-
-
-def _shm(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One for all stages, of the largest size requested."""
-    asked = [stage["container"].get("shm_bytes") for stage in stages]
-    most = max((size for size in (settings.shm_bytes, *asked) if size), default=None)
-    return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}
-
-
-def _host_volumes(
-    stages: Iterable[Mapping[str, Any]],
-) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Folders of the node that stages ask for: as volumes of the pod, and by stage where they are mounted."""
-    volumes: dict[str, dict[str, Any]] = {}
-    mounts: dict[str, list[dict[str, Any]]] = {}
-    for stage in stages:
-        mounts[stage["name"]] = []
-        for volume in stage["container"].get("volumes") or ():
-            path, inside, *rest = volume.split(":")
-            if not path.startswith("/"):
-                raise ManifestError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
-            made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
-            options = rest[0].split(",") if rest else []
-            mounts[stage["name"]].append(
-                {"name": made["name"], "mountPath": inside, **({"readOnly": True} if "ro" in options else {})}
-            )
-    return list(volumes.values()), mounts
-
-
 def _node_metadata(run: Run, plan: Mapping[str, Any]) -> dict[str, Any]:
     run_id, node, attempt = run.run_id, plan["node"], plan["attempt"]
     return {
@@ -666,7 +473,3 @@ def _node_metadata(run: Run, plan: Mapping[str, Any]) -> dict[str, Any]:
         "labels": names.node_labels(run_id, node, attempt),
         "annotations": names.node_annotations(run_id, node),
     }
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

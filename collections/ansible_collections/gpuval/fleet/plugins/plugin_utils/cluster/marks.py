@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ..runs.failed_checks import FAIL, PASS
 from . import names
 from .api import Cluster, Exists, Missing
 from .pod_settings import FAILED_TAINT
@@ -17,7 +18,6 @@ TIME_ANNOTATION = "gpuval.io/validated-at"
 LABELS = (VERDICT_LABEL, names.RUN_LABEL)
 ANNOTATIONS = (names.RUN_ANNOTATION, TIME_ANNOTATION)
 NO_SCHEDULE = "NoSchedule"
-FAIL, PASS = "FAIL", "PASS"
 #: How often a change is tried again that met another of the same node.
 ROUNDS = 4
 

@@ -26,10 +26,12 @@ from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
 from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
+from .config_maps import PlanPlace, code_config_map, plan_config_maps
 from .orders import Order
 from .pod_diagnosis import Limits
 from .pod_state import ENDED
 from .pod_tracker import PodStatus, PodTracker, Trouble
+from .pod_volumes import model_volumes
 from .streams import Streams
 
 FIRST_LIST_SECONDS = 60.0
@@ -75,9 +77,9 @@ class ClusterPlacement(Placement):
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._views: Mapping[str, NodeView] = {}
         self._known: dict[str, Order] = {}
-        self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
+        self._places: dict[tuple[str, int], PlanPlace] = {}
         #: Where the members of each gang are.
-        self._gangs: dict[str, manifests.PlanPlace] = {}
+        self._gangs: dict[str, PlanPlace] = {}
         #: Whether the cluster has JobSets for gangs, and the gangs that have their Jobs.
         self._has_sets = False
         self._submitted: set[str] = set()
@@ -114,7 +116,7 @@ class ClusterPlacement(Placement):
         self._wait_for_lists()
         self._readmit_joined()
         self._warn_of_twins()
-        code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
+        code = code_config_map(self._run["run_id"], self._cluster.namespace, launching.pod_archives())
         self._make(code)
         self._code = code["metadata"]["name"]
         self._has_sets = self._round is not None and self._cluster.serves("JobSet")
@@ -128,9 +130,7 @@ class ClusterPlacement(Placement):
             volume["metadata"]["name"] + volume["kind"]: volume
             for name in todo
             if name in self._known
-            for volume in manifests.model_volumes(
-                self._run["run_id"], self._cluster.namespace, self._known[name].settings
-            )
+            for volume in model_volumes(self._run["run_id"], self._cluster.namespace, self._known[name].settings)
             if not self._round  # gangs load no model
         }
         for volume in volumes.values():
@@ -232,7 +232,7 @@ class ClusterPlacement(Placement):
         self._put_plans(made.values())
 
     def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
-        objects, places = manifests.plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
+        objects, places = plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
         for thing in objects:
             self._make(thing)
         self._places.update(places)
@@ -254,10 +254,7 @@ class ClusterPlacement(Placement):
     def launch(self, view: NodeView, wanted: Attempt, seconds: float) -> None:
         """Create the node's Job."""
         known = self._folder.read_launch(view.name)
-        attempt, stages = wanted.number, list(wanted.stages)
-        if known.get("attempt", 1) > attempt:  # a controller that resumes the run starts at 1 again
-            attempt, stages = known["attempt"], known["stages"]
-        launch: dict[str, Any] = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
+        launch = wanted.launch(view.name, known)
         if "nonce" in known:
             launch["nonce"] = known["nonce"]
         reported = False
@@ -272,7 +269,7 @@ class ClusterPlacement(Placement):
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
         view.attempt_ended = False
-        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
+        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and launch["attempt"] > 1:
             launch = self._attempt_failed(view, launch)
         self._folder.write_launch(view.name, launch)
         started = launch["state"] == "started"
@@ -321,7 +318,7 @@ class ClusterPlacement(Placement):
                 launch["stages"] = list(view.stages)
             if order.settings.loses_models:
                 launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
-            plan = plans.again(plan, launch["stages"], attempt)
+            plan = plans.for_attempt(plan, launch["stages"], attempt)
         if (name, attempt) not in self._places:
             self._put_plans([plan])
         stages = [stage["name"] for stage in plan["stages"]]
@@ -494,7 +491,7 @@ class ClusterPlacement(Placement):
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
-            plan = plans.again(plan, view.launch.get("stages") or view.stages, status.attempt)
+            plan = plans.for_attempt(plan, view.launch.get("stages") or view.stages, status.attempt)
         owed, at = pod_records.owed(status, plan, known, run_folder.now()), run_folder.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
@@ -651,7 +648,7 @@ def _write_log(path: Path, text: str) -> None:
 
 def _may_retry(status: PodStatus) -> bool:
     """Whether its attempt ended for a cause that another attempt may avoid."""
-    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.again
+    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.retryable
 
 
 def _machine(node: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ class Limits:
 @dataclass(frozen=True)
 class Cause:
     """Why a pod does not run or ended. `family`: its time goes on when only the words change; `limit`: seconds it may
-    last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `again`: another
+    last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `retryable`: another
     attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever. `shared`:
     it holds for all pods of the namespace."""
 
@@ -101,7 +101,7 @@ class Cause:
     limit: float | None = None
     stage: str | None = None
     evidence: bool = False
-    again: bool = False
+    retryable: bool = False
     quiet: bool = False
     stuck: bool = False
     shared: bool = False
@@ -186,7 +186,7 @@ def _job_failed(case: Case) -> Cause | None:
         return None
     reason, message = case.attempt.failed
     text = f"its Job failed ({reason}), and its pod is gone: {message}"
-    return Cause(known.NAMED["pod_failed"], text, "failed", limit=UNSEEN_SECONDS, again=True, quiet=True)
+    return Cause(known.NAMED["pod_failed"], text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
 
 
 def _disrupted(case: Case) -> Cause | None:
@@ -202,13 +202,13 @@ def _disrupted(case: Case) -> Cause | None:
             name = "node_lost" if lost else "drained"
         if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
             name = _POD_REASONS.get(pod.reason, "evicted")
-        return Cause(known.NAMED[name], f"{reason}: {pod.message or message}", name, stage=pod.stage, again=True)
+        return Cause(known.NAMED[name], f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
     if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
         name = "gpu_allocation" if known.is_gpu_allocation(pod.reason) else "node_refused"
     if name is None or name == "deadline_exceeded":
         return None
-    return Cause(known.NAMED[name], f"{pod.reason}: {pod.message}", name, stage=pod.stage, again=True)
+    return Cause(known.NAMED[name], f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
 
 
 def _deadline(case: Case) -> Cause | None:
@@ -231,17 +231,19 @@ def _deleted(case: Case) -> Cause | None:
         return None  # the pod went with its node
     if one.job_deleted and one.job_set:
         text = f"its JobSet {one.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
-        return Cause(known.NAMED["job_set_ended"], text, "deleted", stage=stage, again=True)
+        return Cause(known.NAMED["job_set_ended"], text, "deleted", stage=stage, retryable=True)
     if one.job_deleted:
-        return Cause(known.NAMED["job_deleted"], f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
+        return Cause(
+            known.NAMED["job_deleted"], f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True
+        )
     if pod is None or not (pod.gone or pod.deleted_at):
         return None
     if one.suspended:
         text = "preempted by its queue: the Job is suspended again"
-        return Cause(known.NAMED["suspended"], text, "deleted", stage=stage, again=True)
+        return Cause(known.NAMED["suspended"], text, "deleted", stage=stage, retryable=True)
     # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
     how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
-    return Cause(known.NAMED["pod_deleted"], f"its pod {pod.name} {how}", "deleted", stage=stage, again=True)
+    return Cause(known.NAMED["pod_deleted"], f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
 
 
 def _node_trouble(case: Case) -> Cause | None:
@@ -252,10 +254,10 @@ def _node_trouble(case: Case) -> Cause | None:
     if host.gone:
         how = ", and another has its name" if host.replaced else ""
         text = f"the node was removed from the cluster{how}"
-        return Cause(lost, text, "node_gone", stage=stage, again=True)
+        return Cause(lost, text, "node_gone", stage=stage, retryable=True)
     if not host.ready:
         text = f"the node is not ready: {host.message}"
-        return Cause(lost, text, "node_lost", case.limits.patience_seconds, stage, again=True)
+        return Cause(lost, text, "node_lost", case.limits.patience_seconds, stage, retryable=True)
     return None
 
 
@@ -287,7 +289,7 @@ def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause 
     """What the end of a container with an exit code other than 0 means."""
     if container.reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
-        return Cause(known.NAMED["container_lost"], f"{container.reason}: {text}", "ended", stage=stage, again=True)
+        return Cause(known.NAMED["container_lost"], f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
     if container.reason in NOT_RUN_REASONS:
         text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
         start_class = known.start(text)

@@ -75,7 +75,7 @@ def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mappi
 
 def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Stages that their runner cancelled because the pod ended: that proves nothing about the node."""
-    if not (status.done and status.trouble and status.trouble.again):
+    if not (status.done and status.trouble and status.trouble.retryable):
         return []
     return [
         stage

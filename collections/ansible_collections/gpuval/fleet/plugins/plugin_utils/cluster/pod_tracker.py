@@ -44,7 +44,7 @@ class Trouble:
     """What keeps a node's pod from running, or ended it.
 
     final: it does not resolve by itself, or did not in time. evidence: it speaks about the node, so that the stage
-    counts as crashed. again: another attempt may succeed. shared: it holds for all pods of the namespace.
+    counts as crashed. retryable: another attempt may succeed. shared: it holds for all pods of the namespace.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Trouble:
     since: float = 0.0
     final: bool = False
     evidence: bool = False
-    again: bool = False
+    retryable: bool = False
     shared: bool = False
 
 
@@ -264,7 +264,7 @@ class PodTracker:
                 trouble = Trouble(
                     name=found.known.name, message=one_line(found.message, MESSAGE_CHARACTERS),
                     remedy=found.known.remedy.replace("{node}", one.node), stage=found.stage, since=one.since,
-                    final=late, evidence=found.evidence, again=found.again,
+                    final=late, evidence=found.evidence, retryable=found.retryable,
                     shared=found.shared,
                 )  # fmt: skip
         ended = one.complete or one.job_gone or (one.failed is not None and trouble is not None)

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .api import Cluster, ClusterError, Exists, Forbidden, Gone, Manifest, Missing, Refused, Watch, trim
+from .api import Cluster, ClusterError, Exists, Forbidden, Gone, Missing, Refused, Watch
+from .kinds import Manifest, trim
 
 #: The server ends a watch after this time; a new one is one request.
 WATCH_SECONDS = 900.0

@@ -111,7 +111,7 @@ class Gangs:
         elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
             found = self._search(unsound)
             if work and not self._closed():
-                again, repeats = self._again(every, found, work)
+                again, repeats = self._gangs_to_rerun(every, found, work)
                 self._round(gang_document.AGAIN, again, work, self.settings.round_seconds, repeats=repeats)
         elif unsound:
             for name, why in unsound.items():
@@ -178,7 +178,7 @@ class Gangs:
             self.context.display(f"gang {name} failed: {complaints.pop(name)}; no search, since the cause is known")
         return known or complaints
 
-    def _again(
+    def _gangs_to_rerun(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
     ) -> tuple[dict[str, Sequence[Any]], dict[str, list[str]]]:
         """The gangs that run again, each without its implicated nodes, and for which of its stages.
@@ -207,7 +207,7 @@ class Gangs:
             final = any(
                 is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
             )
-            left = rounds.again(every[name], found, condemned, once_more=name in complaints and not final)
+            left = rounds.members_to_rerun(every[name], found, condemned, once_more=name in complaints and not final)
             if len(left) == len(every[name]):
                 self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
             if left:

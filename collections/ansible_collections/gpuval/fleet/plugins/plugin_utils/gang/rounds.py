@@ -235,7 +235,7 @@ def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -
     return named
 
 
-def again(
+def members_to_rerun(
     members: Sequence[Mapping[str, Any]],
     found: Mapping[str, Any],
     condemned: Collection[str] = (),

@@ -249,6 +249,8 @@ def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]
             continue
         if message:
             entry["reason"] = f"{message} ({entry['reason']})"
+            if entry["verdict"] == "missing" and check.kind == "min" and record["state"] == "success":
+                entry["remedy"] = check.remedy  # the stage left the figure out, for the reason that its message tells
         if check.of_gang:
             entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
             if entry["verdict"] == "fail":

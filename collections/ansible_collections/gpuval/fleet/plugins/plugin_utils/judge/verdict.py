@@ -81,15 +81,7 @@ def judge(
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence)
     context = Context(baseline, PeerHistory() if history is None else history)
-    between = [
-        (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
-        for check in criteria
-        if KINDS[check.kind].needs_peers(check)
-    ]
-    for check, asked in between:
-        KINDS[check.kind].survey(check, asked, context)
-    for check, asked in between:
-        KINDS[check.kind].compare(check, asked, context)
+    _compare(run, criteria, subjects, context)
     nodes = [
         judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
         for name in names
@@ -137,6 +129,21 @@ def judge(
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
     return report
+
+
+def _compare(
+    run: Mapping[str, Any], criteria: Sequence[Check], subjects: Mapping[str, Subject], context: Context
+) -> None:
+    """Hold nodes against each other, by the criteria that do: the context has the entries of each then."""
+    between = [
+        (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
+        for check in criteria
+        if KINDS[check.kind].needs_peers(check)
+    ]
+    for check, asked in between:
+        KINDS[check.kind].survey(check, asked, context)
+    for check, asked in between:
+        KINDS[check.kind].compare(check, asked, context)
 
 
 def _is_busy(node: Mapping[str, Any]) -> bool:
@@ -244,13 +251,7 @@ def judge_node(
         checks += in_use_checks(name, stage, records.get(stage))
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
-            checks += [
-                accelerator_check(subject, facts),
-                *order_check.checks(subject, facts is not None, models_of(facts)),
-            ]
-            checks += ordered_nics.checks(expected.get("nics", {}), facts)
-            checks += versions.checks(expected.get("versions", {}), facts, FACTS)
-            checks += declared.checks(expected.get("declared", {}), facts, FACTS)
+            checks += _checks_of_facts(expected, subject)
         for check in of_stage(criteria, stage):
             entries = causes.of_the_node(check, subject, _entries(check, subject, context))
             checks.extend(causes.beside_other_work(check, records.get(stage), entries))
@@ -282,6 +283,18 @@ def judge_node(
         "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
         "problems": problems,
     }
+
+
+def _checks_of_facts(expected: Mapping[str, Any], subject: Subject) -> list[Entry]:
+    """What the node is, against what its owner ordered and declares."""
+    facts = subject.records.get(FACTS)
+    return [
+        accelerator_check(subject, facts),
+        *order_check.checks(subject, facts is not None, models_of(facts)),
+        *ordered_nics.checks(expected.get("nics", {}), facts),
+        *versions.checks(expected.get("versions", {}), facts, FACTS),
+        *declared.checks(expected.get("declared", {}), facts, FACTS),
+    ]
 
 
 def _entries(check: Check, subject: Subject, context: Context) -> list[Entry]:

@@ -4,7 +4,7 @@ A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the
 tables before its nodes:
 
 * ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
-  same; one that fails, or lacks required evidence, leaves out none.
+  same, and a value that is none; one that fails, or lacks required evidence, leaves out nothing.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
 
@@ -26,7 +26,7 @@ MAX_WHOLE_NODES = 32
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 #: Of a check: what may be left out.
-TEXTS = ("metric", "kind", "unit", "expected", "reason", "source", "remedy")
+TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "source", "remedy")
 _WHOLE = frozenset(TEXTS)
 _TABLES = ("criteria", "figures")
 _Row = dict[str, Any]
@@ -47,7 +47,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "\n],\n"
     else:
         yield '"nodes": [],\n'
-    yield f'"fleet": {_dump(document["fleet"])}\n}}\n'
+    yield f'"fleet": {_dump_node(document["fleet"])}\n}}\n'
 
 
 def read(path: Path) -> Any:
@@ -116,13 +116,14 @@ def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, An
         return {**check, "value": _short(check["value"])}
     common = criteria[_key(check)]
     kept = {key: value for key, value in check.items() if key not in TEXTS or value != common[key]}
-    return {**kept, "value": _short(check["value"])}
+    value = kept.pop("value")
+    return kept if value is None else {**kept, "value": _short(value)}
 
 
 def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     """Texts that are the same stay the one of ``common``: memory has them once."""
     own = {key: value for key, value in check.items() if key not in common or value != common[key]}
-    return {**common, **own}
+    return {"value": None, **common, **own}
 
 
 def _short(value: Any) -> Any:

@@ -57,10 +57,10 @@ def read(path: Path) -> dict[str, Any]:
 def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
     run = report["run"]
-    whole, accepts = failed_checks.is_whole(run), failed_checks.accepts(run)
+    whole = failed_checks.is_whole(run)
     found = dict(known)
     for node in (failed_checks.counted(one, run) for one in report["nodes"]):
-        name, verdict, before = node["name"], node["verdict"], known.get(node["name"])
+        name, before = node["name"], known.get(node["name"])
         if before and before["finished_at"] > run["finished_at"]:
             continue
         failed = bool(before and before["verdict"] == failed_checks.FAIL)
@@ -68,15 +68,14 @@ def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
         if before and decision.stays:
             found[name] = {**before, "open": sorted(decision.open)}
             continue
-        if before and before["verdict"] == failed_checks.PASS and not failed_checks.is_about(node):
-            continue  # what is not about the node takes no PASS off it
+        verdict = failed_checks.verdict_after(node, run, before and before["verdict"], failed=failed)
+        if verdict is None:
+            continue
         action, reason = (node.get("action") or {"name": None})["name"], (headline(node) or {"reason": ""})["reason"]
-        if verdict == failed_checks.PASS:
+        if node["verdict"] == failed_checks.PASS:
             reason = ""
-            if not accepts:
-                if not failed:
-                    continue
-                verdict, action, reason = "INCOMPLETE", "retest", REPAIRED
+            if verdict != failed_checks.PASS:
+                action, reason = "retest", REPAIRED
         found[name] = {
             "verdict": verdict,
             "run_id": run["run_id"],

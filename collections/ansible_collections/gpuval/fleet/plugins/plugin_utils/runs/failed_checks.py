@@ -52,6 +52,18 @@ def decide(known: frozenset[str] | None, node: Mapping[str, Any], *, failed: boo
     return Decision(bool(left), left)
 
 
+def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str | None, *, failed: bool) -> str | None:
+    """The verdict that a node bears after a run where `decide` does not keep FAIL on it; None: the one `before` stays.
+
+    What is not about the node takes no PASS off it. A run of some stages accepts no node, but removes its FAIL.
+    """
+    if before == PASS and not is_about(node):
+        return None
+    if node["verdict"] != PASS or accepts(run):
+        return str(node["verdict"])
+    return INCOMPLETE if failed else None
+
+
 def is_own_work(check: Mapping[str, Any]) -> bool:
     """Whether a check says no more than that work of the user's own, such as a job, did not succeed."""
     return check["kind"] == "state" and check["stage"] not in ("", None, *SHIPPED_STAGES)

@@ -6,23 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.storage import table
+
 from ..core.errors import SettingError
 from ..core.text import meant
-
-#: What the stage measures, as `node/gpuval_workloads/storage/table.py` and `program.py` have it.
-TESTS = (
-    *("sequential_write", "sequential_read", "random_read_128k", "random_read_single", "random_read", "random_write"),
-    "mixed",
-)
-FIGURES = ("bytes_per_second", "requests_per_second", "p50_seconds", "p99_seconds", "p999_seconds")
-NAMES = tuple(f"{test}_{figure}" for test in TESTS for figure in FIGURES)
 
 
 def check(variable: str, floors: Mapping[str, Any]) -> None:
     """Raises SettingError for a name that no figure has, and a floor that is no number above 0."""
     for name, limit in floors.items():
-        if name not in NAMES:
-            near = meant(name, NAMES) or f"; they are TEST_FIGURE of {', '.join(TESTS)} and {', '.join(FIGURES)}"
+        if name not in table.FIGURES:
+            tests = ", ".join(test.name for test in table.TESTS)
+            near = meant(name, table.FIGURES) or f"; they are TEST_FIGURE of {tests} and {', '.join(table.MEASURES)}"
             raise SettingError(f"{variable}: no figure {name}{near}")
         try:
             number = math.nan if isinstance(limit, bool) else float(limit)

@@ -16,7 +16,6 @@ from typing import Any
 from ...module_utils.redaction import Redaction
 from ..core import files, schemas
 from ..core.errors import GpuvalError
-from ..core.text import some_of
 from ..records import report_file
 from ..records.documents import Problem
 from . import origin
@@ -57,10 +56,6 @@ def now() -> str:
 
 def seconds_since(time: str) -> float:
     return (datetime.now(timezone.utc) - datetime.fromisoformat(time)).total_seconds()
-
-
-def new_run_id() -> str:
-    return datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
 
 
 @dataclass(frozen=True)
@@ -441,100 +436,6 @@ def check_folder(folder: str) -> str:
     return folder
 
 
-def choose_run_id(
-    results: Path,
-    requested: str,
-    nodes: Mapping[str, Any],
-    profile: str,
-    narrowed_by: list[str],
-    inventory: Sequence[str] = (),
-) -> str:
-    """The id to validate under: the requested one (`latest` by its own id); or the inventory's latest run, unfinished
-    or not reported yet, that asks the same of the same nodes (a controller that died is started again); or a new one
-    (also for the word `new`)."""
-    latest = latest_run_id(results, inventory, opened=True)
-    if latest and RunFolder(results / latest).is_copy:
-        latest = None
-    if requested == LATEST:
-        requested = latest or NEW
-    if requested and requested != NEW:
-        check_run_id(requested)
-        return requested
-    if requested != NEW and latest:
-        folder = RunFolder(results / latest)
-        try:
-            run = folder.read_run()
-            open_ended = run["finished_at"] is None or is_unreported(run)
-            active = open_ended and is_in_time(folder, run)
-        except (RunError, ValueError):
-            return new_run_id()
-        same = (
-            active
-            and _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
-            and run["profile"] == profile
-            and run["narrowed_by"] == narrowed_by
-        )
-        if same:
-            return latest
-    return new_run_id()
-
-
 def is_unreported(run: Mapping[str, Any]) -> bool:
     """It has ended, and its controller did not come to report it."""
     return run["finished_at"] is not None and run_state.of(run)["name"] == run_state.COLLECTING
-
-
-def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What is expected of each node, whenever it joined."""
-    return {
-        name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
-        for name, node in nodes.items()
-    }
-
-
-def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Without those that joined while the run was watched and that the inventory still does not list."""
-    return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
-
-
-def merge(
-    run: dict[str, Any] | None, wanted: dict[str, Any], *, gangs_formed: bool = False
-) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are, but
-    for gangs: a run that was opened with one node has company now.
-
-    Raises RunError for a finished run, which no node can join: its evidence would pass for that of today; and for nodes
-    that join one whose gangs were formed: they would be part of none, and never accepted.
-    """
-    if run is None:
-        return wanted, sorted(wanted["nodes"])
-    if run["profile"] != wanted["profile"]:
-        raise RunError(
-            f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
-        )
-    joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
-    if not joined and run["finished_at"] is not None and not is_unreported(run):
-        raise RunError(
-            f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
-            "give another gpuval_run_id, or none"
-        )
-    if not joined:
-        return run, []
-    if gangs_formed:
-        raise RunError(
-            f"run {run['run_id']} has formed its gangs, and {some_of(joined)} would be in none: validate all nodes "
-            "that are to work together under another gpuval_run_id, or none"
-        )
-    nodes = {
-        **run["nodes"],
-        **{name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined},
-    }
-    # Who was alone, or comes alone, has company now.
-    of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
-    gang_stages = next(of_nodes, None) or run.get("gang_stages") or wanted.get("gang_stages")
-    if gang_stages:
-        nodes = {name: {**node, "gang_stages": node.get("gang_stages") or gang_stages} for name, node in nodes.items()}
-    # --limit leaves out nothing that the run expects; the others leave out stages of those who join
-    made_good = {"limit", "stages"} if gang_stages and wanted.get("gang_stages") else {"limit"}
-    narrowed = sorted({*run["narrowed_by"], *(set(wanted["narrowed_by"]) - made_good)})
-    return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined

@@ -73,6 +73,13 @@ class Settings:
     gives_way: bool = False
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
+    @classmethod
+    def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> Settings:
+        """What the run expects of a node; `chosen` are all others."""
+        expected = run["nodes"][node]
+        own = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}
+        return cls(run["run_id"], node, sku=expected["sku"], gpu_count=expected["gpu_count"], **own)
+
 
 def with_datasets(
     profile: Sequence[str],
@@ -356,7 +363,7 @@ def build(
     }
 
 
-def again(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
+def for_attempt(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
     """The plan that runs only `names` once more, as `attempt`."""
     stages = [item for item in plan["stages"] if item["name"] in set(names)]
     return {**plan, "attempt": attempt, "stages": stages, "nonce": nonces.of_attempt(plan.get("nonce", ""), attempt)}

@@ -18,7 +18,7 @@ _COMMENT = re.compile(r"gpuval:([A-Za-z0-9._-]+):([A-Za-z0-9._-]+):(\d{1,4})(?: 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}) | SUSPENDED
-#: Ended: the class of each state. Those of AGAIN prove nothing about the node: another attempt may pass.
+#: Ended: the class of each state. Those of RETRYABLE prove nothing about the node: another attempt may pass.
 ENDED = {
     "BOOT_FAIL": "slurm_node_failed",
     "CANCELLED": "slurm_cancelled",
@@ -33,7 +33,7 @@ ENDED = {
     "SPECIAL_EXIT": "slurm_requeued",
     "TIMEOUT": "slurm_time_limit",
 }
-AGAIN = frozenset({"slurm_preempted", "slurm_node_failed"})
+RETRYABLE = frozenset({"slurm_preempted", "slurm_node_failed"})
 #: Exit codes of the job's script: the node refused the plan for the reason in the comment, and no Python was found.
 REFUSED, NO_PYTHON = 96, 127
 
@@ -74,8 +74,8 @@ class End:
     refused: bool = False
 
     @property
-    def again(self) -> bool:
-        return self.name in AGAIN
+    def retryable(self) -> bool:
+        return self.name in RETRYABLE
 
 
 def members_of(run: Mapping[str, Any], node: str) -> list[str]:

@@ -132,10 +132,7 @@ class SlurmPlacement(Placement):
         Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
         """
         known = self._folder.read_launch(view.name)
-        number, stages = attempt.number, list(attempt.stages)
-        if known.get("attempt", 1) > number:  # a controller that resumes the run starts at 1 again
-            number, stages = known["attempt"], known["stages"]
-        launch: dict[str, Any] = {"node": view.name, "attempt": number, "stages": stages, "at": run_folder.now()}
+        launch = attempt.launch(view.name, known)
         try:
             launch = self._launched(view, launch, seconds)
         except SlurmError as error:
@@ -205,7 +202,7 @@ class SlurmPlacement(Placement):
         given["folders"] = self._store.sizes(launching.folders(plan))
         if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
-            plan = plans.again(plan, launch["stages"], number)
+            plan = plans.for_attempt(plan, launch["stages"], number)
         plan = plans.whole(plan, self._run)
         return {
             "directory": order.directory,
@@ -362,7 +359,7 @@ class SlurmPlacement(Placement):
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
         attempt = view.launch.get("attempt", 1)
         end = self._ends.get(self._key(view))
-        if end is None or not end.again or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+        if end is None or not end.retryable or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
             return None
         left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
         try:

@@ -65,6 +65,14 @@ class Finding:
         }
 
 
+class ProbeError(Exception):
+    """The probe ended with this finding."""
+
+    def __init__(self, finding: Finding):
+        super().__init__(finding.message)
+        self.finding = finding
+
+
 #: Keys that ssh tries where none is configured.
 _DEFAULT_KEY = re.compile(r"~/\.ssh/id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)")
 

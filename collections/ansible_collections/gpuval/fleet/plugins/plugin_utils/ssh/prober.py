@@ -9,17 +9,12 @@ Nothing outlives `probe_all`: every connection is closed, and every ssh ends wit
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import os
-import shlex
-import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,8 +22,10 @@ from pathlib import Path
 import paramiko
 
 from . import findings, known_hosts
-from .findings import REACHABLE, Finding, Policy, Where
+from .findings import REACHABLE, Finding, Policy, ProbeError, Where
 from .known_hosts import CA, HostKey, Known, Pins
+from .login_keys import given_key, offered_keys
+from .openssh import Done, run_ssh
 
 #: Concurrent connections; of these, concurrent logins, and concurrent ssh processes.
 AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
@@ -36,8 +33,6 @@ AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
 PATIENCE = 3
 #: Time limit of `true` after the login; a busy node starts a shell slowly.
 COMMAND_SECONDS = 30
-#: Public keys to offer; servers disconnect after six.
-OFFERED = 5
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
 #: Fast key exchange first: a probe transfers nothing that needs protection against later decryption.
 QUICK_KEX = ("curve25519-sha256@libssh.org",)
@@ -63,14 +58,6 @@ class Target:
     private_key: str = field(default="", repr=False)
     passphrase: str = field(default="", repr=False)
     declared: tuple[str, ...] = ()
-
-
-class ProbeError(Exception):
-    """The probe ended with this finding."""
-
-    def __init__(self, finding: Finding):
-        super().__init__(finding.message)
-        self.finding = finding
 
 
 class UndecidedError(Exception):
@@ -245,7 +232,9 @@ class Prober:
     def _login(self, line: paramiko.Transport, target: Target, at: Where) -> None:
         """Log in and run `true`. Raises UndecidedError for anything but success or a refused password."""
         try:
-            for key in [_given_key(target, at)] if target.private_key else _keys(at):
+            for key in (
+                [given_key(target.private_key, target.passphrase, at)] if target.private_key else offered_keys(at)
+            ):
                 with contextlib.suppress(paramiko.AuthenticationException):
                     line.auth_publickey(at.user, key)
                 if line.is_authenticated():
@@ -342,7 +331,7 @@ class Prober:
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": strict,
-            "UserKnownHostsFile": _quoted(file),
+            "UserKnownHostsFile": f'"{str(file).replace("%", "%%")}"',
             "GlobalKnownHostsFile": "none",
             "HashKnownHosts": "no",
             "UpdateHostKeys": "no",
@@ -367,45 +356,6 @@ class Prober:
         words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         command = [target.executable, "-n", "-T", *words, *target.options, target.host, "true"]
         return run_ssh(command, self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0))
-
-
-@dataclass(frozen=True)
-class Done:
-    """A finished ssh; `code` is None if it was killed at its time limit."""
-
-    code: int | None
-    stdout: str
-    stderr: str
-
-
-def run_ssh(command: list[str], seconds: float) -> Done:
-    """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"},
-        )
-    except OSError as error:
-        remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
-        raise ProbeError(Finding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
-    try:
-        stdout, stderr = process.communicate(timeout=seconds)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        code, stdout, stderr = None, "", ""
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
-    return Done(code, stdout, stderr)
 
 
 def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
@@ -456,101 +406,3 @@ def _first(wanted: Iterable[str], offered: Iterable[str]) -> tuple[str, ...]:
     offered = tuple(offered)
     chosen = tuple(dict.fromkeys(name for name in wanted if name in offered))
     return chosen + tuple(name for name in offered if name not in chosen)
-
-
-def _quoted(path: Path) -> str:
-    return '"' + str(path).replace("%", "%%") + '"'
-
-
-def _given_key(target: Target, at: Where) -> paramiko.PKey:
-    """The key in a variable of the node. Raises ProbeError."""
-    reasons = []
-    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
-        try:
-            return kind.from_private_key(io.StringIO(f"{target.private_key}\n"), password=target.passphrase or None)
-        except paramiko.PasswordRequiredException:
-            reasons = ["it has a passphrase, and ansible_ssh_private_key_passphrase is empty"]
-            break
-        except (paramiko.SSHException, ValueError, TypeError, IndexError) as error:
-            reasons.append(findings.one_line(str(error), 100))
-    message = f"{at.user}@{at.address}: the key in ansible_ssh_private_key cannot be used: {'; '.join(reasons)}"
-    remedy = "correct ansible_ssh_private_key and ansible_ssh_private_key_passphrase"
-    raise ProbeError(Finding("login_denied", message, remedy))
-
-
-def _keys(at: Where) -> Iterator[paramiko.PKey]:
-    """Keys in the order of ssh: named files, the agent, the files that are there by default."""
-    if at.settings.get("pubkeyauthentication", ("yes",))[0] in ("no", "false") or any(
-        at.settings.get("certificatefile", ())
-    ):
-        return
-    offered = 0
-    for source in (_files(at), _agent(at)):
-        for key in source:
-            yield key
-            offered += 1
-            if offered >= OFFERED:
-                return
-
-
-def _files(at: Where) -> Iterator[paramiko.PKey]:
-    for name in at.settings.get("identityfile", ()):
-        path = Path(name).expanduser()
-        if "%" in name or not path.is_file() or Path(f"{path}-cert.pub").exists():
-            continue
-        with contextlib.suppress(paramiko.SSHException, OSError, ValueError, TypeError):
-            if not _is_ignored(path.stat()):
-                yield paramiko.PKey.from_path(path)
-
-
-def _is_ignored(key: os.stat_result) -> bool:
-    """Whether ssh ignores a key file, since others may read it: the launch would be denied."""
-    return key.st_uid == os.getuid() and bool(key.st_mode & 0o077)
-
-
-def _agent(at: Where) -> Iterator[paramiko.PKey]:
-    if at.settings.get("identitiesonly", ("no",))[0] == "yes" or at.settings.get("identityagent", ("SSH_AUTH_SOCK",))[
-        0
-    ] not in (
-        "SSH_AUTH_SOCK",
-        os.environ.get("SSH_AUTH_SOCK", ""),
-    ):
-        return
-    agent = None
-    with contextlib.suppress(paramiko.SSHException, OSError):
-        agent = paramiko.Agent()
-    if agent is None:
-        return
-    try:
-        yield from agent.get_keys()
-    finally:
-        agent.close()
-
-
-def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
-    """Options for a fast key exchange, where the operator has not chosen one.
-
-    OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms; the others stay as fallback.
-    """
-    plain = findings.effective(run_ssh(["ssh", "-F", "none", "-G", "localhost"], 10).stdout)
-    default = plain.get("kexalgorithms")
-    if not default or "curve25519-sha256" not in default[0].split(","):
-        return []
-    if any(one.get("kexalgorithms") != default for one in settings):
-        return []
-    options = ["-o", "KexAlgorithms=^curve25519-sha256"]
-    return [*options, "-o", "WarnWeakCrypto=no"] if "warnweakcrypto" in plain else options
-
-
-def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
-    """The command line of Ansible's ssh connection from its options, without those for host keys."""
-    words: list[str] = shlex.split(str(get("ssh_args") or ""))
-    if get("port") is not None:
-        words += ["-o", f"Port={get('port')}"]
-    if get("private_key_file"):
-        words += ["-o", f'IdentityFile="{Path(str(get("private_key_file"))).expanduser()}"']
-    if get("remote_user"):
-        words += ["-o", f'User="{get("remote_user")}"']
-    for name in ("ssh_common_args", "ssh_extra_args"):
-        words += shlex.split(str(get(name) or ""))
-    return tuple(words)

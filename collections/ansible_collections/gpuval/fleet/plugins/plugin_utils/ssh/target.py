@@ -12,6 +12,7 @@ from ..core.paths import project_path
 from . import findings as ssh_findings
 from . import prober
 from .known_hosts import HostKeyError, Pins
+from .openssh import ssh_options
 from .trust import pin_file
 
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
@@ -35,7 +36,7 @@ def of(name: str, variables: Mapping[str, Any], default_connection: str | None) 
         node=name,
         host=str(chosen.get("host") or name),
         executable=str(chosen.get("ssh_executable") or "ssh"),
-        options=prober.ssh_options(chosen.get),
+        options=ssh_options(chosen.get),
         password=str(chosen.get("password") or ""),
         private_key=str(chosen.get("private_key") or ""),
         passphrase=str(chosen.get("private_key_passphrase") or ""),
@@ -51,10 +52,10 @@ def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
     return bool(pins.add(new, replaced)) if new else False
 
 
-def again(
+def probe_again(
     target: prober.Target, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
 ) -> ssh_findings.Finding:
-    """Probe a node again that was unreachable; its host key may be unknown yet. Raises ``HostKeyError``."""
+    """Probe a node that was unreachable once more; its host key may be unknown yet. Raises ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = prober.Prober(pins, timeout, accept_new).probe(target)
     if target.ssh:

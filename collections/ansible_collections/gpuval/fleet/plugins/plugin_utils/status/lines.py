@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
@@ -22,15 +23,19 @@ MESSAGE_CHARACTERS = 110
 MAX_NAMES = 8
 
 
+def ended_line(run_id: str, verdict: Mapping[str, Any]) -> str:
+    counts = verdict["counts"]
+    shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
+    return f"run {run_id} has ended: {verdict['verdict']} ({shown})"
+
+
 def conclusion(status: Status) -> str:
     """The run's state in one line."""
     run_id, verdict = status.known.run["run_id"], status.known.verdict
     if status.verdict and verdict:
-        counts = verdict["counts"]
-        shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
-        return f"run {run_id} has ended: {status.verdict} ({shown})"
+        return ended_line(run_id, verdict)
     if status.never_started and status.known.controller:
-        reason = one_line(status.known.controller.reason, 600)
+        reason = one_line(status.known.controller.reason, 600).rstrip(".")
         return f"run {run_id} failed before any node began: {reason}. Fix that, then `make validate` again"
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"

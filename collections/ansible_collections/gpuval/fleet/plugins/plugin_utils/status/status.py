@@ -19,6 +19,7 @@ from ..runs.state import BEFORE_WORK, LOST_SECONDS, Seen
 
 #: In the order in which nodes are shown: those that need attention first.
 STATES = ("failed", "not started", "lost", "incomplete", "silent", "running", "waiting", "done")
+ACCEPTED = ("PASS", "PARTIAL")
 BAD = frozenset({"failed", "not started", "lost", "incomplete", "silent"})
 _OF_VERDICT = {"FAIL": "failed", "INCOMPLETE": "incomplete", "PASS": "done"}
 
@@ -162,7 +163,7 @@ class Status:
     @property
     def accepted(self) -> bool:
         """It is still on, or it passed."""
-        return self.verdict in ("PASS", "PARTIAL") if self.over else True
+        return self.verdict in ACCEPTED if self.over else True
 
 
 def _deserted(known: Known) -> bool:

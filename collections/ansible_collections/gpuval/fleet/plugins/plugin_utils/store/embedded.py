@@ -326,8 +326,8 @@ class EmbeddedStore(StoreBackend):
             return State(writer=writer, reader=reader, signer=signer, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
-                f"the embedded store was never started ({self._file} is missing): run `make validate`, "
-                "or name the store to read with gpuval_s3_endpoint"
+                f"there is no embedded store ({self._file} is missing): `make validate` starts it, and `make clean` "
+                "removes it; or name the store to read with gpuval_s3_endpoint"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(

@@ -61,7 +61,7 @@ class Transfer:
         return 8 * self.total_bytes / bandwidth.bits_per_second
 
 
-def tell(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
+def describe(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
     """The estimate as a sentence, and a warning, empty if the deadline can be met."""
     what = (
         f"{human_bytes(transfer.bytes_per_node)} to each of {transfer.nodes} nodes, "

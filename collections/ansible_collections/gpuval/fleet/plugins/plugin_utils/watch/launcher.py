@@ -63,7 +63,7 @@ class Launcher:
                 message = "a task before the launch failed on this node: see its error above"
                 self.fail(view, {"state": "failed", "message": message}, now)
                 continue
-            away = launching.away(probed, view.name)
+            away = launching.unreachable(probed, view.name)
             if away:
                 self.fail(view, away, now)
             else:

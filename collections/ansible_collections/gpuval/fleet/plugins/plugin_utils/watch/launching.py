@@ -163,7 +163,7 @@ def warm_schemas() -> None:
         schemas.validator(name)
 
 
-def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
+def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     """Why the node is unreachable by the probe (gpuval.probe/1); None when it answers or was not probed."""
     found = probed.get("nodes", {}).get(node)
     if not found or found.get("state") == REACHABLE:
@@ -178,7 +178,7 @@ def host_key(folder: RunFolder, node: str) -> str:
     return str(probed.get("nodes", {}).get(node, {}).get("fingerprint", ""))
 
 
-def still_away(
+def still_unreachable(
     folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
     """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None when it answers.
@@ -186,10 +186,10 @@ def still_away(
     It is probed like the others at the start: Ansible's own connection accepts no new host key. The options
     hold those of the documentation fragments `probing` and `store`.
     """
-    if away(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
+    if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:
-        finding = target.again(
+        finding = target.probe_again(
             target.of(node, task_vars["hostvars"][node], connection),
             options["store"]["state_dir"],
             task_vars.get("ansible_inventory_sources") or [],
@@ -198,7 +198,7 @@ def still_away(
         )
     except HostKeyError as error:
         return {"state": "failed", "message": str(error)}
-    return away({"nodes": {node: finding.document()}}, node)
+    return unreachable({"nodes": {node: finding.document()}}, node)
 
 
 def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:

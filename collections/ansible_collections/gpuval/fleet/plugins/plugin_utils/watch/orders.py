@@ -41,24 +41,19 @@ def plan_of(
     run: Mapping[str, Any], name: str, chosen: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The plan of a node, whose stages run where the runner does. `chosen` has PLAN_VARIABLES."""
-    expected = run["nodes"][name]
     sampled = boolean(chosen["gpuval_telemetry"])
     return plans.build(
-        plans.Settings(
-            run_id=run["run_id"],
-            node=name,
+        plans.Settings.of(
+            run,
+            name,
             created_at=run_folder.now(),
-            deadline_seconds=run["deadline_seconds"],
             heartbeat_seconds=float(chosen["gpuval_heartbeat_seconds"]),
             runtime="host",
-            sku=expected["sku"],
-            gpu_count=expected["gpu_count"],
             python=chosen["gpuval_workload_python"],
             models_dir=chosen["gpuval_models_dir"] or None,
             container=chosen["gpuval_container"],
             telemetry_seconds=float(chosen["gpuval_telemetry_seconds"]) if sampled else 0.0,
-            gang=plans.gang_of(run, name),
         ),
-        expected["stages"],
+        run["nodes"][name]["stages"],
         declared,
     )

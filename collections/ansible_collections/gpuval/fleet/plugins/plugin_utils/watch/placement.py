@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Union
 
+from ..runs import folder as run_folder
 from .decisions import NodeView
 
 
@@ -22,6 +23,14 @@ class Attempt:
 
     number: int = 1
     stages: Sequence[str] = ()
+
+    def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The launch that begins it. A controller that resumes the run starts at 1 again: `known`, the node's last
+        launch, may be of a later attempt, which counts then."""
+        number, stages = self.number, list(self.stages)
+        if known.get("attempt", 1) > number:
+            number, stages = known["attempt"], known["stages"]
+        return {"node": node, "attempt": number, "stages": stages, "at": run_folder.now()}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from .watch import Limits, RunWatch, Watcher
 
 #: Task files of the role `run` with one task each.
 TASKS = ROLES / "run/tasks"
+#: The arguments that all of them have from `run_place`.
+PLACE = ("run_id", "results_dir", "store")
 
 SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
@@ -104,10 +106,11 @@ class SshWatcher(Watcher):
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
+        variables = {"run_launch": {}, "run_place": {key: self._options[key] for key in PLACE}}
         tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
             for name in names:
-                tasks.submit(name, "launch", TASKS / "launch.yml", {"run_launch": {}}, SHOW_SECONDS)
+                tasks.submit(name, "launch", TASKS / "launch.yml", variables, SHOW_SECONDS)
             while tasks.busy:
                 for outcome in tasks.wait(SHOW_SECONDS):
                     if outcome.failed:

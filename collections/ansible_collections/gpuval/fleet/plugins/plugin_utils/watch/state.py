@@ -10,6 +10,7 @@ from typing import Any
 from ...module_utils.store import Store
 from ..records.evidence import Evidence
 from ..runs import folder as run_folder
+from ..runs import opening
 from . import launching
 from .decisions import NodeView
 
@@ -81,7 +82,7 @@ class WatchedRun:
     def join(self, nodes: Mapping[str, Any], now: float) -> list[NodeView]:
         """Add nodes to the run, behind those that wait for their turn. Returns their views."""
         wanted = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
-        self.info, names = run_folder.merge(self.folder.read_run(), wanted)
+        self.info, names = opening.merge(self.folder.read_run(), wanted)
         self.folder.write_run(self.info)
         self.start_clock(now)
         for name in names:

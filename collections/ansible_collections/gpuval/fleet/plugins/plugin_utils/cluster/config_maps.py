@@ -1,0 +1,98 @@
+"""What many pods of a run share, in as few ConfigMaps as possible: programs, plans, members of gangs. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..runs import plans
+from . import names
+from .kinds import Manifest
+from .pod_settings import ManifestError
+
+Owner = TypeVar("Owner")
+
+#: A ConfigMap or Secret may hold 1 MiB; escaped, text of JSON is longer than bytes of programs.
+MOST_BYTES, MOST_PROGRAM_BYTES = 900_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class PlanPlace:
+    """Where a plan, or the list of members of a gang, is in the cluster."""
+
+    config_map: str
+    key: str
+
+
+def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
+    """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
+    size = sum(map(len, archives.values()))
+    if size > MOST_PROGRAM_BYTES:
+        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
+    content = {"runner.pyz": encoded(archives["runner"]), "workloads.zip": encoded(archives["workloads"])}
+    name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
+    return names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, binaryData=content)
+
+
+def plan_config_maps(
+    run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
+) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
+    """Plans of many nodes in as few ConfigMaps as possible, and the place of each by node and attempt.
+
+    Members of gangs are not in them: see :func:`gang_config_maps`. Raises ManifestError for a plan that is too large.
+    """
+    documents = []
+    for plan in pod_plans:
+        node, attempt = plan["node"], plan["attempt"]
+        key = f"{names.label_value(node)}.{attempt}.json"
+        documents.append(((node, attempt), key, plans.kept(plan), f"the plan of {node}"))
+    return _in_config_maps(run_id, namespace, "plans", documents)
+
+
+def gang_config_maps(
+    run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Manifest], dict[str, PlanPlace]]:
+    """What all plans of each gang share (:func:`plans.of_gang`), by its name, in as few ConfigMaps as possible, and the
+    place of each.
+
+    Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
+    """
+    documents = []
+    for name, gang in shared.items():
+        label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"
+        documents.append((name, f"{names.label_value(name)}.json", gang, label))
+    return _in_config_maps(run_id, namespace, "gangs", documents)
+
+
+def _in_config_maps(
+    run_id: str, namespace: str, what: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
+) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
+    """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
+    maps: list[Manifest] = []
+    places: dict[Owner, PlanPlace] = {}
+    batches: list[list[tuple[Owner, str, str]]] = [[]]
+    size = 0
+    for owner, key, document, label in documents:
+        text = json.dumps(document, separators=(",", ":"))
+        length = len(text.encode()) + len(key)
+        if length > MOST_BYTES:
+            raise ManifestError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
+        if size + length > MOST_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append((owner, key, text))
+        size += length
+    for batch in filter(None, batches):
+        data = {key: text for _owner, key, text in batch}
+        content = "\n".join(f"{key} {text}" for key, text in sorted(data.items()))
+        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
+        maps.append(names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, data=data))
+        places.update({owner: PlanPlace(name, key) for owner, key, _text in batch})
+    return maps, places
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,83 @@
+"""The kinds of objects that gpuval uses: where they are in the API, and which of their fields it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .permissions import Asked
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where the objects of a kind are in the API."""
+
+    name: str
+    group: str
+    plural: str
+    namespaced: bool = True
+    #: Only metadata is fetched: no content of Secrets.
+    metadata_only: bool = False
+    version: str = "v1"
+
+    def asked(self, verb: str) -> Asked:
+        return Asked(verb, self.group, self.plural)
+
+    def path(self, namespace: str) -> str:
+        return f"{self.root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{self.root}/{self.plural}"
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("Job", "batch", "jobs"),
+        Kind("Pod", "", "pods"),
+        Kind("Node", "", "nodes", namespaced=False),
+        Kind("Secret", "", "secrets", metadata_only=True),
+        Kind("ConfigMap", "", "configmaps", metadata_only=True),
+        Kind("Service", "", "services", metadata_only=True),
+        Kind("Namespace", "", "namespaces", namespaced=False),
+        Kind("Event", "", "events"),
+        Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
+        Kind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
+        # Not part of Kubernetes: see `Cluster.serves`.
+        Kind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
+    )
+}
+
+
+def trim(kind: str, item: Manifest) -> Manifest:
+    """An object without unused fields: a thousand of them may be kept."""
+    item = unmanaged(item)
+    if kind in ("Secret", "ConfigMap"):
+        return {"metadata": item["metadata"]}
+    result = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    if kind in ("Pod", "Job"):
+        annotations = item["metadata"].get("annotations") or {}
+        ours = {key: value for key, value in annotations.items() if key.startswith("gpuval.io/")}
+        result["metadata"] = {**item["metadata"], "annotations": ours}
+    if kind == "Pod":
+        containers = {
+            part: [{"name": one["name"], "image": one.get("image", "")} for one in spec.get(part) or []]
+            for part in ("initContainers", "containers")
+        }
+        return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}
+    if kind == "Node":
+        left_out = ("images", "volumesInUse", "volumesAttached", "config", "daemonEndpoints")
+        return {**result, "spec": spec, "status": {key: value for key, value in status.items() if key not in left_out}}
+    if kind == "Job":
+        kept_spec = {key: value for key, value in spec.items() if key not in ("template", "selector")}
+        return {**result, "spec": kept_spec, "status": status}
+    return result
+
+
+def unmanaged(item: Manifest) -> Manifest:
+    left_out = ("managedFields", "selfLink")
+    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}

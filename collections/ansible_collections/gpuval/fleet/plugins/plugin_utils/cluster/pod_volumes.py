@@ -1,0 +1,128 @@
+"""The volumes of pods, and where they are mounted: models, datasets, shared memory, folders of nodes. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..runs import datasets
+from . import names
+from .kinds import Manifest
+from .pod_settings import ManifestError, PodSettings
+
+#: Where a pod finds what it was given, its state between stages, and the models.
+GIVEN = "/opt/gpuval"
+STATE = "/var/lib/gpuval/state"
+MODELS = "/var/lib/gpuval/models"
+#: The same place as in containers of SSH hosts.
+DATASETS = "/opt/gpuval/datasets"
+SHM = "/dev/shm"  # noqa: S108 - the pod's own
+
+
+def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
+    """Volume and claim for a model cache on NFS with mount options, which a pod itself cannot have."""
+    nfs = settings.model_cache.get("nfs")
+    if not nfs or not nfs.get("mount_options"):
+        return []
+    name = _claim_name(run_id, nfs)
+    size = str(nfs.get("size", "1Ti"))
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = names.metadata(run_id, namespace, name)
+    del volume["namespace"]  # volumes have none
+    volume_spec = {
+        **common,
+        "capacity": {"storage": size},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "mountOptions": list(nfs["mount_options"]),
+        "nfs": {"server": nfs["server"], "path": nfs["path"]},
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace},
+    }
+    claim_spec = {**common, "volumeName": name, "resources": {"requests": {"storage": size}}}
+    return [
+        names.core_object("PersistentVolume", volume, spec=volume_spec),
+        names.core_object("PersistentVolumeClaim", names.metadata(run_id, namespace, name), spec=claim_spec),
+    ]
+
+
+def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, Any]]:
+    """The datasets of a stage, of the volume of models; that may be written, and so they are mounted over it, too."""
+    below = models_dir.removeprefix(MODELS).strip("/")
+    folders = {name: f"{below}/{datasets.FOLDER}{name}".lstrip("/") for name in stage.get("datasets", ())}
+    return [
+        {"name": "models", "mountPath": place, "subPath": folder, "readOnly": True}
+        for name, folder in folders.items()
+        for place in (f"{DATASETS}/{name}", f"{MODELS}/{folder}")
+    ]
+
+
+def model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
+    ((kind, asked),) = settings.model_cache.items()
+    return _volume(run_id, kind, asked, "DirectoryOrCreate")
+
+
+def _volume(run_id: str, kind: str, asked: Any, folder: str = "Directory") -> dict[str, Any]:
+    """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
+    if kind == "host_path":
+        return {"hostPath": {"path": asked, "type": folder}}
+    if kind == "csi":
+        attributes = {"volumeAttributes": dict(asked["attributes"])} if asked.get("attributes") else {}
+        return {"csi": {"driver": asked["driver"], **attributes}}
+    if kind == "claim":
+        return {"persistentVolumeClaim": {"claimName": asked}}
+    if kind == "nfs" and asked.get("mount_options"):
+        return {"persistentVolumeClaim": {"claimName": _claim_name(run_id, asked)}}
+    if kind == "nfs":
+        return {"nfs": {"server": asked["server"], "path": asked["path"]}}
+    made = {"sizeLimit": str(asked["size"])} if asked.get("size") else {}
+    return {"emptyDir": {**made, "medium": "Memory"} if asked.get("memory") else made}
+
+
+def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
+    """The volumes of gpuval_pods.volumes. Raises ManifestError for a folder that gpuval has itself, or two have."""
+    used = [GIVEN, STATE, MODELS, DATASETS, SHM]
+    made = []
+    for index, one in enumerate(settings.volumes):
+        path = one["path"]
+        if any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in used[:5]):
+            raise ManifestError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
+        if path in used:
+            raise ManifestError(f"gpuval_pods.volumes: two volumes have the path {path}")
+        used.append(path)
+        ((kind, asked),) = ((key, one[key]) for key in ("claim", "nfs", "csi", "host_path") if key in one)
+        volume = _volume(run_id, kind, asked)
+        if "csi" in volume:
+            volume["csi"]["readOnly"] = bool(one.get("read_only"))
+        made.append({"name": f"asked-{index}", **volume})
+    return made
+
+
+def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
+    return names.run_name(run_id, f"models-{names.digest(json.dumps(nfs, sort_keys=True), 6)}")
+
+
+def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One for all stages, of the largest size requested."""
+    asked = [stage["container"].get("shm_bytes") for stage in stages]
+    most = max((size for size in (settings.shm_bytes, *asked) if size), default=None)
+    return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}
+
+
+def host_volumes(
+    stages: Iterable[Mapping[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Folders of the node that stages ask for: as volumes of the pod, and by stage where they are mounted."""
+    volumes: dict[str, dict[str, Any]] = {}
+    mounts: dict[str, list[dict[str, Any]]] = {}
+    for stage in stages:
+        mounts[stage["name"]] = []
+        for volume in stage["container"].get("volumes") or ():
+            path, inside, *rest = volume.split(":")
+            if not path.startswith("/"):
+                raise ManifestError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
+            made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
+            options = rest[0].split(",") if rest else []
+            mounts[stage["name"]].append(
+                {"name": made["name"], "mountPath": inside, **({"readOnly": True} if "ro" in options else {})}
+            )
+    return list(volumes.values()), mounts

@@ -1,0 +1,174 @@
+"""The job of a planned model (gpuval.job/1): its steps, and what they find in their environment."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..jobs.stages import PERFORMANCE
+from . import context as contexts
+from . import perf
+from .context import Context
+from .data import CUSTOM, DATASET, LOCAL, S3, Placed
+from .model_files import INSIDE, PACKED
+from .models import timeout_seconds
+from .planning import Options, Planned
+
+RUN_MODEL = Path(__file__).with_name("run_model.sh")
+#: Where the folder of the node is in the container that keeps folders of models.
+KEPT = "/opt/gpuval_kept"
+#: What a model without a limit counts for the deadline of the run.
+UNLIMITED_SECONDS = 86_400.0
+
+
+def job_of(one: Planned, owner: Planned, context: Context, options: Options, commit: str) -> dict[str, Any]:
+    """The job (gpuval.job/1)."""
+    model = one.model
+    csv = model.multiple_results
+    seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
+    container: dict[str, Any] = {} if options.in_pods else {"user": "0:0"}  # scripts install packages
+    volumes = [
+        f"{placed.provider.path}:{placed.home}" + ("" if placed.provider.readwrite else ":ro")
+        for placed in one.data
+        if placed.provider.kind == LOCAL
+    ]
+    volumes += [*context.volumes, *([f"{options.keep_folder}:{KEPT}"] if options.keep_folder else [])]
+    container |= {"volumes": volumes} if volumes else {}
+    container |= {"shm_bytes": context.shm_bytes} if context.shm_bytes else {}
+    container |= {"arguments": ["--cpuset-cpus", context.cpus]} if context.cpus else {}
+    facts = _facts(one, owner.image, options, commit, container)
+    datasets = [placed.provider.path for placed in one.data if placed.provider.kind == DATASET]
+    return {
+        "schema": "gpuval.job/1",
+        "name": one.stage,
+        "image": owner.stage,
+        **({"files": [PACKED]} if one.given else {}),
+        **({"container": container} if container else {}),
+        "environment": {perf.VARIABLE: json.dumps(facts, sort_keys=True)},
+        **({"datasets": datasets} if datasets else {}),
+        **({"secrets": list(one.secrets)} if one.secrets else {}),
+        "steps": _steps(one, context, options),
+        "results": {"csv": csv} if csv else {"patterns": [{"pattern": PERFORMANCE, "name": one.stage}]},
+        **_together(one, context),
+        **({"stay_alive": options.keep_alive_seconds} if options.keep_alive_seconds else {}),
+        "timeout_seconds": seconds if seconds or not one.is_gang else UNLIMITED_SECONDS,
+        "inactivity_seconds": 0,
+        "retry": [],
+        "tags": ["mad", *(tag for tag in model.tags if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag))],
+    }
+
+
+def _steps(one: Planned, context: Context, options: Options) -> list[dict[str, Any]]:
+    """The model's script on each node; with mpirun the files on each, and then the script on the first."""
+    step: dict[str, Any] = {
+        "name": "model",
+        "run": _shell(one, context, options) + RUN_MODEL.read_text(encoding="utf-8"),
+        "environment": _environment(one, context),
+    }
+    if not one.by_mpirun:
+        return [step]
+    return [{**step, "name": "prepare"}, {**step, "once": True, "launcher": contexts.MPIRUN}]
+
+
+def _together(one: Planned, context: Context) -> dict[str, Any]:
+    """The keys of a job of several nodes; none for a model that each node runs by itself."""
+    if not (one.distributed and one.is_gang):
+        return {}
+    nodes = one.distributed.nodes
+    return {
+        "nodes": "gang",
+        "least_nodes": nodes,
+        "most_nodes": nodes,
+        **({"gpus_per_node": count} if (count := one.gpus_per_node(context)) else {}),
+    }
+
+
+def _environment(one: Planned, context: Context) -> dict[str, str]:
+    """The variables that scripts know, beside those that the runner sets; one without a value is left out."""
+    guest = context.facts.get("guest_os") or (one.dockerfile.context.get("guest_os") if one.dockerfile else None)
+    given = {
+        "MAD_MODEL_NAME": one.model.name,
+        "MAD_GUEST_OS": str(guest or ""),
+        "MAD_OUTPUT_CSV": one.model.multiple_results,
+        "MAD_DATANAME": ",".join(one.model.data),
+        "MAD_DATAHOME": ",".join(placed.home for placed in one.data),
+        "MASTER_PORT": str(one.distributed.port) if one.distributed and one.is_gang else "",
+    }
+    return {**{name: text for name, text in given.items() if text}, **one.environment, **context.environment}
+
+
+def _shell(one: Planned, context: Context, options: Options) -> str:
+    """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
+    interpreter, script, _folder = one.script
+    model = one.model
+    args = model.args if context.model_args is None else context.model_args
+    runner = one.distributed.runner if one.distributed else contexts.RUNNERS["torchrun"]
+    given = {
+        "FILES": "" if one.given else f"{INSIDE}/{one.stage}",
+        "COMMAND": " ".join(filter(None, (context.tools, interpreter, shlex.quote(script), args))),
+        "SKIPS": "" if options.runs_on_all else ",".join(model.skip_gpu_arch),
+        "N_GPUS": str(model.n_gpus),
+        "GPUS": ",".join(map(str, context.gpus)),
+        "RUNNER": runner,
+        "PROCESSES": str(one.distributed.processes if one.distributed else 0),
+        "DATA": " && ".join(filter(None, map(_fetch, one.data))),
+        "FETCHED": " ".join(shlex.quote(placed.home) for placed in one.data if placed.provider.kind in (CUSTOM, *S3)),
+        "PREPARED": "yes" if one.by_mpirun else "",
+        "KEPT": f"{KEPT}/{one.stage}" if options.keep_folder else "",
+        "BEFORE": _scripts(context.pre_scripts),
+        "AFTER": _scripts(context.post_scripts),
+    }
+    return "".join(f"MODEL_{name}={shlex.quote(text)}\n" for name, text in given.items())
+
+
+def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
+    return " && ".join(f'bash "$files"/repository/{shlex.quote(one["path"])} {one.get("args", "")}' for one in scripts)
+
+
+def _fetch(placed: Placed) -> str:
+    """The command that brings a data set in the container; empty for one that is mounted."""
+    provider, home = placed.provider, shlex.quote(placed.home)
+    if provider.kind == CUSTOM:
+        script = f'"$files"/repository/{shlex.quote(provider.path)}'
+        return f"( mkdir -p {home} && cd {home} && bash {script} {provider.args} )"
+    if provider.kind in S3:
+        return f"( mkdir -p {home} && cd {home} && fetch_s3 {S3[provider.kind][0]} {shlex.quote(provider.path)} )"
+    if provider.kind == DATASET:
+        parent = shlex.quote(posixpath.dirname(placed.home))
+        return f'mkdir -p {parent} && ln -sfn "$GPUVAL_DATASET_{provider.path.upper()}" {home}'
+    return ""
+
+
+def _run_options(container: Mapping[str, Any]) -> str:
+    """What the additional context and the data add to the engine's command."""
+    words = [f"--volume={volume}" for volume in container.get("volumes", ())]
+    words += [f"--shm-size={container['shm_bytes']}"] if "shm_bytes" in container else []
+    return " ".join([*words, *container.get("arguments", ())])
+
+
+def _facts(one: Planned, image: str, options: Options, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
+    """What perf.csv says of the model that no record has."""
+    model = one.model
+    return {
+        "model": model.name,
+        "n_gpus": str(model.n_gpus),
+        "training_precision": model.training_precision,
+        "args": model.args,
+        "tags": ",".join(model.tags),
+        "docker_file": one.dockerfile.path if one.dockerfile else "",
+        "base_docker": one.base,
+        "docker_image": image,
+        "git_commit": commit,
+        "pipeline": options.pipeline,
+        "additional_docker_run_options": "" if options.in_pods else _run_options(container),
+        "deployment_type": "kubernetes" if options.in_pods else "ssh",
+        "launcher": one.distributed.launcher if one.distributed else "",
+        **({"nnodes": str(one.distributed.nodes)} if one.distributed and one.is_gang else {}),
+        "dataname": ",".join(model.data),
+        "data_provider_type": ",".join(placed.provider.kind for placed in one.data),
+    }

@@ -1,0 +1,172 @@
+"""Which stages, images, data and secrets a model needs on the nodes of a run: one plan for each of its Dockerfiles."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..runs import job_secrets
+from . import context as contexts
+from . import credentials
+from .context import Context, Distributed
+from .data import CUSTOM, DATASET, Placed, place
+from .dockerfiles import Dockerfile, fitting
+from .documents import located
+from .errors import MadError
+from .models import UNSET, Model
+from .repository import Repository
+
+BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
+_NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
+#: Image references have one separator between letters and digits.
+_SEPARATORS = re.compile(r"([._-])[._-]+")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown.
+
+    `named` are models that the user asks for by their names, `credentials` the document of `secrets_file`, `secrets`
+    variables that all models get, `images` those that exist already, by model. In pods an image comes from there, or is
+    pushed to `registry`. `nodes` are how many there are, `keep_folder` is where on them a model's folder stays,
+    `pipeline` a column of perf.csv.
+    """
+
+    timeout: int = UNSET
+    vendor: str = ""
+    runs_on_all: bool = False
+    datasets: Collection[str] = ()
+    named: Collection[str] = ()
+    credentials: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets_file: Path | None = None
+    secrets: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    in_pods: bool = False
+    registry: str = ""
+    nodes: int = 1
+    keep_alive_seconds: int = 0
+    keep_folder: str = ""
+    pipeline: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model with one of its Dockerfiles; without any, on the image of the context, or in the one that is `given`."""
+
+    model: Model
+    dockerfile: Dockerfile | None
+    stage: str
+    image: str
+    base: str
+    script: tuple[str, str, str]
+    data: tuple[Placed, ...]
+    distributed: Distributed | None
+    secrets: tuple[str, ...]
+    environment: Mapping[str, str]
+    given: str = ""
+
+    @property
+    def is_gang(self) -> bool:
+        return bool(self.distributed and self.distributed.is_gang)
+
+    @property
+    def by_mpirun(self) -> bool:
+        return bool(self.distributed and self.is_gang and self.distributed.launcher == contexts.MPIRUN)
+
+    def gpus_per_node(self, context: Context) -> int:
+        """What each node of a gang is asked for; 0 is all that it has."""
+        return (self.distributed.processes if self.distributed else 0) or max(self.model.n_gpus, 0) or len(context.gpus)
+
+    @property
+    def made_of(self) -> tuple[str, str]:
+        """Models of one Dockerfile and one context share an image, which is the first one's."""
+        if self.given:
+            return self.given, self.stage
+        return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
+
+
+def plan(repository: Repository, model: Model, context: Context, options: Options) -> list[Planned]:
+    """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
+    of_model = credentials.of(model, options.credentials)
+    own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
+    root = repository.root
+    script = _script(root, model)
+    for path in (one["path"] for one in (*context.pre_scripts, *context.post_scripts)):
+        if not located(root, path).is_file():
+            raise MadError(f"{contexts.SETTING}: pre_scripts, post_scripts: no file {path} in the repository")
+    given = options.images.get(model.name, "")
+    if options.in_pods and not options.registry:
+        given = given or context.image
+        if not given:
+            raise MadError(f"{model.where}: no image for its pods: add one to gpuval_mad_images, or {BY_REGISTRY}")
+    if not given and not located(root, model.dockercontext).is_dir():
+        raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
+    accounts = {name for name, value in job_secrets.flat(options.credentials).items() if value}
+    inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
+    data = place(model.data, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
+    of_data = [name for one in data for name in one.secrets]
+    secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
+    for one in data:
+        if one.provider.kind == CUSTOM and not located(root, one.provider.path).is_file():
+            raise MadError(f"{model.where}: data: {one.name}: no file {one.provider.path} in the repository")
+    if options.in_pods and context.cpus:
+        raise MadError(f"{contexts.SETTING}: docker_cpus: pods have no set of processors: use gpuval_pods.resources")
+    distributed = context.distributed or contexts.distributed(model.distributed, f"{model.where}: distributed")
+    if distributed and distributed.is_gang:
+        if distributed.nodes > options.nodes:
+            raise MadError(
+                f"{model.where}: distributed.nnodes is {distributed.nodes}, and {options.nodes} nodes are chosen: "
+                "choose more, or set nnodes in gpuval_mad_context"
+            )
+        if options.in_pods and any(one.provider.kind == DATASET for one in data):
+            raise MadError(f"{model.where}: data: pods of several nodes have no datasets: use gpuval_pods.volumes")
+    facts = {**({"gpu_vendor": options.vendor} if options.vendor else {}), **context.facts}
+    found: Sequence[Dockerfile | None] = [None] if given or context.image else fitting(root, model, facts)
+    planned = []
+    for dockerfile in found:
+        variant = PurePosixPath(dockerfile.path).name.removesuffix(".Dockerfile") if dockerfile else ""
+        planned.append(
+            Planned(
+                model,
+                dockerfile,
+                stage_name(model.name, variant if len(found) > 1 else "", model.args),
+                given or image_name(model.name, variant),
+                dockerfile.base(context.build_arguments) if dockerfile else given or context.image,
+                script,
+                tuple(data),
+                distributed,
+                secrets,
+                {name: text for name, text in own.items() if name not in secrets},
+                given,
+            )
+        )
+    return planned
+
+
+def stage_name(model: str, variant: str = "", args: str = "") -> str:
+    """A stage's name: the model's in its alphabet, with a digest that keeps models and arguments apart."""
+    digest = hashlib.sha256(f"{model}\0{variant}\0{args}".encode()).hexdigest()[:6]
+    word = re.sub(r"[^a-z0-9]+", "_", model.lower()).strip("_")[:20].strip("_")
+    return f"mad_{word}_{digest}" if word else f"mad_{digest}"
+
+
+def image_name(model: str, variant: str) -> str:
+    """`ci-NAME_VARIANT`, in the alphabet of image references."""
+    name = "_".join(filter(None, (model.replace("/", "_").lower(), variant.lower())))
+    return f"ci-{_SEPARATORS.sub(lambda found: found[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
+
+
+def _script(root: Path, model: Model) -> tuple[str, str, str]:
+    """Interpreter, name and folder of the model's script. Raises MadError if it is missing."""
+    path = located(root, model.scripts)
+    folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
+    if not located(root, posixpath.join(folder, name)).is_file():
+        raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
+    if not name.endswith((".sh", ".py")):
+        raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py: select other models")
+    return "python3" if name.endswith(".py") else "bash", name, folder or "."
