@@ -281,6 +281,14 @@ def test_cpu_node_skips_gpu_criteria_and_says_why():
     assert report["verdict"] == "PASS"
 
 
+@pytest.mark.parametrize(("sku", "declared"), [("auto", "8 GPUs"), ("h200", "sku h200 with 8 GPUs")])
+def test_a_cpu_in_place_of_gpus_is_reported_with_what_was_declared(sku, declared):
+    run = make_run(sku=sku, gpu_count=8)
+    entry = only(judge(run, healthy(run, gpus=0, vendor="cpu")), "accelerator")
+    assert entry["verdict"] == "fail"
+    assert entry["reason"].startswith(f"the inventory declares {declared}, but no usable GPU was found")
+
+
 def test_criteria_for_an_accelerator_are_missing_without_facts():
     run = make_run(stages=["training"])
     report = judge(run, healthy(run))

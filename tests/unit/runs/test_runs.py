@@ -185,3 +185,8 @@ def test_a_run_that_nodes_joined_late_is_active_for_them(results):
     joined = {**NODES, "b": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(created_at="2026-01-01T00:00:00Z", nodes=joined))
     assert active(results) == ["r1"]
+
+
+def test_a_clean_names_the_command_for_each_other_inventory():
+    (note,) = cleanable.Cleanable(others={"b": ["r2"], "a b": ["r1"]}).notes()
+    assert note == ("runs of other inventories stay: r1 (`make clean INVENTORY='a b'`); r2 (`make clean INVENTORY=b`)")

@@ -173,8 +173,9 @@ def explains(contact: Mapping[str, Any], state: str) -> bool:
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all."""
     declared = f"sku {subject.sku}"
-    if subject.sku != "auto" and subject.declared_gpus:
-        declared += f" with {subject.declared_gpus} GPUs"
+    if subject.declared_gpus:
+        count = f"{subject.declared_gpus} GPUs"
+        declared = count if subject.sku == "auto" else f"{declared} with {count}"
     install = (
         "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
     )
@@ -188,7 +189,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if subject.accelerator in GPU_VENDORS:
         return entry("pass", f"{subject.accelerator} found")
     if subject.sku != "auto" or subject.declared_gpus:
-        reason = f"{declared} is declared, but no usable GPU was found: a CPU never stands in for a GPU"
+        reason = f"the inventory declares {declared}, but no usable GPU was found: a CPU never stands in for a GPU"
         return entry("fail", reason, install)
     hardware = count_of(facts, "gpu_hardware_count")
     if hardware is None:

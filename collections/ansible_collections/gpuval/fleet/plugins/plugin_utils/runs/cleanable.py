@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.text import some_of
 from . import folder as run_folder
 from . import origin, state
 
@@ -29,7 +31,11 @@ class Cleanable:
         """What stays, and the command that cleans it."""
         notes = []
         if self.others:
-            notes.append(f"runs of other inventories stay, `make clean` with: {origin.others_line(self.others)}")
+            each = (
+                f"{some_of(run_ids)} (`make clean INVENTORY={shlex.quote(inventory)}`)"
+                for inventory, run_ids in sorted(self.others.items())
+            )
+            notes.append(f"runs of other inventories stay: {some_of(each, 5, '; ')}")
         for place, run_ids in sorted(self.elsewhere.items()):
             notes.append(f"in namespace {place or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
                          "settings that they had (gpuval_namespace, gpuval_kube_context)")  # fmt: skip
