@@ -28,14 +28,10 @@ def store(served):
     store = Store(served.connection())
     for folder in store.level()[0]:
         store.delete_prefix(folder)
-    store.requests, store.names = [], []
-    session = store.client._endpoint.http_session
-    send = session.send
-
-    def sent(request):
-        store.requests.append(request.method)
-        store.names.append("ListObjectsV2" if "list-type=2" in request.url else f"{request.method.capitalize()}Object")
-        return send(request)
-
-    session.send = sent
+    store.requests = []
+    store.client.meta.events.register("before-send.s3", lambda request, **_: store.requests.append(request.method))
+    store.names = []
+    store.client.meta.events.register(
+        "provide-client-params.s3", lambda params, model, **_: store.names.append(model.name)
+    )
     return store

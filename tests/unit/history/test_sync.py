@@ -29,15 +29,11 @@ class Bucket:
     def __init__(self, store, root):
         self.store, self.root = store, root
         self.gets = []
-        store.get, store.get_range = self._counted(store.get), self._counted(store.get_range)
+        store.client.meta.events.register("before-parameter-build.s3.GetObject", self._got)
         self.cache = Cache(root, "place")
 
-    def _counted(self, get):
-        def counted(key, *words, **names):
-            self.gets.append(key)
-            return get(key, *words, **names)
-
-        return counted
+    def _got(self, params, **_):
+        self.gets.append(params["Key"])
 
     def sync(self):
         self.gets.clear()

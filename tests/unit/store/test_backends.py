@@ -1,7 +1,7 @@
 """Which store the `store` option means."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
@@ -59,27 +59,3 @@ def test_a_wrong_read_only_key_is_found_before_a_node_uses_it(served, wrong):
     with pytest.raises(StoreError, match=r"read-only key cannot list models/.*gpuval_s3_read_access_key") as refused:
         open_store({**given, **right, wrong: "X" * 20}).check()
     assert there.secret_key not in str(refused.value)
-
-
-@pytest.mark.parametrize("token", [None, "t/=+"])
-@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:1", "https://s3.example:443/below/"])
-@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "cn-north-1"])
-def test_a_signed_url_is_the_one_that_botocore_makes(endpoint, region, token):
-    store = Store(Connection("b.c", endpoint, region, "key", "secret", session_token=token))
-    wanted = {"Params": {"Bucket": "b.c", "Key": "run/a b~+(ü)/n-1.json"}, "ExpiresIn": 600}
-    before, signed, after = (
-        store.signer.generate_presigned_url("put_object", **wanted),
-        store.sign_put(wanted["Params"]["Key"], 600),
-        store.signer.generate_presigned_url("put_object", **wanted),
-    )
-    assert signed in (before, after)  # its time is in seconds
-
-
-def test_without_keys_nothing_is_signed(monkeypatch, tmp_path):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(StoreError, match="credentials"):
-        Store(Connection("bucket", "https://s3.example")).sign_get("a", 60)
