@@ -85,7 +85,7 @@ def test_check_mode_holds_the_mapping_and_writes_nothing(finished):
     (fleet.root / "short.csv").write_text("worker,uniqueid\nnode-1,a\nnode-99,b\n")
     refused = deliver(fleet, "--check", gpuval_node_ids=str(fleet.root / "short.csv"))
     assert refused.code != 0
-    assert "1 nodes have no unique id: node-10" in refused.told
+    assert "1 node(s) without a unique id: node-10" in refused.told
     assert "delivery_unmapped=keep" in refused.told
     assert "workers that are not in the run: node-99" in refused.told
 

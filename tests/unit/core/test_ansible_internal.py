@@ -14,7 +14,7 @@ COLLECTION = Path(ansible_internal.__file__).parents[3]
 
 def test_an_old_ansible_core_is_told_from_what_is_needed_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ansible._internal._datatag._tags", None)  # as in 2.18
-    with pytest.raises(AnsibleError, match=r"needs ansible-core 2\.19 or newer, and this is 2\..*: pip install '"):
+    with pytest.raises(AnsibleError, match=r"needs ansible-core 2\.19 .* of Python 3.11 or newer, pip install '"):
         importlib.reload(ansible_internal)
 
 

@@ -90,8 +90,8 @@ class ActionModule(RunAction):
             return held.ids
         if unmapped == "fail":
             raise DeliveryError(
-                f"{len(held.unmapped)} nodes have no unique id: {some_of(held.unmapped, MAX_SHOWN)}. Add them to the "
-                "mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
+                f"{len(held.unmapped)} node(s) without a unique id: {some_of(held.unmapped, MAX_SHOWN)}. Add them to "
+                "the mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
             )
         self._display.warning(
             f"delivered under their own names, without unique ids: {some_of(held.unmapped, MAX_SHOWN)}"

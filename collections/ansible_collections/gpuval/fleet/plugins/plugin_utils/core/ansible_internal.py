@@ -13,7 +13,8 @@ try:
     from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 except ModuleNotFoundError:
     raise AnsibleError(
-        f"gpuval needs ansible-core {OLDEST} or newer, and this is {__version__}: pip install 'ansible-core>={OLDEST}'"
+        f"gpuval needs ansible-core {OLDEST} or newer, and this is {__version__}: in an environment of Python 3.11 or "
+        f"newer, pip install 'ansible-core>={OLDEST}'"
     ) from None
 
 __all__ = ["AnsibleEnvironment", "Origin", "_TemplateCompileContext"]
