@@ -17,11 +17,12 @@ import yaml
 pytest.importorskip("torch")
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from gpuval_workloads.common import processes
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
-from gpuval_workloads.gang import forwarding, joining, launching, members, processes, ssh_server
+from gpuval_workloads.gang import forwarding, joining, launching, members, ssh_server
 
 from tests.kit.needs import needs_deepspeed, needs_programs
 from tests.kit.ports import free_port
@@ -248,7 +249,7 @@ def test_each_member_has_what_its_own_rank_printed_also_when_the_leader_dies(tmp
         assert "collectives across the gang" in text, text + logs[1].read_text()
         assert "rank 0 speaks, m0" in text and "rank 1 speaks" not in text, text
         assert "rank 1 speaks, m1" in logs[1].read_text(), logs[1].read_text()
-        left = processes.descendants(started[0].pid)
+        left = processes.below(started[0].pid)
         started[0].kill()
         for pid in left:  # as the runner ends what a killed program leaves
             with suppress(OSError):
@@ -256,7 +257,7 @@ def test_each_member_has_what_its_own_rank_printed_also_when_the_leader_dies(tmp
         started[1].wait(60)
     finally:
         for process in started:
-            for pid in [*processes.descendants(process.pid), process.pid]:
+            for pid in [*processes.below(process.pid), process.pid]:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
