@@ -1,7 +1,9 @@
 """Which store the `store` option means."""
 
+import socket
+
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
@@ -59,3 +61,13 @@ def test_a_wrong_read_only_key_is_found_before_a_node_uses_it(served, wrong):
     with pytest.raises(StoreError, match=r"read-only key cannot list models/.*gpuval_s3_read_access_key") as refused:
         open_store({**given, **right, wrong: "X" * 20}).check()
     assert there.secret_key not in str(refused.value)
+
+
+def test_a_store_that_hangs_is_an_error_of_the_store():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = Store(
+            Connection(bucket="b", endpoint=endpoint, access_key="a", secret_key="s"), timeout=0.2, attempts=1
+        )
+        with pytest.raises(StoreError, match="timeout"):
+            store.level()

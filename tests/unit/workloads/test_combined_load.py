@@ -1,5 +1,6 @@
 """The stage `combined_load`: real processes load this machine, and faults are caused under their load."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -318,8 +319,11 @@ class Nics:
         return workers_of({"nic": len(nics)}, self.folder, sysfs=str(self.tree.root), nics=tuple(nics))
 
     def tools(self):
-        found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-        return [path for path in found if str(self.bin) in path.read_text(errors="replace")]
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                found += [path] if str(self.bin) in path.read_text(errors="replace") else []
+        return found
 
 
 @pytest.fixture

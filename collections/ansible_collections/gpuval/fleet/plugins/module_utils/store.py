@@ -41,7 +41,7 @@ def _as_store_error() -> Iterator[None]:
     try:
         yield
     except CLIENT_ERRORS as error:
-        code = getattr(error, "response", {}).get("Error", {}).get("Code")
+        code = (getattr(error, "response", None) or {}).get("Error", {}).get("Code")  # None after a timeout
         message = "the store has no such bucket: correct gpuval_bucket" if code == "NoSuchBucket" else str(error)
         raise StoreError(message) from error
 
