@@ -85,7 +85,10 @@ def test_a_node_that_dies_is_named_and_the_others_are_freed(fleet):
     playing = fleet.start("gpuval.fleet.validate", "-e", json.dumps(asked))
     playing.expect("node-2 deepspeed: running", RUN_SECONDS)
     log = f"/var/lib/gpuval/{fleet.run_id}.all/node-1/logs/deepspeed.log"
-    said = lambda: fleet.bed.execute("node-1", "sh", "-c", f"cat {log} 2>/dev/null || true")  # noqa: E731
+
+    def said():
+        return fleet.bed.execute("node-1", "sh", "-c", f"cat {log} 2>/dev/null || true")
+
     until(lambda: "DDP across the gang" in said(), "the training is at work", 240)
     fleet.bed.stop("node-2")
     try:
