@@ -1,3 +1,4 @@
+import os
 import time
 from pathlib import Path
 
@@ -49,14 +50,17 @@ def test_a_child_that_keeps_the_pipe_does_not_hold_us(machine):
 
 def test_what_a_tool_writes_as_it_ends_is_read(machine, monkeypatch):
     """It ends between a look at its pipes and the question whether it still runs, as on a busy machine."""
-    machine.tool("late", "echo done")
+    go, pid = machine.root / "go", machine.root / "pid"
+    os.mkfifo(go)
+    machine.tool("late", f"echo $$ > '{pid}'; read -r line < '{go}'; echo done")
     select, looks = tools.selectors.DefaultSelector.select, []
 
     def slow(self, timeout=None):
         looks.append(timeout)
         if len(looks) > 1:
             return select(self, timeout)
-        time.sleep(1)
+        go.write_text("\n")
+        os.waitid(os.P_PID, int(pid.read_text()), os.WEXITED | os.WNOWAIT)
         return []
 
     monkeypatch.setattr(tools.selectors.DefaultSelector, "select", slow)
