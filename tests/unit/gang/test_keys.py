@@ -55,10 +55,6 @@ def test_they_are_forgotten_and_that_twice(folder):
     assert keys.files_for(folder, "node-1") == {}
 
 
-def test_a_run_that_is_no_round_has_none(folder):
-    assert keys.files_for(folder, "node-1") == {}
-
-
 def searched():
     gang = build(4, 1, rack=0, noise=0.0)
     gang.bad["node-002"] = Fault("slow", 0.5)
