@@ -263,7 +263,7 @@ class ClusterPlacement(Placement):
         except ClusterError as error:
             why, message = classes.of_error(error), pod_classes.without_pod_name(str(error))
             launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
-            if why.name in pod_classes.OF_REFUSALS:
+            if why.name in classes.OF_REFUSALS:
                 reported = self._report_refusal(why.name, message)
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
