@@ -6,7 +6,7 @@ as a known one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from ..records import failure_classes
 from ..records.failure_classes import FailureClass
@@ -23,7 +23,7 @@ NAMED = {known.name: known for known in CLASSES}
 OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 
-def classify(text: str, among: Iterable[str]) -> FailureClass | None:
+def classify(text: str, among: Collection[str]) -> FailureClass | None:
     """The class of a text, of those with these names; None when unknown. The order is that of the file."""
     return failure_classes.find(text, [known for known in (*OF_CONTAINERS, *OF_PODS) if known.name in among])
 
