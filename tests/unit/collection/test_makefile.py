@@ -157,6 +157,7 @@ def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
     assert "no such host" in failed.stderr
     assert not (project / ".venv/.ready").exists()
 
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -68,7 +68,7 @@ class ActionModule(RunAction):
         command = shlex.join(words)
         if words and options["file"] and not self.check_mode:
             Path(options["file"]).write_text(f"exec {command}\n")
-        if words:
+        elif words:
             self._display.display(command)
         return {"changed": False, "command": words, "msg": command or f"followed the log of {node} to its end"}
 

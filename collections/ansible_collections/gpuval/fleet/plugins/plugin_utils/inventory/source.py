@@ -133,8 +133,10 @@ def problem_of(path: str) -> str:
     if not Path(path).exists() and "," not in path:
         configured, chosen_by = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
         if chosen_by == "default" and path in configured:
-            return "no inventory was given: name one with -i (with make: INVENTORY=), or as `inventory` in ansible.cfg"
-        return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=)"
+            return (
+                "no inventory was given: name one with -i (with make: INVENTORY=PATH), or as `inventory` in ansible.cfg"
+            )
+        return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=PATH)"
     beside = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
     problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *beside))), "")
     if problem or not path.endswith(YAML):

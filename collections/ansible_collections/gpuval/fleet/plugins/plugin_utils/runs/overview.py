@@ -91,6 +91,19 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
     return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}
 
 
+def passed_line(folder: run_folder.RunFolder) -> str:
+    """What is true of a run whose nodes all passed: it may be PARTIAL, or lack evidence that concerns the fleet."""
+    report = run_folder.read_object(folder.path / "report.json")
+    checks = report.get("fleet", {}).get("checks", ())
+    lacking = dict.fromkeys(one["name"] for one in checks if one["verdict"] in ("fail", "missing"))
+    line = "all nodes passed"
+    if report.get("verdict") == "PARTIAL":
+        line += ", and it is PARTIAL, of some nodes or stages: `make validate` covers all"
+    if lacking:
+        line += f"; checks of the fleet did not: {some_of(lacking)}: see {folder.path / 'report.html'}"
+    return line
+
+
 def alone(run: Mapping[str, Any]) -> bool:
     """Whether it accepts no node, for it had jobs or multi-node stages alone."""
     return run["profile"] == "custom" and "stages" in run["narrowed_by"]
