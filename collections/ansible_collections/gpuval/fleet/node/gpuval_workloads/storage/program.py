@@ -107,11 +107,12 @@ def _measure_all(
         try:
             size = _file_bytes(target, limit, options)
             if not program:
-                raise TargetError(NO_FIO)
+                findings.problem = NO_FIO
+                continue
             with place(target, work, os.environ) as file:
                 _measure(program, file, size, seconds, limit, findings)
         except TargetError as error:
-            findings.problem = str(error) if program or NO_FIO in str(error) else f"{error}; {NO_FIO}"
+            findings.problem = str(error) if program else f"{error}; {NO_FIO}"
         except OSError as error:
             findings.problem = f"{target.path}: {error.strerror or error}"
     return found
