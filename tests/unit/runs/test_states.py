@@ -190,6 +190,17 @@ def test_a_run_of_another_inventory_is_named_not_used(results):
     run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
 
 
+def test_status_of_a_run_that_a_clean_ended_names_its_state_and_what_comes_next(results):
+    folder = killed(started(results, "r1"))
+    state = {**folder.read_run()["state"], "name": "failed", "reason": "it was ended by `make clean`"}
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now(), "state": state})
+    options = {"results_dir": str(results), "store": {"bucket": "b", "state_dir": str(results.parent / "state")}}
+    done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert done.failed
+    assert done.text.startswith("run r1 has no verdict, it is failed since ")
+    assert "it was ended by `make clean" in done.text and "starts another" in done.text
+
+
 def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(results):
     started(results, "r2", "b")
     store = {"bucket": "b", "state_dir": str(results.parent / "state")}

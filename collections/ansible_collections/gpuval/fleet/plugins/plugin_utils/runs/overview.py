@@ -76,9 +76,7 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
     """
     run, verdict = folder.read_run(), publishing.judged(folder)
     if verdict is None or not publishing.is_final(run, verdict):
-        raise run_folder.RunError(
-            f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` resumes it"
-        )
+        raise run_folder.RunError(without_verdict(folder, run))
     names = [name for name in run["nodes"] if verdict["nodes"].get(name) != "PASS"]
     stages = {stage for node in run["nodes"].values() for stage in (*node["stages"], *node.get("gang_stages", ()))}
     work = sorted(name for name in stages - {plans.FACTS, plans.IMAGE} if not name.startswith(datasets.STAGE))
@@ -89,6 +87,13 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
             f"with --limit @{folder.path / 'failed_nodes.txt'}"
         )
     return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}
+
+
+def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
+    """The state of a run without a verdict, and what comes of validating again."""
+    goes_on = run["finished_at"] is None or run_folder.is_unreported(run)
+    what = "resumes it" if goes_on else "starts another"
+    return f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` {what}"
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:
