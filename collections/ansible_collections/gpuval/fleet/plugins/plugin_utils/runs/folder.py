@@ -125,8 +125,13 @@ class RunFolder:
         try:
             run: dict[str, Any] = json.loads(self.run_file.read_text())
         except FileNotFoundError:
-            known = known_run_ids(self.path.parent)
-            raise RunError(f"no run in {self.path}: {hint(self.path.name, by_age(self.path.parent, known))}") from None
+            known = by_age(self.path.parent, known_run_ids(self.path.parent))
+            advice = (
+                f"{hint(self.path.name, known)}; `make runs` lists them"
+                if known
+                else ("run `make validate` first, or give -e gpuval_run_id=")
+            )
+            raise RunError(f"no run in {self.path}: {advice}") from None
         except ValueError as error:
             raise RunError(f"{self.run_file} is damaged: {error}") from error
         try:
@@ -341,10 +346,7 @@ def by_age(results: Path, run_ids: Sequence[str]) -> list[str]:
 
 def hint(name: str, known: Sequence[str]) -> str:
     """What to give in place of a run that is unknown: the nearest of the known ones, the newest first."""
-    if not known:
-        return "run `make validate` first, or give -e gpuval_run_id="
-    near = meant(name, known).removeprefix("; ")
-    return f"{near or f'the latest are {some_of(known, 5)}'}; `make runs` lists them"
+    return meant(name, known).removeprefix("; ") or f"the latest are {some_of(known, 5)}"
 
 
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
