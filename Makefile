@@ -13,7 +13,7 @@ PLAY := $(BIN)/ansible-playbook -i '$(INVENTORY)' $(if $(RUN),-e gpuval_run_id='
 
 # A variable given to make that nothing here reads is a mistyped one.
 given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
-OWN := BIN COLLECTION CURDIR LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
+OWN := BIN COLLECTION CURDIR LC_ALL LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
 known = $(sort $(shell grep -oE '[$$][(][A-Z][A-Z0-9_]*[)]' $(firstword $(MAKEFILE_LIST)) | tr -d '$$()'))
 unknown := $(if $(given),$(filter-out $(known) MAKEFLAGS,$(given)))
 $(if $(unknown),$(error no such variable: $(unknown). Known are $(filter-out $(OWN),$(known)); settings go into ARGS="-e NAME=VALUE"))
@@ -45,6 +45,8 @@ WORKERS := -n 3 --max-worker-restart 0
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
 
 export PATH := $(BIN):$(PATH)
+# Ansible refuses any other encoding.
+$(if $(filter C POSIX,$(LC_ALL)),$(eval export LC_ALL := C.UTF-8))
 export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1

@@ -149,6 +149,13 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
     assert len(re.findall(r"^  done after [0-9]+ s$", done.stdout, re.MULTILINE)) == 2
 
 
+@pytest.mark.parametrize(("given", "used"), [("C", "C.UTF-8"), ("", ""), ("de_DE.UTF-8", "de_DE.UTF-8")])
+def test_a_locale_that_ansible_refuses_is_replaced(project, monkeypatch, given, used):
+    monkeypatch.setenv("LC_ALL", given)
+    shown = program(project / "shown", '#!/bin/sh\necho "<$LC_ALL>"\n')
+    assert f"<{used}>" in make("locks", f"PYTHON={shown}", cwd=project).stdout
+
+
 def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
     shutil.rmtree(project / ".venv")
     failing = PYTHON.replace("echo pip", "echo no such host >&2; exit 1; echo pip")

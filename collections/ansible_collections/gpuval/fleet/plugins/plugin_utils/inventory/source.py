@@ -179,8 +179,9 @@ def _problem_of_extra_variables() -> str:
         load_extra_vars(DataLoader())
     except (AnsibleParserError, AnsibleFileNotFound) as error:
         text = error.message.replace("\n", " ").partition(" on the Ansible Controller")[0]
+        hint = " A shell removes quotes: write -e '{\"NAME\": VALUE}'" if "YAML" in text else ""
         place = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
-        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}"
+        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}{hint}"
     except AnsibleError:  # what is encrypted needs the passwords that Ansible has
         pass
     return ""
