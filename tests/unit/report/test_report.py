@@ -211,7 +211,7 @@ def test_console_block_of_a_pass_says_what_was_measured():
 def test_a_pass_without_a_test_of_a_gpu_does_not_read_as_an_acceptance(stages, accepts):
     run = make_run(stages=stages)
     lines = final_block(judge(run, healthy(run))).splitlines()
-    remark = f"- No stage that tests a GPU ran: the run had {', '.join(stages)} alone. Leave out gpuval_stages"
+    remark = f"- No stage that tests a GPU ran: the run had {', '.join(stages)}. Leave out gpuval_stages"
     assert lines[1] == "FINAL ACCEPTANCE: PASS"
     assert lines[3].startswith(remark) == (not accepts)
 

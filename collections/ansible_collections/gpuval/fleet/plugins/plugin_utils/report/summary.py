@@ -77,7 +77,7 @@ def _without_gpu(report: Mapping[str, Any]) -> list[str]:
     if not all(name in NO_GPU_STAGES or name.startswith(datasets.STAGE) for name in stages):
         return []
     which = ", ".join(stages)
-    return [f"No stage that tests a GPU ran: the run had {which} alone. Leave out gpuval_stages and --tags to test them"]
+    return [f"No stage that tests a GPU ran: the run had {which}. Leave out gpuval_stages and --tags for the others"]
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
