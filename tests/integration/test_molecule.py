@@ -58,7 +58,9 @@ def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_p
     folder = tmp_path / "molecule"
     try:
         molecule(folder, "test", "--scenario-name", "fleet", seconds=2400)
+    except BaseException:
+        molecule(folder, "destroy", "--scenario-name", "fleet", seconds=300)
+        raise
     finally:
         left = end_all_below(folder)
-        molecule(folder, "destroy", "--scenario-name", "fleet", seconds=300)
     assert [line for line in left if not line.startswith("ssh: ")] == [], "only Ansible's own connections may linger"
