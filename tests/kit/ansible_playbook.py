@@ -1,4 +1,4 @@
-"""`ansible-playbook` for a third less CPU: with bytecode that is kept, and without looks for garbage.
+"""`ansible-playbook` for a fifth less CPU: with bytecode that is kept, and without looks for garbage.
 
 Ansible compiles each file of a collection in every process, and looks a dozen times through the objects of its modules.
 """
