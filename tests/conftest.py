@@ -18,9 +18,6 @@ sys.path[:0] = [
     *(str(ROOT / "benchmarks" / name) for name in ("detection", "localisation")),
 ]
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
-from tests.kit.ansible_playbook import keep_bytecode  # noqa: E402  # found since the lines above
-
-keep_bytecode()
 
 # How fast the machine is, with other tests beside, says nothing of a property.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
