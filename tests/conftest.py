@@ -42,6 +42,7 @@ LONGEST = (
     "tests/integration/test_faults.py",
     "tests/integration/test_containers.py",
     "tests/integration/test_cluster_faults.py",
+    "tests/integration/test_slurm.py",
     "tests/integration/",
     "tests/browser/",
     "tests/unit/workloads/",

@@ -22,13 +22,17 @@ from gpuval_runner.containers.engine import EngineError, labels, probe, select
 
 from tests.kit import host_image, jobs
 from tests.kit.model_server import ModelServer
-from tests.kit.runner import SUCCEED, Node, plan, stage, until
+from tests.kit.runner import SUCCEED, Node, stage, until
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_SECONDS = 120
 BUCKET = "gpuval"
 READY = """echo under way; trap 'echo told; exit 3' TERM; while :; do sleep 0.1; done"""
 DEAF = """trap '' TERM; echo under way; while :; do sleep 0.1; done"""
+
+
+#: What asks the engine for nothing that others do not ask: with one of them.
+ONCE = pytest.mark.parametrize("engine", ["docker"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
@@ -191,6 +195,7 @@ def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
     assert containers(engine, node) == []
 
 
+@ONCE
 @pytest.mark.parametrize(("code", "state"), [(0, "success"), (3, "crash")])
 def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, tmp_path, code, state):
     script = f"echo $$ > here; echo performance: 12.5 examples/sec; exit {code}"
@@ -322,11 +327,11 @@ def test_files_of_another_user_are_removed(engine, image, node):
     assert not node.files.work("a").exists()
 
 
+@ONCE
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)")
 def test_a_runner_that_is_not_root_gets_its_files_back(engine, image):
-    if engine.facts.kind != "docker":
-        pytest.skip("podman without root has containers and images of its own for each user")
+    """With podman each user has containers and images of its own."""
     socket = Path("/var/run/docker.sock").stat().st_gid
     home = Path(tempfile.mkdtemp(prefix="gpuval-", dir="/var/tmp"))
     node = Node(home / "base", f"t{secrets.token_hex(5)}")
@@ -443,6 +448,7 @@ def test_an_image_comes_by_signed_url_once_and_leaves_on_request(source, node):
     assert source.engine.image(source.reference) is None
 
 
+@ONCE
 def test_an_image_leaves_with_the_last_run_that_means_it(source, node):
     later = Node(node.base, f"t{secrets.token_hex(5)}")
     later.files.runner.write_bytes(b"")
@@ -462,6 +468,7 @@ def test_an_image_leaves_with_the_last_run_that_means_it(source, node):
         later.close()
 
 
+@ONCE
 def test_an_image_that_was_there_before_stays(source, node):
     source.give(node)
     ask(source.engine, "load", f"--input={source.path}")
@@ -470,6 +477,7 @@ def test_an_image_that_was_there_before_stays(source, node):
     assert source.engine.image(source.reference).id == source.id
 
 
+@ONCE
 def test_a_download_goes_on_where_it_was_cut_off(source, node):
     source.give(node)
     node.files.images.mkdir()
@@ -480,6 +488,7 @@ def test_a_download_goes_on_where_it_was_cut_off(source, node):
     assert metric(node.record("image"), "image_bytes") == source.bytes - half
 
 
+@ONCE
 def test_a_part_that_is_not_of_this_archive_is_found_out(source, node):
     source.give(node)
     node.files.images.mkdir()
@@ -493,6 +502,7 @@ def test_a_part_that_is_not_of_this_archive_is_found_out(source, node):
     assert node.record("a")["state"] == "skipped"
 
 
+@ONCE
 def test_a_corrupted_archive_in_the_store_never_reaches_the_engine(source, node):
     source.give(node)
     whole = source.path.read_bytes()
@@ -509,6 +519,7 @@ def test_a_corrupted_archive_in_the_store_never_reaches_the_engine(source, node)
     assert list(node.files.images.glob("*.tar*")) == []
 
 
+@ONCE
 def test_an_archive_brought_before_is_checked_and_used(source, node):
     source.give(node)
     node.put_store("http://127.0.0.1:9", [])
@@ -527,6 +538,7 @@ def test_an_archive_brought_before_is_checked_and_used(source, node):
     assert not path.exists()
 
 
+@ONCE
 def test_a_store_that_is_away_for_a_while_is_waited_for(source, node):
     source.give(node)
     source.server.stop()
@@ -535,6 +547,7 @@ def test_a_store_that_is_away_for_a_while_is_waited_for(source, node):
     assert node.record("image")["duration_seconds"] >= 3
 
 
+@ONCE
 def test_what_the_store_refuses_is_not_tried_again(source, node):
     source.give(node)
     node.put_store("http://127.0.0.1:9", [], downloads={"images/small.tar": f"{source.url()}x"})
@@ -547,6 +560,7 @@ def test_what_the_store_refuses_is_not_tried_again(source, node):
     assert "Signature" not in message
 
 
+@ONCE
 def test_two_runs_bring_an_image_once(source, node):
     source.give(node)
     other = Node(node.base, f"t{secrets.token_hex(5)}", "n2")
@@ -562,6 +576,7 @@ def test_two_runs_bring_an_image_once(source, node):
         other.close()
 
 
+@ONCE
 def test_a_disk_without_room_is_found_before_the_download(source, node, as_root, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
@@ -578,7 +593,3 @@ def test_a_disk_without_room_is_found_before_the_download(source, node, as_root,
         cramped.close()
     finally:
         subprocess.run(["umount", "--lazy", small], check=True)
-
-
-def test_the_plan_of_these_tests_is_a_plan():
-    assert plan(stage("a", image="x", container={"user": "1"}), images={"x": {"id": None, "archive": None}})

@@ -3,24 +3,24 @@
 import json
 import re
 
-from tests.kit.fleet import ONE_RANK
+from tests.kit.container_fleet import nap
 from tests.kit.processes import of_stage
 
-STAGES = ["facts", "training", "loading"]
+STAGES = ["facts", "work", "after"]
 
 
 def test_the_same_command_takes_the_run_up_and_runs_nothing_twice(new_fleet):
-    settings = {**ONE_RANK, "gpuval_stages": STAGES, "training_seconds": 6}
+    settings = {"gpuval_stages": STAGES, "work_workload": nap(10), "after_workload": nap(0)}
     with new_fleet("controller", settings=settings) as fleet:
         first = fleet.start()
-        first.expect("node-1 training: running")
-        fleet.at_work("node-1", "training", saying="step 1 ")
+        first.expect("node-1 work: running")
+        fleet.at_work("node-1", "work", saying="naps")
         first.kill()
         run_id = fleet.run_id
         run = fleet.read_run()
-        begun = {stage: on_the_node(fleet, stage)["started_at"] for stage in ("facts", "training")}
+        begun = {stage: on_the_node(fleet, stage)["started_at"] for stage in ("facts", "work")}
         assert run["finished_at"] is None
-        assert of_stage(run_id, "node-1", "training"), "the work must live on without its controller"
+        assert of_stage(run_id, "node-1", "work"), "the work must live on without its controller"
 
         done = fleet.play()
 
@@ -28,7 +28,7 @@ def test_the_same_command_takes_the_run_up_and_runs_nothing_twice(new_fleet):
         assert "FINAL ACCEPTANCE: PASS" in done.output
         assert [path.name for path in fleet.results.iterdir() if path.name != "latest"] == [run_id]
         assert (fleet.run_id, fleet.read_run()["created_at"]) == (run_id, run["created_at"])
-        assert re.search(r"node-1 training: (running|success)", done.output)
+        assert re.search(r"node-1 work: (running|success)", done.output)
         fleet.assert_evidence("node-1", dict.fromkeys(STAGES, "success"))
         for stage in STAGES:
             record = fleet.record("node-1", stage)

@@ -1,4 +1,4 @@
-"""The molecule scenarios, as `make molecule` runs them, and what they leave behind."""
+"""The molecule scenario of a fleet, as `make molecule` runs it, and what it leaves behind."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.container_fleet import needs_docker
-from tests.kit.fleet import ANSIBLE_PLAYBOOK, no_engines
+from tests.kit.fleet import ANSIBLE_PLAYBOOK
 from tests.kit.processes import end_all_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,10 +16,9 @@ SHOWN = 8000
 pytestmark = pytest.mark.molecule
 
 
-def molecule(folder, *arguments, seconds, **variables):
+def molecule(folder, *arguments, seconds):
     environment = {
         **os.environ,
-        **variables,
         "PATH": f"{MOLECULE.parent}:{os.environ['PATH']}",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(folder),
         "NO_COLOR": "1",
@@ -47,10 +46,6 @@ def molecule(folder, *arguments, seconds, **variables):
     )
 
 
-def test_the_default_scenario_passes(tmp_path):
-    molecule(tmp_path / "molecule", "test", seconds=600, **no_engines(tmp_path))
-
-
 # The time is for a machine that has none of the images: they are built from packages first.
 @pytest.mark.timeout(2700)
 def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_path):
@@ -58,7 +53,9 @@ def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_p
     folder = tmp_path / "molecule"
     try:
         molecule(folder, "test", "--scenario-name", "fleet", seconds=2400)
+    except BaseException:
+        molecule(folder, "destroy", "--scenario-name", "fleet", seconds=300)
+        raise
     finally:
         left = end_all_below(folder)
-        molecule(folder, "destroy", "--scenario-name", "fleet", seconds=300)
     assert [line for line in left if not line.startswith("ssh: ")] == [], "only Ansible's own connections may linger"

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
 
+from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT, Fleet
 from tests.kit.needs import needs_programs
 from tests.kit.ports import free_port
@@ -55,7 +56,7 @@ class Site(Fleet):
         inventory = self.root / "hosts.json"
         inventory.write_text(json.dumps({"all": {"hosts": nodes, "vars": self.variables}}))
         environment = {**self.environment, "ANSIBLE_STDOUT_CALLBACK": "json"}
-        command = [str(ROOT / ".venv/bin/ansible-playbook"), "gpuval.fleet.probe", "-i", str(inventory)]
+        command = [*PROGRAM, "gpuval.fleet.probe", "-i", str(inventory)]
         told = subprocess.run(
             [*command, "-e", "probe_required=false", *arguments],
             env=environment,

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
+from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.cluster import ClusterKit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ class Project:
         play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}
         (self.directory / "play.yml").write_text(yaml.safe_dump([play]))
         return subprocess.run(
-            [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "play.yml", *arguments],
+            [*PROGRAM, "-i", "localhost,", "play.yml", *arguments],
             cwd=self.directory,
             env={
                 **os.environ,

@@ -136,20 +136,23 @@ class ContainerFleet(Fleet):
                 at_once(*(other.close for other in self.closed))
             for playing in self._playing:
                 playing.kill()
-            if not self.home.exists():
+            self.end_connections()
+            if not self.home.exists() or not (below(self.root) or self._left()):
                 return
             done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120)
             self.end_connections()
             survivors = end_all_below(self.root)
             assert self.away or done.code == 0, done
             assert not survivors, f"processes were left after clean: {survivors}"
-            nodes = sorted(self.bed.nodes.keys() - self.away)
-            with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                left = {node: found for node, found in zip(nodes, pool.map(self.left_on, nodes), strict=True) if found}
-            assert not left, f"left after clean: {left}"
+            assert not (left := self._left()), f"left after clean: {left}"
         finally:
             end_all_below(self.root)
             self.bed.destroy()
+
+    def _left(self):
+        nodes = sorted(self.bed.nodes.keys() - self.away)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return {node: found for node, found in zip(nodes, pool.map(self.left_on, nodes), strict=True) if found}
 
     def left_on(self, node):
         """Files and processes of runs on a node."""

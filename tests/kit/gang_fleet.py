@@ -13,7 +13,7 @@ RUN_SECONDS = 900
 SIZE_BYTES = 1 << 19
 
 #: What every node may send, far less than processes that share two cores reach: so that all healthy pairs are alike.
-USUAL, SLOW = "10mbit", "1mbit"
+USUAL, SLOW = "10mbit", "2mbit"
 #: What may be sent at once after a wait for a core: else each wait makes a pair slower by what it takes.
 CATCH_UP = ["burst", "128k", "cburst", "128k"]
 FAST_ENOUGH = {
