@@ -195,7 +195,6 @@ def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
     assert containers(engine, node) == []
 
 
-@ONCE
 @pytest.mark.parametrize(("code", "state"), [(0, "success"), (3, "crash")])
 def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, tmp_path, code, state):
     script = f"echo $$ > here; echo performance: 12.5 examples/sec; exit {code}"
@@ -448,7 +447,6 @@ def test_an_image_comes_by_signed_url_once_and_leaves_on_request(source, node):
     assert source.engine.image(source.reference) is None
 
 
-@ONCE
 def test_an_image_leaves_with_the_last_run_that_means_it(source, node):
     later = Node(node.base, f"t{secrets.token_hex(5)}")
     later.files.runner.write_bytes(b"")
@@ -468,7 +466,6 @@ def test_an_image_leaves_with_the_last_run_that_means_it(source, node):
         later.close()
 
 
-@ONCE
 def test_an_image_that_was_there_before_stays(source, node):
     source.give(node)
     ask(source.engine, "load", f"--input={source.path}")

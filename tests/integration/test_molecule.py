@@ -1,4 +1,4 @@
-"""The molecule scenario of a fleet, as `make molecule` runs it, and what it leaves behind."""
+"""The molecule scenarios, as `make molecule` runs them, and what they leave behind."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.container_fleet import needs_docker
-from tests.kit.fleet import ANSIBLE_PLAYBOOK
+from tests.kit.fleet import ANSIBLE_PLAYBOOK, no_engines
 from tests.kit.processes import end_all_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +16,10 @@ SHOWN = 8000
 pytestmark = pytest.mark.molecule
 
 
-def molecule(folder, *arguments, seconds):
+def molecule(folder, *arguments, seconds, **variables):
     environment = {
         **os.environ,
+        **variables,
         "PATH": f"{MOLECULE.parent}:{os.environ['PATH']}",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(folder),
         "NO_COLOR": "1",
@@ -44,6 +45,10 @@ def molecule(folder, *arguments, seconds):
     assert ended == "ended with 0", (
         f"molecule {' '.join(arguments)} {ended}; the end of {log}:\n{log.read_text()[-SHOWN:]}"
     )
+
+
+def test_the_default_scenario_passes(tmp_path):
+    molecule(tmp_path / "molecule", "test", seconds=600, **no_engines(tmp_path))
 
 
 # The time is for a machine that has none of the images: they are built from packages first.
