@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of
 
 NODE = "node-1"
-STAGES = ["facts", "training", "loading", "inference"]
+STAGES = ["facts", "training", "loading", "inference", "endpoints"]
+#: What needs no image of its own.
+WITHOUT_IMAGE = {"facts", "endpoints"}
 POD_SECONDS = 300
 FOLDER = "pod"
 SETTINGS = {
@@ -52,6 +55,7 @@ MEASURED = {
         "inference_tokens_per_second",
         "inference_requests_per_second",
     },
+    "endpoints": {"endpoints_name_seconds", "endpoints_connect_seconds"},
 }
 #: Of the environment: the image is another system, sees its own file systems and has no engines; ports are chosen.
 ENVIRONMENT = {
@@ -66,10 +70,14 @@ IMAGES_OWN = {"id", "version", "name", "hostname", "container"}
 
 @pytest.fixture(scope="module")
 def on_host(new_fleet):
-    with new_fleet("host", settings=SETTINGS) as fleet:
-        done = fleet.play()
-        assert done.code == 0, str(done)
-        yield fleet
+    """A run over SSH, which reaches the same service as the pod."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as service:
+        address = f"localhost:{service.getsockname()[1]}"
+        settings = {**SETTINGS, "gpuval_endpoints": [{"name": "service", "address": address, "max_loss": "1 %"}]}
+        with new_fleet("host", settings=settings) as fleet:
+            done = fleet.play()
+            assert done.code == 0, str(done)
+            yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +92,7 @@ def given(on_host, podman):
     """The host's plan, made fit for a pod, and what makes a placement of it."""
     plan = json.loads((on_host.run_folder / ".state/plans" / f"{NODE}.json").read_text())
     for stage in plan["stages"]:
-        if stage["name"] != "facts":  # the small image has a Python, and this machine has PyTorch and rclone
+        if stage["name"] not in WITHOUT_IMAGE:  # the small image has a Python, and this machine has PyTorch and rclone
             stage["container"] = {"python": str(NODE_PYTHON), "volumes": libraries_of(NODE_PYTHON)}
     settings = parse(
         {
@@ -137,11 +145,11 @@ def test_the_records_are_those_of_a_host(on_host, podman, in_pod, stage):
     without_telemetry(pod)
     assert set(pod) == set(host)
     assert (pod["state"], pod["exit_code"], pod["attempt"]) == ("success", 0, 1)
-    if stage == "facts":  # its interpreter and the runner are elsewhere
+    if stage in WITHOUT_IMAGE:  # their interpreter and the runner are elsewhere
         assert pod["command"].pop(0) == "/usr/bin/python3" != host["command"].pop(0)
         assert host["command"].pop(0).endswith("/runner.pyz")
         assert pod["command"].pop(0) == "/opt/gpuval/runner.pyz"
-    else:
+    if stage != "facts":
         assert (host.pop("image"), pod.pop("image")) == (None, podman.image)
     assert figures_hidden(pod.pop("message")) == figures_hidden(host.pop("message"))
     compare_metrics(host.pop("metrics"), pod.pop("metrics"), MEASURED.get(stage, set()))
