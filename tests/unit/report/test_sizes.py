@@ -1,5 +1,6 @@
 """Files of a thousand nodes stay small: report.json within 40 MB, perf.csv within 30 MB."""
 
+import csv
 import importlib.util
 import json
 
@@ -22,5 +23,11 @@ def test_files_of_a_thousand_nodes(tmp_path):
     document = json.loads(text)
     nodes = len(text[text.index(report_file.NODES) : text.rindex('"fleet": ')])
     assert nodes * WANTED / NODES + len(text) - nodes < 40e6
+    assert any("{value}" in texts["reason"] for texts in document["criteria"].values())
     report = report_file.unpacked(document)
-    assert len(perf_csv(report)) * WANTED / NODES < 30e6
+    table = perf_csv(report)
+    assert len(table) * WANTED / NODES < 30e6
+    whole = csv.DictReader(perf_csv({**report, "nodes": report["nodes"][:1]}).splitlines())
+    rows = list(csv.DictReader(table.splitlines()))
+    left_out = [row for row in whole if row not in rows]
+    assert {(row["unit"], row["performance"], row["max"] or "0") for row in left_out} == {("count", "0", "0")}
