@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +36,6 @@ def report_on(
     (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``.
     """
     evidence = read_evidence(folder, run)
-    gc.freeze()  # otherwise each collection looks through millions of figures, and processes that share work copy them
     if with_gangs:
         run = gang_evidence.expected(run, gangs)
         gang_evidence.take(evidence, folder, run, gangs)

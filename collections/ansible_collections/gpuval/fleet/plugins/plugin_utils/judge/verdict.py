@@ -17,10 +17,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.sharing import shared_map
 from ..core.text import natural_order
 from ..records import launch_errors
-from ..records.documents import Metric, Problem, Record
+from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
 from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
 from .analysis import fleet
@@ -84,16 +83,10 @@ def judge(
     subjects = subjects_of(run, evidence)
     context = Context(baseline, PeerHistory() if history is None else history)
     _compare(run, criteria, subjects, context)
-
-    def judged(name: str) -> dict[str, Any]:
-        """The node's entry; its metrics, most of it, are those of its records, which this process has."""
-        subject = subjects[name]
-        node = judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subject)
-        return {**node, "metrics": {}}
-
-    nodes = list(shared_map(judged, names))
-    for node in nodes:
-        node["metrics"] = _metrics_of(subjects[node["name"]])
+    nodes = [
+        judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
+        for name in names
+    ]
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
     nodes = [node for node in nodes if node["name"] not in busy]
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
@@ -288,14 +281,9 @@ def judge_node(
         "identity": identity_of(facts),
         "stages": stages,
         "checks": checks,
-        "metrics": _metrics_of(subject),
+        "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
         "problems": problems,
     }
-
-
-def _metrics_of(subject: Subject) -> dict[str, list[Metric]]:
-    """By stage the metrics of a node."""
-    return {stage: list(record["metrics"]) for stage, record in subject.records.items()}
 
 
 def _checks_of_facts(expected: Mapping[str, Any], subject: Subject) -> list[Entry]:

@@ -291,8 +291,6 @@ def _cleaned(value: Any) -> Any:
         return {
             _cleaned_word(key) if len(key) <= MAX_WORD else clean_text(key): item
             if type(item) in _BARE
-            else _cleaned_word(item)
-            if type(item) is str and len(item) <= MAX_WORD
             else _cleaned(item)
             for key, item in value.items()
         }

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.sharing import shared_map
 from ...records.evidence import MAX_SERIES_BYTES
 from .encode import GREATEST, Shared, pairs, short
 
@@ -32,6 +34,9 @@ MAX_BINS = 400
 MIN_BINS = 24
 #: With fewer points per curve the GPUs of a node are shown as min, median and max.
 MIN_BINS_OF_A_GPU = 60
+#: Min nodes for reading with several processes, and max processes.
+MIN_NODES_TO_SHARE = 48
+MAX_PROCESSES = 4
 #: Small curves over message sizes are kept as they are, in fleets where they fit.
 MAX_NODES_WITH_SIZES = 100
 MAX_SIZES = 32
@@ -78,7 +83,11 @@ def of_report(
         for node in report["nodes"]
     ]
     packed = partial(_of_one, directory / "nodes", files, len(nodes))
-    return [[_shared(curve, texts) for curve in curves] for curves in shared_map(packed, nodes)]
+    processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+        return [[_shared(curve, texts) for curve in curves] for curves in map(packed, nodes)]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        return [[_shared(curve, texts) for curve in curves] for curves in pool.map(packed, nodes, chunksize=8)]
 
 
 def _of_one(
