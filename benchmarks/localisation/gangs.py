@@ -97,7 +97,7 @@ def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03
     nodes = [f"node-{number:03}" for number in range(1, count + 1)]
     size = rack if rack is not None else 8 if count >= 32 else 4
     places = {node: {"rack": f"r{place // size + 1}"} for place, node in enumerate(nodes)} if size else {}
-    return Gang(nodes, Topology.of(places), random.Random(seed), noise, tail)  # noqa: S311 - a drawn fleet, no secret
+    return Gang(nodes, Topology.of_labels(places), random.Random(seed), noise, tail)  # noqa: S311 - a drawn fleet, no secret
 
 
 def search(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Search:

@@ -142,7 +142,7 @@ def test_a_round_is_carried_out_beside_its_run_and_cleaned_with_it(kit, fleet):
         labels, spec = pod["metadata"]["labels"], pod["spec"]
         assert (labels["gpuval.io/round"], labels["gpuval.io/gang"]) == (ROUND, ROUND)
         assert f"{spec['hostname']}.{spec['subdomain']}.gpuval.svc" in folder.run_file.read_text()
-    token = keys.of(folder, "node-001")["token"]
+    token = keys.files_for(folder, "node-001")["token"]
     (secret,) = [one for one in kit.all("Secret") if "token" in one["data"]]
     assert base64.b64decode(secret["data"]["token"]).decode() == token
     for path in folder.path.rglob("*"):

@@ -59,7 +59,7 @@ def together(tmp_path):
         }
     )
     keys.make(folder)
-    return Together(gangs.Round("pods", "all"), keys.of(folder, NODES[0]))
+    return Together(gangs.Round("pods", "all"), keys.files_for(folder, NODES[0]))
 
 
 def plan(node, arguments):

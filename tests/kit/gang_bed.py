@@ -79,7 +79,7 @@ class Bed:
     def carry(self, below):
         run = below.read_run()
         self.step()
-        self.pairs.append(keys.of(below, next(iter(run["nodes"]))))
+        self.pairs.append(keys.files_for(below, next(iter(run["nodes"]))))
         for name in run["gangs"]:
             self.work(below, run, [member["node"] for member in run["gangs"][name]["members"]])
             self.step()

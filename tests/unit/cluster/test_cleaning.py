@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, gangs, names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit import run_commands
@@ -19,12 +18,6 @@ IMAGE = "registry.test/gpuval:1"
 def kit(tmp_path):
     with ClusterKit(tmp_path, stage_seconds=0.02) as kit:
         yield kit
-
-
-@pytest.fixture
-def cluster(kit):
-    with Cluster(Access(str(kit.kubeconfig), "", "gpuval")) as cluster:
-        yield cluster
 
 
 def objects(run_id, node, attempt=1):
@@ -230,12 +223,6 @@ def test_many_that_are_left_are_counted():
     told = cleaning.lines([], cleaned, "gpuval")
     assert told[0].startswith("CLEAN: all runs in namespace gpuval")
     assert (len(told), told[-1]) == (7, "- and 4 more")
-
-
-@pytest.mark.parametrize("run_id", [OURS, "Run.With_Dots", "x" * 63])
-def test_a_selector_never_chooses_another_s_objects(run_id):
-    selector = names.run_selector(run_id)
-    assert names.ALL_RUNS in selector and names.RUN_LABEL in selector and not selector.endswith("=")
 
 
 @pytest.mark.parametrize("volumes", [False, True])

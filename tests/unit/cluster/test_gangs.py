@@ -294,7 +294,7 @@ def test_the_round_of_a_folder(tmp_path):
     below.path.mkdir(parents=True)
     below.write_run({**document, "run_id": f"{PARENT}.search-01", "folder": f"{PARENT}/gangs/search-01"})
     keys.make(below)
-    secret = gangs.keys_secret(RUN, "gpuval", keys.of(below, "node-1"))
+    secret = gangs.keys_secret(RUN, "gpuval", keys.files_for(below, "node-1"))
     assert base64.b64decode(secret["data"]["id_ed25519"]).startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
     assert base64.b64decode(secret["data"]["id_ed25519"]).endswith(b"\n")
 

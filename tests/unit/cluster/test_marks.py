@@ -3,10 +3,8 @@
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks, names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, Exists, Forbidden
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Exists, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.marks import FAILED_TAINT, Mark
-
-from tests.kit.cluster import ClusterKit
 
 RUN, AT = "20261120-201500-3f2a", "2026-11-20T21:40:00Z"
 FOREIGN = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -85,18 +83,6 @@ def test_a_run_id_that_is_no_label_is_whole_in_the_annotation():
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def kit(tmp_path):
-    with ClusterKit(tmp_path) as kit:
-        yield kit
-
-
-@pytest.fixture
-def cluster(kit):
-    with Cluster(Access(str(kit.kubeconfig), "", "gpuval")) as cluster:
-        yield cluster
 
 
 def spec_of(kit, name):

@@ -289,127 +289,6 @@ def test_a_launch_learns_why_it_cannot_be():
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "name"),
-    [
-        ("ImagePullBackOff", 'Back-off pulling image "registry.example.org/t:1"', "image_pull"),
-        (
-            "ErrImagePull",
-            (
-                'failed to pull and unpack image "registry.example.org/t:2": failed to resolve reference '
-                '"registry.example.org/t:2": registry.example.org/t:2: not found'
-            ),
-            "image_not_found",
-        ),
-        (
-            "ErrImagePull",
-            (
-                'failed to pull and unpack image "docker.io/x:1": failed to resolve reference "docker.io/x:1": pull '
-                "access denied, repository does not exist or may require authorization: server message: "
-                "insufficient_scope: authorization failed"
-            ),
-            "image_denied",
-        ),
-        (
-            "ErrImagePull",
-            (
-                'failed to pull and unpack image "ghcr.io/x:1": failed to resolve reference "ghcr.io/x:1": failed to '
-                "authorize: failed to fetch anonymous token: unexpected status from GET request to "
-                "https://ghcr.io/token?scope=repository: 403 Forbidden"
-            ),
-            "image_denied",
-        ),
-        (
-            "ErrImagePull",
-            (
-                'failed to pull and unpack image "t:1": failed to resolve reference: unexpected status from '
-                "HEAD request: 429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"
-            ),
-            "registry_away",
-        ),
-        (
-            "Failed",
-            (
-                'Failed to pull image "10.0.0.5:5000/t:1": failed to do request: Head "https://10.0.0.5:5000/v2/": '
-                "dial tcp 10.0.0.5:5000: i/o timeout"
-            ),
-            "registry_away",
-        ),
-        (
-            "ErrImagePull",
-            (
-                'failed to pull and unpack image "t:1": failed to extract layer sha256:429a: write /var/lib/x: '
-                "no space left on device"
-            ),
-            "disk_full",
-        ),
-        ("InvalidImageName", 'Failed to apply default image tag "T:1": couldn\'t parse image name', "image_name"),
-        (
-            "FailedScheduling",
-            (
-                "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 3 node(s) didn't match Pod's node "
-                "affinity/selector. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
-            ),
-            "gpus_in_use",
-        ),
-        (
-            "Unschedulable",
-            "0/4 nodes are available: 1 Insufficient memory, 3 node(s) didn't match Pod's node affinity/selector.",
-            "unschedulable",
-        ),
-        (
-            "FailedCreate",
-            (
-                'Error creating: pods "gpuval-x" is forbidden: exceeded quota: gpus, requested: '
-                "requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=16, limited: requests.nvidia.com/gpu=16"
-            ),
-            "quota",
-        ),
-        (
-            "FailedCreate",
-            'Error creating: pods "gpuval-x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes',
-            "pod_security",
-        ),
-        (
-            "UnexpectedAdmissionError",
-            (
-                "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 8, "
-                "Available: 7, which is unexpected"
-            ),
-            "gpu_allocation",
-        ),
-        (
-            "Evicted",
-            "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi.",
-            "evicted",
-        ),
-        ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "node_lost"),
-        ("EvictionByEvictionAPI", "Eviction API: evicting", "drained"),
-        ("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod", "preempted"),
-        ("DeadlineExceeded", "Job was active longer than specified deadline", "deadline_exceeded"),
-        ("OOMKilled", "", "oom_killed"),
-        (
-            "StartError",
-            (
-                "failed to create containerd task: failed to create shim task: OCI runtime create failed: exec: "
-                '"python3": executable file not found in $PATH: unknown'
-            ),
-            "container_refused",
-        ),
-        ("FailedMount", 'MountVolume.SetUp failed for volume "models": mount failed: exit status 32', "storage"),
-    ],
-)
-def test_classes_of_what_the_cluster_says(reason, message, name):
-    known = classes.classify(f"{reason}: {message}")
-    assert known is not None and known.name == name
-    assert known.remedy.endswith("validate again with --limit {node}")
-
-
-def test_an_unknown_text_has_no_class():
-    assert classes.classify("BackOff: something new") is None
-    assert classes.NAMED["cordoned"].name == "cordoned"
-
-
-@pytest.mark.parametrize(
     ("error", "name"),
     [
         (Forbidden([Asked("create", "batch", "jobs")], "gpuval"), "forbidden"),
@@ -418,6 +297,7 @@ def test_an_unknown_text_has_no_class():
             Refused('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes', 403),
             "pod_security",
         ),
+        (Refused('admission webhook "jobs.policy" denied the request: no GPUs today', 400), "pod_refused"),
         (Refused("Job.batch is invalid: spec.template: Invalid value", 422), "api_refused"),
         (ClusterError("https://192.0.2.1:6443: Connection refused"), "api_away"),
         (ClusterError("too many requests", 429), "api_away"),

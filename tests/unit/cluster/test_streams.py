@@ -7,16 +7,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Ac
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 
-from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster import Fault
 from tests.kit.cluster_objects import LABELS, SELECTOR, config_map, job
 
 LIST_PODS, WATCH_PODS = Asked("list", "", "pods"), Asked("watch", "", "pods")
-
-
-@pytest.fixture
-def kit(tmp_path):
-    with ClusterKit(tmp_path) as kit:
-        yield kit
 
 
 @pytest.fixture

@@ -57,12 +57,6 @@ def test_a_member_that_went_well_needs_no_word():
     assert result(record(), record("crash", "rank 1 broke off", True)).state == "crash"
 
 
-@pytest.mark.parametrize("environment", [{}, {"gang": None}, {"gang": []}, {"gang": {"joined": "yes"}}])
-def test_what_a_node_says_of_it_has_no_form_for_certain(environment):
-    odd = {**record("crash", "x"), "environment": environment}
-    assert result(odd, record("crash", "", True)).state == "missing"
-
-
 @pytest.mark.parametrize(
     "message",
     [

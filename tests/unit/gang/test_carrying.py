@@ -256,17 +256,6 @@ def test_a_controller_of_two_gangs_that_dies_at_any_step_is_resumed(tmp_path, ev
         assert essence(bed) == expected
 
 
-@pytest.mark.parametrize("rack", ["search-01", "search-1", "gangs", "all", "x-again", "again", "gangs-again"])
-def test_no_name_of_a_gang_makes_two_rounds_one(tmp_path, rack):
-    gang = slow_node()
-    bed = Bed(tmp_path, gang, labels={node: {"rack": rack} for node in gang.nodes}, group_by=("rack",))
-    bed.go()
-    assert list(bed.document["gangs"]) == [rack]
-    assert len(set(bed.round_names)) == len(bed.round_names) == len(bed.carried)
-    assert bed.verdicts()["node-003"] == "FAIL"
-    assert bed.others("node-003") == {"PASS"}
-
-
 @pytest.mark.parametrize("run_id", ["r", "R.1-" + "a" * 40, "b" * 62, "c" * 63])
 def test_ids_of_rounds_are_ids_of_runs_and_all_different(tmp_path, run_id):
     bed = Bed(tmp_path, slow_node(), run_id=run_id)

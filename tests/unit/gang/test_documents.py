@@ -72,15 +72,15 @@ def test_a_plan_is_kept_without_the_members_and_is_whole_again():
     run = made({"all": listed(MANY)})
     node = list(run["nodes"])[7]
     plan = plan_of(run, node)
-    kept = plans.kept(plan)
+    kept = plans.without_members(plan)
     schemas.validate("plan", kept, what="plan")
     assert len(json.dumps(kept)) < 4096
-    again = plans.whole(plans.for_attempt(json.loads(json.dumps(kept)), ["collective"], 2), run)
+    again = plans.with_members(plans.for_attempt(json.loads(json.dumps(kept)), ["collective"], 2), run)
     assert again == {**plan, "attempt": 2, "nonce": of_attempt(plan["nonce"], 2)}
     assert again["gang"]["members"] is run["gangs"]["all"]["members"]
     alone = {"nodes": {node: {"stages": []}}}
     without = {key: value for key, value in plan.items() if key != "gang"}
-    assert plans.kept(without) == plans.whole(without, alone) == without
+    assert plans.without_members(without) == plans.with_members(without, alone) == without
 
 
 def test_the_program_of_a_gang_of_many_gets_it_as_a_file(tmp_path):

@@ -33,7 +33,7 @@ def test_they_are_for_this_user_alone(folder):
 
 def test_members_have_the_same_and_know_whose_they_are(folder):
     keys.make(folder)
-    one, two = keys.of(folder, "node-1"), keys.of(folder, "node-2")
+    one, two = keys.files_for(folder, "node-1"), keys.files_for(folder, "node-2")
     assert set(one) == FILES
     assert {name for name in FILES if one[name] != two[name]} == {"gpuval.json"}
     assert one["id_ed25519"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
@@ -52,11 +52,7 @@ def test_they_are_forgotten_and_that_twice(folder):
     keys.make(folder)
     keys.forget(folder)
     keys.forget(folder)
-    assert keys.of(folder, "node-1") == {}
-
-
-def test_a_run_that_is_no_round_has_none(folder):
-    assert keys.of(folder, "node-1") == {}
+    assert keys.files_for(folder, "node-1") == {}
 
 
 def searched():

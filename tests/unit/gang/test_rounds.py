@@ -141,7 +141,7 @@ def test_whom_the_programs_accuse_is_a_member_or_no_node(stopped_by, culprits):
     assert (found.state, found.culprits) == ("crash", culprits)
 
 
-@pytest.mark.parametrize("gang", [[], None, "node-1", {"stopped_by": "node-1"}])
+@pytest.mark.parametrize("gang", [[], None, "node-1", {"stopped_by": "node-1"}, {"joined": "yes"}])
 def test_a_program_that_does_not_say_that_all_had_joined_accuses_no_node(gang):
     found = result(state="crash", environment={"gang": gang})
     assert (found.state, found.culprits) == ("missing", ("node-2",))  # its own word is what is not there

@@ -28,13 +28,6 @@ def test_what_to_do_with_a_record_at_start(known, expected):
     assert opening(2, known) == expected
 
 
-def test_stages_run_in_order():
-    stages = parsed(stage("a"), stage("b"))
-    assert next_step(stages, {}) == Run("a")
-    assert next_step(stages, {"a": "success"}) == Run("b")
-    assert next_step(stages, {"a": "success", "b": "success"}) == Done("success")
-
-
 @pytest.mark.parametrize("state", ["failure", "crash", "timeout", "cancelled"])
 def test_a_failed_stage_stops_the_plan_only_where_asked(state):
     stopping = parsed(stage("a", on_failure="stop"), stage("b"))

@@ -102,14 +102,6 @@ def test_the_host_runtime_and_the_nodes_own_stages_use_no_image(node):
     assert node.record("facts")["image"] is None
 
 
-def test_success_of_all_is_exit_0_and_stop_skips_the_rest(node):
-    node.put_plan(stage("a"), stage("b"))
-    assert node.call("run").returncode == 0
-    node.put_plan(stage("a", "exit 1", on_failure="stop"), stage("b"), attempt=2)
-    assert node.call("run").returncode == 1
-    assert node.states() == {"a": "crash", "b": "skipped"}
-
-
 def test_partial_figures_show_while_it_runs(node, store):
     node.put_store(store.url, ["a"])
     partial = (

@@ -160,7 +160,7 @@ class ActionModule(RunAction):
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
         if not self.check_mode:
-            run_folder.write_json(path, plans.kept(plan))
+            run_folder.write_json(path, plans.without_members(plan))
         return plan
 
     @staticmethod
@@ -193,10 +193,10 @@ class ActionModule(RunAction):
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
             "directory": options["directory"],
-            "plan": plans.whole(plan, run),
+            "plan": plans.with_members(plan, run),
             "controller": launching.controller_name(),
             **given,
-            "keys": keys.of(folder, node),
+            "keys": keys.files_for(folder, node),
             "packages": launching.packages(run["nodes"][node], options["workloads"], options["runtime"]),
             "force": options["force"],
         }

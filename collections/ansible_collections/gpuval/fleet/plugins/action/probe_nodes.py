@@ -60,7 +60,7 @@ class ActionModule(RunAction):
         began = time.monotonic()
         pins = Pins(pin_file(project_path(options["state_dir"]), task_vars.get("ansible_inventory_sources") or []))
         names, hostvars = task_vars["ansible_play_hosts_all"], task_vars["hostvars"]
-        targets = [probe_target.of(name, hostvars[name], self._task.connection) for name in names]
+        targets = [probe_target.from_variables(name, hostvars[name], self._task.connection) for name in names]
         prober = ssh_prober.Prober(pins, options["timeout_seconds"], options["accept_new_host_keys"])
         findings = prober.probe_all(targets)
         changed = False

@@ -76,7 +76,7 @@ class ActionModule(RunAction):
         if node not in task_vars["hostvars"]:
             raise reach.ReachError("it is no host of this inventory")
         values = task_vars["hostvars"][node]
-        target = probe_target.of(node, values, self._task.connection)
+        target = probe_target.from_variables(node, values, self._task.connection)
         stage = options["stage"] or self._stage_at_work(folder, node, stages)
         directory = folder.read_launch(node).get("directory")
         connection = []

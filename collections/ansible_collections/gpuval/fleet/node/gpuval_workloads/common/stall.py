@@ -26,7 +26,6 @@ BEAT_FILE = "beat-{rank}.json"
 
 _BEAT_SECONDS = 1.0
 _BEAT_BYTES = 4096
-_PROC = Path("/proc")
 _MOVING_FACTOR = 5
 _FRAMES_SHOWN = 3
 _MAX_FRAMES = 300
@@ -160,20 +159,20 @@ def read_beat(path: Path) -> Beat | None:
     return beat if all(isinstance(value, (int, float)) for value in numbers) and beat.pid > 1 else None
 
 
-def process_state(pid: int, proc: Path = _PROC) -> str:
+def process_state(pid: int) -> str:
     """Return the letter that the kernel gives the process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
-    return _stat(pid, proc)[0]
+    return _stat(pid)[0]
 
 
-def is_child(pid: int, proc: Path = _PROC) -> bool:
+def is_child(pid: int) -> bool:
     """Return whether the process is one that this one started: an id may belong to another process by now."""
-    return _stat(pid, proc)[1] == str(os.getpid())
+    return _stat(pid)[1] == str(os.getpid())
 
 
-def _stat(pid: int, proc: Path) -> tuple[str, str]:
+def _stat(pid: int) -> tuple[str, str]:
     """Return state and parent's id as /proc/<pid>/stat has them, behind the name in its parentheses."""
     try:
-        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return fields[0], fields[1]
     except (OSError, IndexError):
         return "?", ""

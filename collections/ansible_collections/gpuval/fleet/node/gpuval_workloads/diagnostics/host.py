@@ -64,12 +64,13 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     return found
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+def cpu_model() -> str | None:
     """The processors' name, by which nodes are compared: the host of one SKU of GPU may have others."""
     try:
-        match = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", cpuinfo.read_text(errors="replace"), re.MULTILINE)
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         return None
+    match = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip()[:120] if match else None
 
 

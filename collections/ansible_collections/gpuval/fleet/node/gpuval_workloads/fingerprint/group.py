@@ -30,7 +30,7 @@ _STEERING = (
     "TORCH_BLAS_PREFER_HIPBLASLT",
 )
 _LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("libcublasLt.so", "cublasLtGetProperty")}
-_DRIVER_FILES = {"cuda": "sys/module/nvidia/version", "rocm": "sys/module/amdgpu/version"}
+_DRIVER_FILES = {"cuda": "/sys/module/nvidia/version", "rocm": "/sys/module/amdgpu/version"}
 
 
 def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
@@ -82,8 +82,8 @@ def _cpu() -> list[str]:
     return [cpu_identity(_read(Path("/proc/cpuinfo"))), capability, f"{torch.get_num_threads()} thread per part"]
 
 
-def _driver(kind: str, root: Path = Path("/")) -> str:
-    return _read(root / _DRIVER_FILES[kind]).strip() or "unknown"
+def _driver(kind: str) -> str:
+    return _read(Path(_DRIVER_FILES[kind])).strip() or "unknown"
 
 
 def _library_version(path: str | None, call: str) -> str:

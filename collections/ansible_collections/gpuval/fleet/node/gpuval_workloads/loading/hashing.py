@@ -18,14 +18,14 @@ REPORT_SECONDS = 5.0
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 
 
-def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None], threads: int = 0) -> dict[str, str]:
+def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) -> dict[str, str]:
     """Return path -> SHA-256 in hex of files under `root`; a file that is not there is left out.
 
     `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
     """
     counter = _Counter()
     digests: dict[str, str] = {}
-    with ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         futures = {pool.submit(_hash_file, root / path, counter): path for path in paths}
         pending = set(futures)
         reported = time.monotonic()

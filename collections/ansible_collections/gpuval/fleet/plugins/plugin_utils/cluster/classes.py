@@ -6,27 +6,26 @@ as a known one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from ..records import failure_classes
 from ..records.failure_classes import FailureClass
 from .api import ClusterError, Forbidden
 
 _GROUPS = failure_classes.read("kubernetes")
-#: By the Node object alone; by texts about a pod or Job, in the order in which they are tried; by the state of
+#: By the Node object alone; of pods and Jobs, those with patterns in the order in which they are tried; by the state of
 #: containers, pods and Jobs; by answers of the API server to the controller.
 OF_NODES, OF_PODS, OF_CONTAINERS, OF_API = (_GROUPS[name] for name in ("nodes", "pods", "containers", "api"))
 
 CLASSES = (*OF_NODES, *OF_PODS, *OF_CONTAINERS, *OF_API)
 NAMED = {known.name: known for known in CLASSES}
+#: Why the API server takes no Job, or a Job may not create its pod.
+OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 
-def classify(text: str, among: Iterable[FailureClass] = OF_PODS) -> FailureClass | None:
-    """The class of a text about a pod, Job or event; None when unknown.
-
-    OF_PODS is ordered so that the registry's answer counts more than `ErrImagePull`.
-    """
-    return failure_classes.find(text, among)
+def classify(text: str, among: Collection[str]) -> FailureClass | None:
+    """The class of a text, of those with these names; None when unknown. The order is that of the file."""
+    return failure_classes.find(text, [known for known in (*OF_CONTAINERS, *OF_PODS) if known.name in among])
 
 
 def of_error(error: ClusterError) -> FailureClass:
@@ -34,5 +33,5 @@ def of_error(error: ClusterError) -> FailureClass:
     if isinstance(error, Forbidden):
         return NAMED["forbidden"]
     if 400 <= error.code < 500 and error.code != 429:
-        return classify(str(error)) or NAMED["api_refused"]
+        return classify(str(error), OF_REFUSALS) or NAMED["api_refused"]
     return NAMED["api_away"]

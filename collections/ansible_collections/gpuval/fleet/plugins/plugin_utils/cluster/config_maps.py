@@ -48,7 +48,7 @@ def plan_config_maps(
     for plan in pod_plans:
         node, attempt = plan["node"], plan["attempt"]
         key = f"{names.label_value(node)}.{attempt}.json"
-        documents.append(((node, attempt), key, plans.kept(plan), f"the plan of {node}"))
+        documents.append(((node, attempt), key, plans.without_members(plan), f"the plan of {node}"))
     return _in_config_maps(run_id, namespace, "plans", documents)
 
 

@@ -155,7 +155,7 @@ class ClusterPlacement(Placement):
         orders = [self._known[name] for name in todo if name in self._known]
         if not orders or self._round is None:
             return
-        round_keys = keys.of(self._folder, orders[0].plan["node"])
+        round_keys = keys.files_for(self._folder, orders[0].plan["node"])
         try:
             made, self._gangs = manifests.shared_by_round(
                 self._run["run_id"], self._cluster.namespace, round_keys, self._run.get("gangs", {})
@@ -243,9 +243,9 @@ class ClusterPlacement(Placement):
             order = self._orders(name, self._nodes.get(name), like)
             path = self._folder.plan_file(name)
             if not path.exists():
-                run_folder.write_json(path, plans.kept(manifests.pod_plan(order.plan, order.settings)))
+                run_folder.write_json(path, plans.without_members(manifests.pod_plan(order.plan, order.settings)))
             # Read back from JSON: Ansible's tagged texts take several times the memory.
-            plan = plans.whole(self._folder.read_plan(name), self._run)
+            plan = plans.with_members(self._folder.read_plan(name), self._run)
             self._known[name] = Order(plan, order.settings, order.sku)
         return self._known[name]
 
@@ -263,7 +263,7 @@ class ClusterPlacement(Placement):
         except ClusterError as error:
             why, message = classes.of_error(error), pod_classes.without_pod_name(str(error))
             launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
-            if why.name in pod_classes.OF_REFUSALS:
+            if why.name in classes.OF_REFUSALS:
                 reported = self._report_refusal(why.name, message)
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}

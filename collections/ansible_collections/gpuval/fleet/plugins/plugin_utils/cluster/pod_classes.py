@@ -9,13 +9,12 @@ import re
 from collections.abc import Sequence
 
 from ..records.failure_classes import FailureClass
-from .classes import NAMED, OF_CONTAINERS, OF_PODS, classify
+from .classes import NAMED, OF_REFUSALS, classify
 from .pod_state import Node
 
 #: Classes of a text by what it is about, in the order of their tables.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
-OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 #: What the scheduler adds about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
@@ -38,7 +37,7 @@ _VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max vol
 
 def is_gpu_allocation(reason: str) -> bool:
     """Whether the kubelet's reason for rejecting a pod names its GPUs."""
-    return classify(reason, [NAMED["gpu_allocation"]]) is not None
+    return classify(reason, ["gpu_allocation"]) is not None
 
 
 def image(reason: str, message: str) -> FailureClass:
@@ -63,8 +62,7 @@ def without_pod_name(message: str) -> str:
 
 def _among(names: Sequence[str], text: str) -> FailureClass:
     """The class of the text, else the last one."""
-    chosen = [known for known in (*OF_CONTAINERS, *OF_PODS) if known.name in names]
-    return classify(text, chosen) or NAMED[names[-1]]
+    return classify(text, names) or NAMED[names[-1]]
 
 
 def unschedulable(name: str, message: str, node: Node | None) -> tuple[FailureClass, str]:

@@ -33,7 +33,7 @@ def make(folder: RunFolder) -> None:
     files.replace(place, run_folder.json_bytes(made), files.PRIVATE)
 
 
-def of(folder: RunFolder, node: str) -> dict[str, str]:
+def files_for(folder: RunFolder, node: str) -> dict[str, str]:
     """The files for a node's `ssh` folder by name; none for a node in no gang."""
     place = folder.state / FILE
     if not place.exists():

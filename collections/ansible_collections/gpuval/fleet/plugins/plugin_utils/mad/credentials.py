@@ -22,7 +22,7 @@ def for_all(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name.startswith(FOR_ALL)}))
 
 
-def of(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
+def for_model(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
     """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
     if not model.cred:
         return {}
@@ -46,6 +46,6 @@ def of(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
 
 def login(model: Model, document: Mapping[str, Any]) -> Login | None:
     """How the model's code is cloned; None for public code."""
-    known = of(model, document)
+    known = for_model(model, document)
     keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")
     return Login(*(known.get(f"{model.cred}_{key}", "") for key in keys)) if known else None

@@ -92,7 +92,7 @@ class Planned:
 
 def plan(repository: Repository, model: Model, context: Context, options: Options) -> list[Planned]:
     """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
-    of_model = credentials.of(model, options.credentials)
+    of_model = credentials.for_model(model, options.credentials)
     own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
     script = _script(root, model)

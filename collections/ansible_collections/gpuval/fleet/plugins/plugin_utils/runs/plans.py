@@ -198,7 +198,7 @@ def gang_of(run: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     return {"name": gang["name"], "index": gang["index"], **run["gangs"][gang["name"]]}
 
 
-def kept(plan: Mapping[str, Any]) -> dict[str, Any]:
+def without_members(plan: Mapping[str, Any]) -> dict[str, Any]:
     """A plan as the controller and the store keep it: of its gang the name and the place, not the members once more."""
     gang = plan.get("gang")
     return {**plan, **({"gang": {"name": gang["name"], "index": gang["index"]}} if gang else {})}
@@ -209,7 +209,7 @@ def of_gang(gang: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in gang.items() if key not in ("name", "index")}
 
 
-def whole(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def with_members(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """A kept plan as its node gets it. The members are those of the run, not a copy."""
     gang = gang_of(run, plan["node"])
     return {**plan, **({"gang": gang} if gang else {})}

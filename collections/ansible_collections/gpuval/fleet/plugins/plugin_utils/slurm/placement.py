@@ -203,13 +203,13 @@ class SlurmPlacement(Placement):
         if number > 1:  # the job took models with it
             launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.for_attempt(plan, launch["stages"], number)
-        plan = plans.whole(plan, self._run)
+        plan = plans.with_members(plan, self._run)
         return {
             "directory": order.directory,
             "plan": {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             "controller": launching.controller_name(),
             "earlier": {stage: dict(record) for stage, record in view.records.items()} if number > 1 else {},
-            "keys": keys.of(self._folder, name),
+            "keys": keys.files_for(self._folder, name),
             "packages": order.packages,
             "force": order.force,
             "secrets": self._store.secrets(plan),
@@ -220,7 +220,7 @@ class SlurmPlacement(Placement):
         """The plan of the first attempt is kept once it was made."""
         order, path = self._orders(name), self._folder.plan_file(name)
         if not path.exists() or self._folder.read_launch(name).get("state") == "refused":
-            run_folder.write_json(path, plans.kept(order.plan))
+            run_folder.write_json(path, plans.without_members(order.plan))
             return order
         return replace(order, plan=self._folder.read_plan(name))
 

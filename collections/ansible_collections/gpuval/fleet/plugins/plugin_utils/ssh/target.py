@@ -18,7 +18,7 @@ from .trust import pin_file
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 
 
-def of(name: str, variables: Mapping[str, Any], default_connection: str | None) -> prober.Target:
+def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> prober.Target:
     """The target of a host with these variables; the default is that of play, command line and configuration."""
     connection = str(variables.get("ansible_connection") or default_connection or "ssh")
     if connection not in SSH:

@@ -190,7 +190,7 @@ def still_unreachable(
         return None
     try:
         finding = target.probe_again(
-            target.of(node, task_vars["hostvars"][node], connection),
+            target.from_variables(node, task_vars["hostvars"][node], connection),
             options["store"]["state_dir"],
             task_vars.get("ansible_inventory_sources") or [],
             timeout=options["probe_timeout_seconds"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,7 +15,6 @@ from ...core.escape import one_line
 from ...judge.peer_statistics import MAD_TO_DEVIATION
 from .tuning import DEFAULT, Tuning
 
-STATES = ("ok", "slow", "wrong", "timeout", "crash", "missing")
 #: States that noise cannot explain: the work did not end with a right result.
 FAILED = frozenset({"wrong", "timeout", "crash"})
 HARD = -9.0
@@ -24,7 +23,7 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one group. `slow`: the run itself calls it slow; `missing`: no answer at all.
+    """The outcome of one group: ok, slow (the run itself calls it slow), wrong, timeout, crash, missing (no answer).
 
     `culprits`: nodes that the run's own programs name, such as that of the rank that hung. They are tested first; a
     report from a node is no proof.
@@ -36,19 +35,11 @@ class Result:
     message: str = ""
     culprits: tuple[str, ...] = ()
 
-    @classmethod
-    def parse(cls, given: Result | Mapping[str, Any], nodes: Sequence[str]) -> Result:
-        """The result of the group of `nodes`, without impossible values: it comes from nodes. Raises ValueError."""
-        if isinstance(given, Result):
-            given = vars(given)
-        state = given.get("state")
-        if state not in STATES:
-            raise ValueError(f"{one_line(str(state), 40)}: not a state of a result; use {', '.join(STATES)}")
-        bus, latency = _figure(given.get("bus_bytes_per_second")), _figure(given.get("latency_seconds"))
-        culprits = given.get("culprits")
-        named = [name for name in nodes if isinstance(culprits, (list, tuple)) and name in culprits]
-        message = one_line(str(given.get("message") or ""), MESSAGE_CHARACTERS)
-        return cls(state, bus, latency, message, tuple(named))
+    def cleaned(self, nodes: Sequence[str]) -> Result:
+        """The result of the group of `nodes`, without impossible values: it comes from nodes."""
+        bus, latency = _figure(self.bus_bytes_per_second), _figure(self.latency_seconds)
+        named = tuple(name for name in nodes if name in self.culprits)
+        return Result(self.state, bus, latency, one_line(self.message, MESSAGE_CHARACTERS), named)
 
 
 def _figure(value: Any) -> float | None:

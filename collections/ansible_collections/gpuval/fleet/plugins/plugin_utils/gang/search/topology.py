@@ -18,18 +18,10 @@ class Topology:
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, places: Mapping[str, Mapping[str, object]]) -> Topology:
-        """Raises ValueError for an unknown level."""
-        unknown = {level for groups in places.values() for level in groups} - set(LEVELS)
-        if unknown:
-            raise ValueError(f"{', '.join(sorted(unknown))}: not a level of topology; use {', '.join(LEVELS)}")
-        kept = {node: {level: str(name) for level, name in groups.items() if name} for node, groups in places.items()}
-        return cls({node: groups for node, groups in kept.items() if groups})
-
-    @classmethod
     def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> Topology:
-        """From all labels of each node; labels that are not a level are ignored."""
-        return cls.of({node: {level: own[level] for level in LEVELS if own.get(level)} for node, own in labels.items()})
+        """From the labels of each node; labels that are not a level are ignored."""
+        kept = {node: {level: str(own[level]) for level in LEVELS if own.get(level)} for node, own in labels.items()}
+        return cls({node: groups for node, groups in kept.items() if groups})
 
     def place(self, node: str, level: str) -> str:
         return self.places.get(node, {}).get(level, "")
