@@ -8,14 +8,22 @@ VENV := .venv
 NODE_VENV := .venv-node
 COLLECTION := collections/ansible_collections/gpuval/fleet
 BIN := $(abspath $(VENV))/bin
-PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
+# The folder may have spaces.
+PLAY := $(BIN)/ansible-playbook -i '$(INVENTORY)' $(if $(RUN),-e gpuval_run_id='$(RUN)')
 
 # A variable given to make that nothing here reads is a mistyped one.
 given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
-OWN := BIN COLLECTION CURDIR LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
+OWN := BIN COLLECTION CURDIR LC_ALL LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
 known = $(sort $(shell grep -oE '[$$][(][A-Z][A-Z0-9_]*[)]' $(firstword $(MAKEFILE_LIST)) | tr -d '$$()'))
 unknown := $(if $(given),$(filter-out $(known) MAKEFLAGS,$(given)))
 $(if $(unknown),$(error no such variable: $(unknown). Known are $(filter-out $(OWN),$(known)); settings go into ARGS="-e NAME=VALUE"))
+$(if $(INVENTORY),,$(error INVENTORY= is empty: give the path of an inventory))
+
+# So is a target that is not here; what stands before it in the command would run first.
+targets = $(sort $(shell grep -oE '^[a-z-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :))
+mistyped := $(firstword $(filter-out .% $(if $(MAKECMDGOALS),$(targets)),$(MAKECMDGOALS)))
+meant = $(shell $(PYTHON) -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' '$(mistyped)' $(targets))
+$(if $(mistyped),$(error no such target: $(mistyped)$(patsubst %, (is it %?),$(meant)): `make help` shows the main ones, `make help-all` all))
 
 # What a target cannot do without: $(call need,NODE,a node of the inventory)
 need = $(if $($(1)),,$(error make $@ needs $(1)=, $(2)))
@@ -37,6 +45,8 @@ WORKERS := -n 3 --max-worker-restart 0
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
 
 export PATH := $(BIN):$(PATH)
+# Ansible refuses any other encoding.
+$(if $(filter C POSIX,$(LC_ALL)),$(eval export LC_ALL := C.UTF-8))
 export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -99,7 +109,7 @@ rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pa
 	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \
 		{ test ! -s "$$way/nodes" || $(PLAY) gpuval.fleet.validate --limit "@$$way/nodes" -e "@$$way/settings.json" $(ARGS); }
 
-report: $(VENV)/.ready ## Judge and report the latest run again
+report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another one)
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, under unique ids (IDS=mapping.txt), and send it
@@ -152,7 +162,7 @@ baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
 ##@ Look
 
 status: $(VENV)/.ready ## Show the state of the latest run (NODE=, WATCH=1, ALL=1, LINES=1)
-	$(PLAY) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
+	@$(PLAY) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
 		$(if $(ALL),-e status_all=true) $(if $(filter 1 true yes,$(LINES)),-e status_lines=true) $(ARGS)
 
 runs: $(VENV)/.ready ### List the runs of INVENTORY: state, nodes by verdict, age
@@ -229,10 +239,13 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
-# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. Its progress is shown.
-install = @echo "Installing requirements/$(2).txt into $(1): takes minutes" && \
-	$(1)/bin/pip install --require-hashes --no-deps -r requirements/locked/$(2).txt && \
-	$(1)/bin/pip install -r requirements/$(2).txt && touch $@
+# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. pip prints warnings and
+# errors alone; a line every 20 s shows that it works, as long as this shell lives.
+seconds = $$(($$(date +%s) - begun)) s
+install = @echo "Installing requirements/$(2).txt into $(1): takes minutes"; begun=$$(date +%s); \
+	(while sleep 20 >/dev/null 2>&1 && kill -0 $$$$; do echo "  pip works, $(seconds)"; done) & trap "kill $$!" EXIT; \
+	$(1)/bin/pip install --quiet --require-hashes --no-deps -r requirements/locked/$(2).txt && \
+	$(1)/bin/pip install --quiet -r requirements/$(2).txt && touch $@ && echo "  done after $(seconds)"
 
 # What another Python, or an installation that was cut off, left of an environment goes.
 new_venv = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -97,6 +97,9 @@ def test_loads_alone_and_silently(browser, results, view):
         assert opened.page.evaluate("document.documentElement.classList.contains('has-js')")
         wide = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1]
+        ends = opened.page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getBoundingClientRect().right)")
+        assert len(ends) >= 9
+        assert max(ends) <= wide[1], "no section is out of sight in the navigation"
 
 
 @pytest.mark.quick
@@ -297,8 +300,10 @@ def test_colours_follow_the_button_and_print_is_light(browser, results):
         page.locator("#theme").click()
         page.locator("#theme").click()
         assert page.evaluate(back) == dark
+        opened_cards = page.locator("details[open]").count()
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.evaluate(back) == light
+        assert page.locator("details[open]").count() == opened_cards, "what is folded stays folded on paper"
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.evaluate(back) == dark
         assert page.pdf().startswith(b"%PDF")

@@ -207,4 +207,4 @@ def test_no_secret_and_no_signed_url_came_into_the_store(fleet, seen):
 def test_a_run_that_is_not_there_is_reported_with_those_that_are(fleet, reader, seen):
     done = reader.play("gpuval.fleet.status", "-e", "gpuval_run_id=another")
     assert done.code != 0
-    assert f"has no run another: it has {fleet.run_id}" in done.told
+    assert f"has no run another: the latest are {fleet.run_id}" in done.told

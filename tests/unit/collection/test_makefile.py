@@ -29,7 +29,7 @@ for folder; do test "$folder" = --clear && clear=1; done
 test -z "$clear" || rm -rf "$folder"
 test -e "$folder/python" && exit 1
 mkdir -p "$folder/bin"
-echo 'echo Collecting torch "$@"' > "$folder/bin/pip"
+echo 'echo pip "$@"' > "$folder/bin/pip"
 chmod +x "$folder/bin/pip"
 """
 GIVEN = {
@@ -145,7 +145,24 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
     done = make("setup", f"PYTHON={program(project / 'python3.12', PYTHON)}", cwd=project)
     assert (project / ".venv/.ready").exists() and (project / ".venv-node/.ready").exists()
     assert "Installing requirements/node.txt into .venv-node: takes minutes" in done.stdout
-    assert "Collecting torch install -r requirements/node.txt" in done.stdout, "pip shows its progress"
+    assert "pip install --quiet -r requirements/node.txt" in done.stdout
+    assert len(re.findall(r"^  done after [0-9]+ s$", done.stdout, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize(("given", "used"), [("C", "C.UTF-8"), ("", ""), ("de_DE.UTF-8", "de_DE.UTF-8")])
+def test_a_locale_that_ansible_refuses_is_replaced(project, monkeypatch, given, used):
+    monkeypatch.setenv("LC_ALL", given)
+    shown = program(project / "shown", '#!/bin/sh\necho "<$LC_ALL>"\n')
+    assert f"<{used}>" in make("locks", f"PYTHON={shown}", cwd=project).stdout
+
+
+def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
+    shutil.rmtree(project / ".venv")
+    failing = PYTHON.replace("echo pip", "echo no such host >&2; exit 1; echo pip")
+    failed = make("setup", f"PYTHON={program(project / 'python3.12', failing)}", cwd=project, check=False)
+    assert failed.returncode == 2
+    assert "no such host" in failed.stderr
+    assert not (project / ".venv/.ready").exists()
 
 
 @pytest.mark.parametrize(
@@ -156,11 +173,20 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
         (["shell"], "make shell needs NODE=, a node of the run"),
         (["window"], "make window needs N=, how many nodes work at once"),
         (["baseline-diff", "BEFORE=a"], "make baseline-diff needs AFTER=, a baseline file"),
-        (["valdiate"], "No rule to make target 'valdiate'"),
+        (["valdiate"], "no such target: valdiate (is it validate?): `make help` shows the main ones"),
+        (["validate", "gpu-1"], "no such target: gpu-1: `make help`"),
+        (["validate", "INVENTORY="], "INVENTORY= is empty: give the path of an inventory"),
     ],
 )
 def test_a_mistake_in_the_arguments_of_make_is_named_and_nothing_runs(project, arguments, told):
     done = make(*arguments, cwd=project, check=False)
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert told in done.stderr
     assert notes(project) == []
+
+
+def test_an_inventory_with_a_space_in_its_path_and_a_run_are_passed_whole(project):
+    make("report", "INVENTORY=/srv/my nodes", "RUN=20261124-1", cwd=project)
+    assert notes(project) == [
+        ["ansible-playbook", "-i", "/srv/my nodes", "-e", "gpuval_run_id=20261124-1", "gpuval.fleet.report"]
+    ]

@@ -352,7 +352,7 @@ INVENTORIES = [
     ({"nodes.csv": "name,address,port\na,192.0.2.1,ssh\n"}, "nodes.csv line 2: the port 'ssh' is not a number"),
     ({"hosts.yml": "plugin: gpuval.fleet.kubernetes_nodes\nselectr: a=b\n"}, "unknown option selectr; is it selector?"),
     ({"hosts.yml": "all:\n  hosts:\n    a:\n", "group_vars/all.yml": "a: [\nb: 1\n"}, "all.yml:3: not YAML: "),
-    ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=)"),
+    ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=PATH)"),
 ]  # fmt: skip
 
 
@@ -383,3 +383,4 @@ def test_extra_variables_that_cannot_be_read_end_in_one_line(tmp_path, monkeypat
         InventoryManager(loader=DataLoader(), sources=[str(tmp_path / "hosts.yml")])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"[ERROR]: {told}")
+    assert ("A shell removes quotes: write -e '{" in line) == given.startswith("{")

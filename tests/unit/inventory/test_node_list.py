@@ -194,6 +194,24 @@ def test_spaces_in_a_variable_of_an_ini_host_are_shown_with_the_right_form(tmp_p
     assert problem == (f"{path}:2: a variable of a host has no spaces around its =: write {wanted}" if wanted else "")
 
 
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [
+        ("", ""),
+        ("gpu-1,site:!gpu-2,all,localhost", ""),
+        ("gpu-*:gpu-[1:9],@file,~none.*", ""),
+        ("gpu-1,gp-2", "--limit gp-2: the inventory has no such host or group; is it gpu-2?"),
+        ("!zz", "--limit zz: the inventory has no such host or group. It has gpu-1, gpu-2, and the groups site"),
+    ],
+)
+def test_a_name_in_limit_that_the_inventory_does_not_have_is_named(tmp_path, monkeypatch, limit, problem):
+    path = tmp_path / "hosts.yml"
+    path.write_text("site:\n  hosts:\n    gpu-1:\n    gpu-2:\n")
+    options = {"subset": limit.replace("site:", "site,"), "inventory": [str(path)]}
+    monkeypatch.setattr(source.context, "CLIARGS", options)
+    assert source.problem_of(str(path)) == problem
+
+
 def test_a_missing_inventory_is_told_from_none_that_was_given(monkeypatch):
     assert source.problem_of("/none/hosts").startswith("/none/hosts: there is no such inventory")
     monkeypatch.setattr(source.constants.config, "get_config_value_and_origin", lambda _: (["/none/hosts"], "default"))

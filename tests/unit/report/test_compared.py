@@ -120,6 +120,14 @@ def test_causes_count_nodes_by_rack_and_name_the_action():
     assert "under the limit" in cause.example
 
 
+def test_a_digest_in_a_cause_is_short():
+    report = report_of({"a": "FAIL"})
+    for check in report["nodes"][0]["checks"]:
+        check["reason"] = f"image sha256:{'0123456789abcdef' * 4} differs, part deadbeefcafe"
+    (cause,) = causes.causes(report)
+    assert cause.example == "image sha256:0123456789ab… differs, part deadbeefcafe"
+
+
 def test_next_steps_can_be_pasted_into_a_shell():
     failed = dict(next_steps.of_report(report_of({"a b": "FAIL", "c": "PASS"}), "my inventory/hosts"))
     assert "make rerun INVENTORY='my inventory/hosts'" in failed.values()

@@ -207,6 +207,15 @@ def test_console_block_of_a_pass_says_what_was_measured():
     ]
 
 
+@pytest.mark.parametrize(("stages", "accepts"), [(["facts"], False), (["facts", "training"], True)])
+def test_a_pass_without_a_test_of_a_gpu_does_not_read_as_an_acceptance(stages, accepts):
+    run = make_run(stages=stages)
+    lines = final_block(judge(run, healthy(run))).splitlines()
+    remark = f"- No stage that tests a GPU ran: the run had {', '.join(stages)} alone. Leave out gpuval_stages"
+    assert lines[1] == "FINAL ACCEPTANCE: PASS"
+    assert lines[3].startswith(remark) == (not accepts)
+
+
 def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
     forms = {"report.html", "report.md", "junit.xml", "ctrf-report.json", "gpuval.prom", "perf.csv", "failed_nodes.txt"}

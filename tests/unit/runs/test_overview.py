@@ -50,7 +50,7 @@ def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
     assert states == {"r1": ("judged", "FAIL"), "r2": ("working", None), "r3": ("failed", None)}
     assert "judged: FAIL  0     1     0" in done.text and " s ago" in done.text
     assert "r3: its controller ended while it was opened" in done.text
-    assert f"runs of other inventories: INVENTORY={results.parent / 'b'}: other" in done.text
+    assert f"runs of other inventories: other (`make runs INVENTORY={results.parent / 'b'}`)" in done.text
     none = list_runs(results.parent / "none").text
     assert "0 run(s)" in none and "; `make validate" in none and "starts one" not in done.text
 
@@ -64,6 +64,15 @@ def test_what_did_not_pass_is_validated_again_with_the_profile_of_the_run(result
     assert json.loads((tmp_path / "way/settings.json").read_text()) == {"gpuval_profile": "quick"}
     assert list_runs(results, "b", rerun=str(tmp_path / "none")).result["nodes"] == []
     assert (tmp_path / "none/nodes").read_text() == "", "the Makefile then validates nothing"
+
+
+def test_nothing_to_validate_again_is_no_more_than_the_run_shows(results, tmp_path):
+    folder = judged(results, "r1", "PASS")
+    fleet = {"checks": [{"name": "training_alike", "verdict": "missing"}, {"name": "same_driver", "verdict": "pass"}]}
+    run_folder.write_json(folder.path / "report.json", {"verdict": "PARTIAL", "fleet": fleet})
+    text = list_runs(results, rerun=str(tmp_path / "way")).text
+    assert "all nodes passed, and it is PARTIAL, of some nodes or stages: `make validate` covers all" in text
+    assert f"; checks of the fleet did not: training_alike: see {folder.path / 'report.html'}" in text
 
 
 @pytest.mark.parametrize("alone", [True, False])

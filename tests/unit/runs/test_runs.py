@@ -31,6 +31,22 @@ def results(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("r12", "is it r1?; `make runs` lists them"),
+        ("hall", "the latest are s9, s8, s7, s6, s5 and 6 more; `make runs` lists them"),
+    ],
+)
+def test_an_unknown_run_names_the_nearest_or_the_latest(results, name, advice):
+    for number in range(10):
+        run = make_run(run_id=f"s{number}", created_at=f"2027-01-01T00:00:0{number}Z")
+        run_folder.RunFolder(results / run["run_id"]).write_run(run)
+    with pytest.raises(run_folder.RunError) as refused:
+        run_folder.RunFolder(results / name).read_run()
+    assert str(refused.value) == f"no run in {results / name}: {advice}"
+
+
 def choose(results, requested="", nodes=NODES, profile="quick", narrowed_by=()):
     return opening.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
 

@@ -181,11 +181,24 @@ def test_a_run_of_another_inventory_is_named_not_used(results):
     started(results, "r2", "b")
     done = find_run(results, "a", "r2")
     assert done.failed and "run r2 is one of the inventory " in done.text
-    with pytest.raises(run_folder.RunError, match=r"no run of .*a in .*; give one of these, .*INVENTORY=.*b: r2"):
+    with pytest.raises(
+        run_folder.RunError, match=r"no run of .*a in .*; .* inventory: r2 \(`make runs INVENTORY=.*b`\)"
+    ):
         run_folder.resolve(results, "", [str(results.parent / "a")])
     assert "the inventory" in open_run(results, "r2", "a").text
     (results.parent / "b").unlink()
     run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
+
+
+def test_status_of_a_run_that_a_clean_ended_names_its_state_and_what_comes_next(results):
+    folder = killed(started(results, "r1"))
+    state = {**folder.read_run()["state"], "name": "failed", "reason": "it was ended by `make clean`"}
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now(), "state": state})
+    options = {"results_dir": str(results), "store": {"bucket": "b", "state_dir": str(results.parent / "state")}}
+    done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert done.failed
+    assert done.text.startswith("run r1 has no verdict, it is failed since ")
+    assert "it was ended by `make clean" in done.text and "starts another" in done.text
 
 
 def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(results):
@@ -194,7 +207,7 @@ def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(res
     options = {"results_dir": str(results), "store": store}
     asked = run_action("show_status", options, task_vars=variables(results, "a"))
     for done in (asked, find_run(results, "a")):
-        assert done.failed and f"INVENTORY={results.parent / 'b'}: r2" in done.text
+        assert done.failed and f"r2 (`make runs INVENTORY={results.parent / 'b'}`)" in done.text
 
 
 def test_status_tells_the_end_of_a_run_whose_store_was_cleaned_away(results):

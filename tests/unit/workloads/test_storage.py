@@ -142,6 +142,12 @@ def test_without_fio_nothing_is_accepted(tmp_path):
     assert "fio was not found: install it" in checks["storage_verified"]["reason"]
 
 
+def test_a_path_that_does_not_exist_is_named_without_fio_too(tmp_path):
+    ended = start(tmp_path, "--path", str(tmp_path / "none"), PATH=str(tmp_path)).end()
+    assert ended.result["message"].startswith(f"{tmp_path / 'none'}: No such file or directory; fio was not found")
+    assert "storage_mismatch_count" not in scoped(ended, f"link:{targets.Target(tmp_path / 'none').scope[5:]}")
+
+
 def test_disks_whose_health_cannot_be_read_are_not_tested_and_said_so(tmp_path):
     ended = start(tmp_path, PATH=str(tmp_path)).end()
     untested = ended.metric("storage_disks_untested_count")

@@ -34,7 +34,8 @@ class ActionModule(RunAction):
         names, settings = overview.rest(
             folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
         )
-        message = f"run {folder.path.name}: " + (f"validating {some_of(names)} again" if names else "all nodes passed")
+        what = f"validating {some_of(names)} again" if names else overview.passed_line(folder)
+        message = f"run {folder.path.name}: {what}"
         self._display.display(message)
         if not self.check_mode:
             run_folder.write_bytes(target / "nodes", "".join(f"{name}\n" for name in names).encode())

@@ -68,7 +68,7 @@ class ActionModule(RunAction):
         command = shlex.join(words)
         if words and options["file"] and not self.check_mode:
             Path(options["file"]).write_text(f"exec {command}\n")
-        if words:
+        elif words:
             self._display.display(command)
         return {"changed": False, "command": words, "msg": command or f"followed the log of {node} to its end"}
 
@@ -90,6 +90,9 @@ class ActionModule(RunAction):
         user = str(values.get("ansible_become_user") or "root") if become else ""
         followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
         ended = folder.read_run()["finished_at"] is not None
+        if options["what"] == reach.FOLLOW and ended and node in folder.read_cleaned():
+            kept = folder.evidence_file(node, stage).parent
+            raise reach.ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
         return reach.on_host(options["what"], directory, followed, connection, user, ended=ended)
 
     @staticmethod

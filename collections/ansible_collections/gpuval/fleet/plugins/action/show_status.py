@@ -12,7 +12,7 @@ from ..plugin_utils.core.escape import console_line
 from ..plugin_utils.core.parent_process import Parent
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.runs import folder, publishing
+from ..plugin_utils.runs import folder, overview, publishing
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.status import lines as status_lines
@@ -60,10 +60,12 @@ class ActionModule(RunAction):
         return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
 
     def _last_verdict(self):
-        """The end of a run whose store `make clean` has removed; None before its end."""
+        """The end of a run whose store `make clean` has removed; None before its end, or if its report is to come."""
         run, verdict = self.own.read_run(), publishing.judged(self.own)
-        if verdict is None or run["finished_at"] is None:
+        if run["finished_at"] is None or (verdict is None and folder.is_unreported(run)):
             return None
+        if verdict is None:
+            raise folder.RunError(overview.without_verdict(self.own, run))
         message = f"{status_lines.ended_line(run['run_id'], verdict)}: {self.own.path / 'report.html'}"
         self._say(message)
         result = {"changed": False, "msg": message, "run_id": run["run_id"], "verdict": verdict["verdict"]}

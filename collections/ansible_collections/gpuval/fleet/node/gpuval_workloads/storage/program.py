@@ -99,19 +99,20 @@ def _measure_all(
     result: Result, targets: Sequence[Target], options: argparse.Namespace, work: Path
 ) -> dict[Target, Findings]:
     program = fio.find()
-    found = {target: Findings(problem="" if program else NO_FIO) for target in targets}
+    found = {target: Findings() for target in targets}
     for number, target in enumerate(targets):
         findings = found[target]
         seconds, limit = options.seconds / len(targets), options.max_written_bytes / len(targets)
-        if not program:
-            continue
         result.report(f"{target.path}: {seconds:.0f} s, target {number + 1} of {len(targets)}")
         try:
             size = _file_bytes(target, limit, options)
+            if not program:
+                findings.problem = NO_FIO
+                continue
             with place(target, work, os.environ) as file:
                 _measure(program, file, size, seconds, limit, findings)
         except TargetError as error:
-            findings.problem = str(error)
+            findings.problem = str(error) if program else f"{error}; {NO_FIO}"
         except OSError as error:
             findings.problem = f"{target.path}: {error.strerror or error}"
     return found
@@ -216,7 +217,7 @@ def _report(
             notes.append(
                 findings.problem if str(target.path) in findings.problem else f"{target.path}: {findings.problem}"
             )
-        if findings.problem == NO_FIO:
+        if NO_FIO in findings.problem:
             continue
         result.add_metric("storage_mismatch_count", int(bool(findings.mismatch)), "count", scope)
         result.add_metric("storage_io_error_count", int(bool(findings.io_error)), "count", scope)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleError, AnsibleFileNotFound, AnsibleParserError
+from ansible.inventory.manager import InventoryManager, split_host_pattern
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.vars import load_extra_vars
@@ -133,8 +134,10 @@ def problem_of(path: str) -> str:
     if not Path(path).exists() and "," not in path:
         configured, chosen_by = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
         if chosen_by == "default" and path in configured:
-            return "no inventory was given: name one with -i (with make: INVENTORY=), or as `inventory` in ansible.cfg"
-        return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=)"
+            return (
+                "no inventory was given: name one with -i (with make: INVENTORY=PATH), or as `inventory` in ansible.cfg"
+            )
+        return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=PATH)"
     beside = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
     problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *beside))), "")
     if problem or not path.endswith(YAML):
@@ -143,7 +146,31 @@ def problem_of(path: str) -> str:
     if name.startswith("gpuval.") and name not in PLUGINS:
         return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
     problem = "" if name else _problem_of_groups(_composed(Path(path)))
-    return f"{path}:{problem}" if problem else ""
+    return f"{path}:{problem}" if problem else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name)
+
+
+def _problem_of_limit(limit: str, plugin: str) -> str:
+    """A name in --limit that the inventory does not have: Ansible passes over it, and names none that it has. Nodes of
+    a cluster are not asked for twice."""
+    plain = [word.lstrip("!&") for word in split_host_pattern(limit) if not re.search(r"^@|^[!&]?~|[*?\[]", word)]
+    if not plain or plugin not in ("", PLUGINS[0]) or _reading:
+        return ""
+    _reading.append(limit)  # this source, too
+    try:
+        inventory = InventoryManager(DataLoader(), context.CLIARGS["inventory"])
+    except AnsibleError:  # Ansible reports it itself
+        return ""
+    finally:
+        _reading.clear()
+    groups = sorted(set(inventory.groups) - {"all", "ungrouped"})
+    known = [*inventory.hosts, *groups]
+    wrong = next((name for name in plain if name not in {*known, "all", "ungrouped", *constants.LOCALHOST}), "")
+    having = meant(wrong, known) or f". It has {some_of(inventory.hosts)}, and the groups {some_of(groups)}"
+    return f"--limit {wrong}: the inventory has no such host or group{having}" if wrong else ""
+
+
+#: Not empty while an inventory is read to compare --limit with it.
+_reading: list[str] = []
 
 
 def _problem_of_extra_variables() -> str:
@@ -152,8 +179,9 @@ def _problem_of_extra_variables() -> str:
         load_extra_vars(DataLoader())
     except (AnsibleParserError, AnsibleFileNotFound) as error:
         text = error.message.replace("\n", " ").partition(" on the Ansible Controller")[0]
+        hint = " A shell removes quotes: write -e '{\"NAME\": VALUE}'" if "YAML" in text else ""
         place = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
-        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}"
+        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}{hint}"
     except AnsibleError:  # what is encrypted needs the passwords that Ansible has
         pass
     return ""

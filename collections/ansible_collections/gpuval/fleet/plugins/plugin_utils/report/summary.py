@@ -14,7 +14,7 @@ from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
 from ..judge import retries
-from ..runs import overview
+from ..runs import datasets, overview
 from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
@@ -23,6 +23,8 @@ RETRIED = {
     retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
 }
+#: Stages that put no work on a GPU: a run of them alone accepts none.
+NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
 
@@ -48,7 +50,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """The lines after the verdict itself, plain text, one line each."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
-    lines = [f"Nodes: {counts['expected']} expected, {verdicts}"]
+    lines = [f"Nodes: {counts['expected']} expected, {verdicts}", *_without_gpu(report)]
     lines += node_lines(report)
     lines += filter(None, [problems.actions_line(bad_nodes(report))])
     busy = report["run"].get("busy", {})
@@ -64,6 +66,20 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += _remarks(report)
     return [one_line(line, MAX_LINE) for line in lines]
+
+
+def _without_gpu(report: Mapping[str, Any]) -> list[str]:
+    """That a run accepts no GPU, as none of its stages works on one. A stage of the user's own may."""
+    ran = (stage for node in report["nodes"] for stage in node["stages"] if stage["state"] == "success")
+    stages = dict.fromkeys(stage["name"] for stage in ran)
+    if report["verdict"] not in ("PASS", "PARTIAL") or not stages or report["fleet"].get("gangs"):
+        return []
+    if not all(name in NO_GPU_STAGES or name.startswith(datasets.STAGE) for name in stages):
+        return []
+    which = ", ".join(stages)
+    return [
+        f"No stage that tests a GPU ran: the run had {which} alone. Leave out gpuval_stages and --tags to test the nodes"
+    ]
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from ...module_utils.redaction import Redaction
 from ..core import files, schemas
 from ..core.errors import GpuvalError
+from ..core.text import meant, some_of
 from ..records import report_file
 from ..records.documents import Problem
 from . import origin
@@ -124,7 +125,13 @@ class RunFolder:
         try:
             run: dict[str, Any] = json.loads(self.run_file.read_text())
         except FileNotFoundError:
-            raise RunError(f"no run in {self.path}: run `make validate` first, or give -e gpuval_run_id=") from None
+            known = by_age(self.path.parent, known_run_ids(self.path.parent))
+            advice = (
+                f"{hint(self.path.name, known)}; `make runs` lists them"
+                if known
+                else ("run `make validate` first, or give -e gpuval_run_id=")
+            )
+            raise RunError(f"no run in {self.path}: {advice}") from None
         except ValueError as error:
             raise RunError(f"{self.run_file} is damaged: {error}") from error
         try:
@@ -330,6 +337,18 @@ def known_run_ids(results: Path) -> list[str]:
     )
 
 
+def by_age(results: Path, run_ids: Sequence[str]) -> list[str]:
+    """The runs, the one that was opened last first."""
+    return sorted(
+        run_ids, key=lambda run_id: run_state.opened_at(read_object(results / run_id / "run.json")), reverse=True
+    )
+
+
+def hint(name: str, known: Sequence[str]) -> str:
+    """What to give in place of a run that is unknown: the nearest of the known ones, the newest first."""
+    return meant(name, known).removeprefix("; ") or f"the latest are {some_of(known, 5)}"
+
+
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
     """Whether it is neither finished nor past its deadline. Raises RunError, or ValueError, for what is damaged."""
     return run["finished_at"] is None and is_in_time(folder, run)
@@ -390,8 +409,7 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
             raise RunError(f"no run started yet: run {tried} is {RunFolder(results / tried).seen().line()}")
         others = origin.others_line(of_others(results, inventory))
         raise RunError(
-            f"there is no run of {origin.shown(inventory)} in {results}; give one of these, or -e gpuval_run_id=: "
-            f"{others}"
+            f"there is no run of {origin.shown(inventory)} in {results}; those of others need their inventory: {others}"
             if others
             else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
         )

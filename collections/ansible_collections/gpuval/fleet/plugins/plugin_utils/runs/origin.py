@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,5 +55,10 @@ def shown(inventory: Sequence[str]) -> str:
 def others_line(others: Mapping[str, Sequence[str]]) -> str:
     """Runs of other inventories, by inventory, and how to choose them."""
     return some_of(
-        (f"INVENTORY={inventory}: {some_of(run_ids)}" for inventory, run_ids in sorted(others.items())), 5, "; "
+        (
+            f"{some_of(run_ids, 3)} (`make runs INVENTORY={shlex.quote(inventory)}`)"
+            for inventory, run_ids in sorted(others.items())
+        ),
+        5,
+        "; ",
     )

@@ -76,9 +76,7 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
     """
     run, verdict = folder.read_run(), publishing.judged(folder)
     if verdict is None or not publishing.is_final(run, verdict):
-        raise run_folder.RunError(
-            f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` resumes it"
-        )
+        raise run_folder.RunError(without_verdict(folder, run))
     names = [name for name in run["nodes"] if verdict["nodes"].get(name) != "PASS"]
     stages = {stage for node in run["nodes"].values() for stage in (*node["stages"], *node.get("gang_stages", ()))}
     work = sorted(name for name in stages - {plans.FACTS, plans.IMAGE} if not name.startswith(datasets.STAGE))
@@ -89,6 +87,26 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
             f"with --limit @{folder.path / 'failed_nodes.txt'}"
         )
     return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}
+
+
+def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
+    """The state of a run without a verdict, and what comes of validating again."""
+    goes_on = run["finished_at"] is None or run_folder.is_unreported(run)
+    what = "resumes it" if goes_on else "starts another"
+    return f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` {what}"
+
+
+def passed_line(folder: run_folder.RunFolder) -> str:
+    """What is true of a run whose nodes all passed: it may be PARTIAL, or lack evidence that concerns the fleet."""
+    report = run_folder.read_object(folder.path / "report.json")
+    checks = report.get("fleet", {}).get("checks", ())
+    lacking = dict.fromkeys(one["name"] for one in checks if one["verdict"] in ("fail", "missing"))
+    line = "all nodes passed"
+    if report.get("verdict") == "PARTIAL":
+        line += ", and it is PARTIAL, of some nodes or stages: `make validate` covers all"
+    if lacking:
+        line += f"; checks of the fleet did not: {some_of(lacking)}: see {folder.path / 'report.html'}"
+    return line
 
 
 def alone(run: Mapping[str, Any]) -> bool:

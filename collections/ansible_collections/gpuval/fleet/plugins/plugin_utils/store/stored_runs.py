@@ -101,7 +101,7 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
         run = read_run(store, folder)
         if run is None:
             raise run_folder.RunError(
-                f"{_bucket(store)} has no run in the folder {folder}: {_hint(all_runs(store)[0])}"
+                f"{_bucket(store)} has no run in the folder {folder}: {_hint(folder, all_runs(store)[0])}"
             )
         if run_id and run["run_id"] != run_id:
             raise run_folder.RunError(
@@ -125,7 +125,7 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
         raise run_folder.RunError(
             f"{_bucket(store)} has the run {run_id} in several folders: give gpuval_folder ({folders})"
         )
-    raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(found)}")
+    raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, found)}")
 
 
 def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
@@ -223,10 +223,10 @@ def _bucket(store: Store) -> str:
     return f"the bucket {store.connection.bucket}"
 
 
-def _hint(found: Sequence[Found]) -> str:
+def _hint(name: str, found: Sequence[Found]) -> str:
     if not found:
         return "it has no run at all; see that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
-    return "it has " + _listed(sorted(found, key=lambda one: one.created, reverse=True))
+    return run_folder.hint(name, [one.folder for one in sorted(found, key=lambda one: one.created, reverse=True)])
 
 
 def _listed(found: Sequence[Found]) -> str:

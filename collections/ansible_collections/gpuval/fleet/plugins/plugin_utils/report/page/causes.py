@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from ...judge.verdict import headline
 from ..problems import action_text, part_text, without
 from ..summary import decisive
 from .nodes import rack
+
+#: A digest, of which twelve digits tell it from others; the card of the node has it whole.
+DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,12 @@ def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause
     check, name = headline(nodes[0]), nodes[0]["name"]
     example = without(name, check["reason"]).replace("{node}", "NODE") if check else "no required check passed"
     return Cause(
-        verdict, word, [node["name"] for node in nodes], racks, [one for one, _ in actions.most_common()], example
+        verdict,
+        word,
+        [node["name"] for node in nodes],
+        racks,
+        [one for one, _ in actions.most_common()],
+        DIGEST.sub(r"\1…", example),
     )
 
 

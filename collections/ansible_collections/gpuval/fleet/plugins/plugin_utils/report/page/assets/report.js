@@ -766,15 +766,13 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let before = null;
   window.addEventListener("beforeprint", () => {
-    before = { theme: root.dataset.theme, closed: [...document.querySelectorAll("details:not([open])")] };
+    before = { theme: root.dataset.theme };
     root.dataset.theme = "light";
-    for (const one of document.querySelectorAll("details.bad, details.fold")) one.open = true;
     for (const grid of grids) { grid.layout(); grid.draw(); }
   });
   window.addEventListener("afterprint", () => {
     if (!before) return;
     if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
-    for (const one of before.closed) one.open = false;
     redraw();
   });
   window.addEventListener("hashchange", followHash);
