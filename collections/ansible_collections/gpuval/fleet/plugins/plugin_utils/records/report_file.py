@@ -4,7 +4,8 @@ A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the
 tables before its nodes:
 
 * ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
-  same, and a value that is none; one that fails, or lacks required evidence, leaves out nothing.
+  same, and a value that is none; one that fails, or lacks required evidence, leaves out nothing. ``{value}`` in a
+  reason stands for the value of the check, as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
 
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core import units
+
 NODES = '"nodes": ['
 #: A report of more nodes has tables.
 MAX_WHOLE_NODES = 32
@@ -28,6 +31,7 @@ _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=("
 #: Of a check: what may be left out.
 TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "source", "remedy")
 _WHOLE = frozenset(TEXTS)
+_VALUE = "{value}"
 _TABLES = ("criteria", "figures")
 _Row = dict[str, Any]
 _Form = tuple[tuple[str, str, str], ...]
@@ -105,7 +109,7 @@ def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         for check in node["checks"]:
             fields = counted.setdefault(_key(check), {text: Counter() for text in TEXTS})
             for text in TEXTS:
-                fields[text][check[text]] += 1
+                fields[text][_template(check) if text == "reason" else check[text]] += 1
     return {
         key: {text: values.most_common(1)[0][0] for text, values in fields.items()} for key, fields in counted.items()
     }
@@ -114,7 +118,7 @@ def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return {**check, "value": _short(check["value"])}
-    common = criteria[_key(check)]
+    common = _of_value(criteria[_key(check)], _short(check["value"]), check["unit"])
     kept = {key: value for key, value in check.items() if key not in TEXTS or value != common[key]}
     value = kept.pop("value")
     return kept if value is None else {**kept, "value": _short(value)}
@@ -122,8 +126,23 @@ def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, An
 
 def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     """Texts that are the same stay the one of ``common``: memory has them once."""
+    if "reason" not in check and "reason" in common:
+        common = _of_value(common, check.get("value"), check.get("unit", common["unit"]))
     own = {key: value for key, value in check.items() if key not in common or value != common[key]}
     return {"value": None, **common, **own}
+
+
+def _template(check: Mapping[str, Any]) -> str:
+    """The reason of a check with its value left open."""
+    value, reason = _short(check["value"]), str(check["reason"])
+    return reason.replace(units.human(value, check["unit"]), _VALUE, 1) if isinstance(value, float) else reason
+
+
+def _of_value(common: Mapping[str, Any], value: Any, unit: str) -> Mapping[str, Any]:
+    """The texts of a criterion for a check of that value."""
+    if not isinstance(value, float) or _VALUE not in common["reason"]:
+        return common
+    return {**common, "reason": common["reason"].replace(_VALUE, units.human(value, unit), 1)}
 
 
 def _short(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours.
 
-A metric of several parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value.
+A metric of several parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value. Counts of
+nothing are four rows in ten: with so many nodes that report.json has tables they are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.escape import csv_cell
+from ..records.report_file import MAX_WHOLE_NODES
 
 COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "min", "max")
 
@@ -22,12 +24,13 @@ def perf_csv(report: Mapping[str, Any]) -> str:
     """The CSV text. A stage that did not succeed has a row without performance, whose metric is its state."""
     stream = io.StringIO()
     stream.write(",".join(COLUMNS) + "\n")
+    zeros = len(report["nodes"]) <= MAX_WHOLE_NODES
     for node in report["nodes"]:
-        stream.writelines(_rows(node))
+        stream.writelines(_rows(node, zeros=zeros))
     return stream.getvalue()
 
 
-def _rows(node: Mapping[str, Any]) -> Iterator[str]:
+def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
     of_node = _cell(node["name"])
     for stage in node["stages"]:
         of_stage = _cell(stage["name"])
@@ -36,6 +39,8 @@ def _rows(node: Mapping[str, Any]) -> Iterator[str]:
             yield f"{model},,{_cell(stage['state'])},{of_node},{of_stage},node,,,\n"
         for (name, kind, unit), metrics in itertools.groupby(node["metrics"].get(stage["name"], ()), _figure):
             parts = list(metrics)
+            if not zeros and unit == "count" and all(part["value"] == 0 for part in parts):
+                continue
             scope, ends = parts[0]["scope"], ","
             number = parts[0]["value"]
             if len(parts) > 1:
