@@ -646,6 +646,7 @@ CUT_OFF = (
         ([("crash", OOM_OF_RUNNER)], "out_of_memory", "Ran out of memory once"),
         ([("crash", OOM_OF_POD)], "out_of_memory", "Ran out of memory once"),
         ([("failure", OOM_OF_POD)], "flaky", "Flaky"),
+        ([("crash", "exit code 1: OSError: [Errno 28] No space left on device")], "disk_full", "Found a full disk"),
         ([("running", "")], "interrupted", "Interrupted (pod evicted or deleted"),
         ([("cancelled", "the pod's container received SIGTERM")], "interrupted", "Interrupted"),
         ([("crash", CUT_OFF)], "interrupted", "Interrupted"),
@@ -654,7 +655,7 @@ CUT_OFF = (
         ([("pending", "")], None, ""),
     ],
 )
-def test_flaky_out_of_memory_and_interrupted_are_three_things(attempts, cause, line):
+def test_what_was_flaky_and_what_lacked_memory_or_disk_or_was_interrupted(attempts, cause, line):
     run = make_run()
     evidence = healthy(run)
     record = evidence.records["node-1"]["training"]
@@ -664,7 +665,7 @@ def test_flaky_out_of_memory_and_interrupted_are_three_things(attempts, cause, l
     (node,) = report["nodes"]
     stage = next(stage for stage in node["stages"] if stage["name"] == "training")
     assert (stage["retried_for"], node["flaky"], node["verdict"]) == (cause, cause == "flaky", "PASS")
-    told = [said for said in report["summary"] if "Flaky" in said or "Ran out" in said or "Interrupted" in said]
+    told = [said for said in report["summary"] if said.startswith(("Flaky", "Ran out", "Found", "Interrupted"))]
     assert len(told) == (cause is not None) and all(said.startswith(line) for said in told)
 
 

@@ -1,4 +1,4 @@
-"""Why a stage that passed was run again: a fault of its own, a want of memory, or an end from outside. Pure."""
+"""Why a stage that passed was run again: a fault of its own, a want of memory or disk, or an end from outside. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-FLAKY, OUT_OF_MEMORY, INTERRUPTED = "flaky", "out_of_memory", "interrupted"
+from ..records import launch_errors
+
+FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
 #: In what the runner and the controller write about a stage that the kernel killed for want of memory.
 _OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
 #: The runner's words for a container that ended together with its pod, and for a record that a new pod finds at work.
@@ -17,7 +19,7 @@ _CUT_OFF = "cut off (last seen "
 def retried_for(record: Mapping[str, Any]) -> str | None:
     """The worst cause of the record's earlier attempts; None without any that began."""
     causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("unrelated")}
-    return next((cause for cause in (FLAKY, OUT_OF_MEMORY, INTERRUPTED) if cause in causes), None)
+    return next((cause for cause in (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED) if cause in causes), None)
 
 
 def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
@@ -28,4 +30,8 @@ def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     new_pod = message.startswith(_CUT_OFF) and attempt["attempt"] < record["attempt"]
     if attempt["state"] in ("running", "cancelled") or _ENDED_WITH_POD in message or new_pod:
         return INTERRUPTED
-    return OUT_OF_MEMORY if attempt["state"] == "crash" and _OOM.search(message) else FLAKY
+    if attempt["state"] != "crash":
+        return FLAKY
+    if launch_errors.classify("", message).name == DISK_FULL:
+        return DISK_FULL
+    return OUT_OF_MEMORY if _OOM.search(message) else FLAKY

@@ -21,6 +21,7 @@ from . import not_tested, problems
 RETRIED = {
     retries.FLAKY: "Flaky, passed only on a retry",
     retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
+    retries.DISK_FULL: "Found a full disk once (free space, or see what else writes to it)",
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
 }
 #: Stages that put no work on a GPU: a run of them alone accepts none.
