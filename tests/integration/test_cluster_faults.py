@@ -53,11 +53,11 @@ FAULTS = {
     ),
     "lost": (
         Fault("node_lost", stage="work"),
-        ("INCOMPLETE", "node_lost", "Taint manager: deleting due to NoExecute taint", "kubelet's log"),
+        ("INCOMPLETE", "node_lost", "Taint manager: deleting due to NoExecute taint", "the log of its kubelet"),
     ),
     "gone": (
         Fault("node_deleted", stage="work"),
-        ("INCOMPLETE", "node_lost", "PodGC: node no longer exists", "replace a node that was removed"),
+        ("INCOMPLETE", "node_lost", "PodGC: node no longer exists", "if the node was removed, replace it"),
     ),
     "late": (
         Fault("hang", stage="work"),

@@ -93,7 +93,7 @@ def test_a_damaged_dataset_fails_by_its_own_class_and_leaves_other_stages_alone(
     verdict = fleet.verdict("node-1")
     assert (verdict["verdict"], verdict["class"]) == ("FAIL", "wrong_digest")
     assert "dataset texts: wrong checksum: words.txt did not match SHA256SUMS" in done.told
-    assert "upload the dataset anew (-e model_preload_force=true)" in done.told
+    assert "upload the dataset again (-e model_preload_force=true)" in done.told
     states = {stage["name"]: stage["state"] for stage in verdict["stages"]}
     assert states == {
         "facts": "success",

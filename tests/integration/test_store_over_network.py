@@ -53,7 +53,7 @@ def test_the_key_of_the_authority_stays_on_the_controller(fleet):
 def test_a_firewall_in_between_is_named_and_nothing_is_lost(fleet):
     told = launch(fleet, "walled")
     assert told["store_reachable"] is False
-    assert "does the controller's firewall let TCP" in told["message"]
+    assert "check that the controller's firewall allows TCP" in told["message"]
     fleet.assert_evidence("walled", dict.fromkeys(STAGES, "success"))
 
 

@@ -43,4 +43,4 @@ def test_what_did_not_run(counts, expected):
         assert "memory skipped" in checks["vendor_tools_not_run"]["reason"]
     if verdict == "INCOMPLETE":
         assert checks["vendor_tools_complete"]["verdict"] == "missing"
-        assert checks["vendor_tools_complete"]["remedy"].startswith("Put the tool into the image")
+        assert checks["vendor_tools_complete"]["remedy"].startswith("Read in the message of the stage what did not run")

@@ -159,7 +159,7 @@ class TestRunsOfABucket:
         self.put_run(store, "three", soon.replace("Z", ".9Z"))
         run, lines = stored_runs.find(store)
         assert run["run_id"] == "three"
-        assert "others that go on, for -e gpuval_run_id=: two: opened" in lines[1]
+        assert "other runs in progress (choose with -e gpuval_run_id=): two: opened" in lines[1]
         assert "one:" not in lines[1]
 
     def test_two_of_the_same_second_must_be_distinguished(self, store):

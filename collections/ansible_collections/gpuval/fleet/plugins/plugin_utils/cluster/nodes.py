@@ -286,7 +286,7 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None
         if have.capacity:
-            message = f"none of its {have.capacity} {word} is healthy by the device plugin"
+            message = f"the device plugin reports none of its {have.capacity} {word} healthy"
         elif have.offered:
             message = f"it offers 0 {word}: the device plugin is gone, or finds no working GPU"
         else:

@@ -18,8 +18,8 @@ SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_
 MAX_NAMES, MAX_TEXT = 64, 200
 #: By list: its key in run.json, where the facts tell what is there, what a name is, and the remedy.
 LISTS = {
-    SERVICES: ("services", "active", "service", "see why it does not run (systemctl status NAME), and start it"),
-    MOUNTS: ("mounts", "mounts", "mount", "mount it, and see why it was not at boot (/etc/fstab, journalctl -b)"),
+    SERVICES: ("services", "active", "service", "find out why it does not run (systemctl status NAME), then start it"),
+    MOUNTS: ("mounts", "mounts", "mount", "mount it, then find out why boot did not (/etc/fstab, journalctl -b)"),
 }
 UNKNOWN = {
     SERVICES: "services unknown: systemd does not answer on the node, as in a pod",

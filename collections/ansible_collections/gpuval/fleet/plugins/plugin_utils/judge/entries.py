@@ -28,7 +28,7 @@ MAX_GANG_NAME = 64
 MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
-_FACTS_FIRST = "let the facts stage succeed: it tells what the node has; then validate again"
+_FACTS_FIRST = "fix the facts stage, which reports what the node has, then validate again"
 
 
 @dataclass(frozen=True)

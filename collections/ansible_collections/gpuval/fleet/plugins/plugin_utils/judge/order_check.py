@@ -30,7 +30,7 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
     # a mixed machine has a name of its own, which may hold that of a part of it
     expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
     if expected is not None and found is not expected:
-        remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
+        remedy = "compare the machine with the order: it is the wrong machine, or gpuval_sku is wrong"
         return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]
     if found is None:
         reason = (
@@ -38,8 +38,8 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
         )
         if several and subject.sku in (sku_catalogue.AUTO, *GPU_VENDORS):
             remedy = (
-                "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
-                "own in gpuval_sku"
+                "find the GPU that was not ordered; if a mixed machine was ordered, give it a name of its own in "
+                "gpuval_sku"
             )
             return [entry("fail", reason, remedy)]
         remedy = "compare with the order; set gpuval_sku, and add a SKU with floors of your own (docs/criteria.md)"
@@ -63,8 +63,8 @@ def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool)
     entry = functools.partial(
         own_entry, "sku_gpu_count", FACTS, "identity", value=count, unit="count", metric="gpu_count",
         expected=units.number_text(sku.node_gpus), source=f"SKU catalogue: {sku.title}",
-        remedy="look for the missing GPU on the PCI bus and in the kernel log (XID 79); a machine that was ordered "
-        "with fewer declares gpuval_gpu_count",
+        remedy="look for the missing GPU on the PCI bus and in the kernel log (XID 79); if fewer were ordered, "
+        "declare gpuval_gpu_count",
     )  # fmt: skip
     if count is None:
         return [entry("missing", "the facts have no gpu_count")]

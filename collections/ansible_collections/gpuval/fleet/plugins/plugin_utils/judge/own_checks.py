@@ -28,7 +28,6 @@ _OPEN_STATES = ("missing", "pending", "running")
 
 _VALIDATE = "validate again"
 _AGAIN = f"then {_VALIDATE} with --limit {{node}}"
-_LATE = "raise gpuval_deadline_seconds, " + _AGAIN
 #: By stage and what it says in its environment (`fault`) when the store, the registry or the archive is to blame.
 _BLAMELESS = {
     (IMAGE, "delivery"): f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}",
@@ -39,7 +38,7 @@ _BLAMELESS = {
 }
 _FREE_SPACE = "free space on the node where the message says, or set gpuval_node_dir or gpuval_models_dir, " + _AGAIN
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
-_OF_GANG = f"fix what the message and the search for the bad node or link name, then {_WITH_OTHERS}"
+_OF_GANG = f"fix the node or link that the message and the search name, then {_WITH_OTHERS}"
 _OF_GANG_JOB = (
     "read nodes/NODE/{stage}.log of the node that the message names, fix the cause, then run the job again on all of "
     "its nodes"
@@ -47,11 +46,11 @@ _OF_GANG_JOB = (
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
-    "timeout": "see in nodes/{node}/{stage}.log where it stopped; a healthy but slow node needs a longer time limit",
+    "timeout": "read in nodes/{node}/{stage}.log where it stopped; raise the time limit if it is healthy but slow",
     "skipped": f"fix the stage that it waited for, {_AGAIN}",
     "cancelled": f"{_VALIDATE} with --limit {{node}}",
-    "pending": f"the run ended before the stage began: {_LATE}",
-    "running": f"the run ended before the stage did: {_LATE}",
+    "pending": f"raise gpuval_deadline_seconds (the run ended before the stage began), {_AGAIN}",
+    "running": f"raise gpuval_deadline_seconds (the run ended before the stage did), {_AGAIN}",
     "missing": f"check that the node is up and reaches the store, {_AGAIN}",
 }
 
@@ -176,9 +175,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if subject.declared_gpus:
         count = f"{subject.declared_gpus} GPUs"
         declared = count if subject.sku == "auto" else f"{declared} with {count}"
-    install = (
-        "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
-    )
+    install = "install or repair the GPU driver and look for the devices with lspci; for a CPU node, declare sku: cpu"
 
     entry = functools.partial(own_entry, "accelerator", FACTS, "identity", value=subject.accelerator, expected=declared)
     if subject.sku == "cpu":
@@ -202,8 +199,8 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
 
 
 _LISTED_TWICE = (
-    "give every machine one name in the inventory, and correct an address that is another's; cloned disks need a "
-    "machine id of their own"
+    "give every machine one name in the inventory, and correct a name whose address reaches another machine; give "
+    "cloned disks their own machine id"
 )
 
 

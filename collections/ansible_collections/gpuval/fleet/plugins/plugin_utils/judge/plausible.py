@@ -19,8 +19,8 @@ from .sku_catalogue import Sku
 RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
 _REMEDY = (
-    "The figure is the fault of what measured it and proves nothing about the hardware. Check the tool's version, its "
-    "unit and the node's clock, then validate again with --limit {node}"
+    "Check the tool's version, its unit and the node's clock, then validate again with --limit {node}. An implausible "
+    "figure is a measurement error and proves nothing about the hardware"
 )
 
 

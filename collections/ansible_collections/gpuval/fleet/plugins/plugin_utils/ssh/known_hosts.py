@@ -230,7 +230,7 @@ class Pins:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         lock = self.path.parent / ".lock"
-        late = HostKeyError(f"another gpuval holds {lock} since {LOCK_SECONDS} s: end it")
+        late = HostKeyError(f"another gpuval has held {lock} for {LOCK_SECONDS} s: end it")
         with contextlib.ExitStack() as held:
             with self._writable():
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

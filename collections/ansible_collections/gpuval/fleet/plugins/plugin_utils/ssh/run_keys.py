@@ -80,7 +80,7 @@ class RunKeys:
         """Nodes are served in parallel; the first makes the keys for all."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self.folder / "lock"
-        late = RunKeysError(f"{lock} is held since {LOCK_SECONDS} s: end the other gpuval")
+        late = RunKeysError(f"another gpuval has held {lock} for {LOCK_SECONDS} s: end it")
         with files.locked(lock, LOCK_SECONDS, late):
             yield
 

@@ -142,7 +142,7 @@ class EmbeddedStore(StoreBackend):
         if not self.address():
             return ""
         writer, reader = self.ports()
-        return f"does the controller's firewall let TCP {writer} and {reader} to {self.address()} in?"
+        return f"check that the controller's firewall allows TCP {writer} and {reader} to {self.address()}"
 
     def link_bits_per_second(self) -> float | None:
         speeds = map(interface_bits_per_second, listening_addresses(self.address()) if self.address() else ())
@@ -279,8 +279,8 @@ class EmbeddedStore(StoreBackend):
         if self.wanted_port:
             if not 0 < self.wanted_port < HIGHEST_PORT:
                 raise StoreError(
-                    f"gpuval_store_port {self.wanted_port}: from 1 to {HIGHEST_PORT - 1}, for the store takes the next "
-                    "one too; or 0, and it chooses"
+                    f"gpuval_store_port {self.wanted_port}: set it from 1 to {HIGHEST_PORT - 1} (the store also uses "
+                    "the next port), or to 0 to let the store choose"
                 )
             state.writer.port, state.reader.port = self.wanted_port, self.wanted_port + 1
         for server in (state.writer, state.reader):

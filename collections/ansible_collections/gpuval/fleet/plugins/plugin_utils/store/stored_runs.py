@@ -140,13 +140,15 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
     chosen = ordered[0]
     same = [one for one in ordered if one.created == chosen.created]
     if len(same) > 1:
-        raise run_folder.RunError("runs were opened in the same second, give -e gpuval_run_id=: " + _listed(same))
+        raise run_folder.RunError(
+            "several runs were opened in the same second: choose one with -e gpuval_run_id=: " + _listed(same)
+        )
     if len(ordered) == 1:
         return chosen.run, [f"run {chosen.run_id}: the only one of {where}"]
     lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {where}"]
     others = [one for one in ordered[1:] if one.goes_on(moment)]
     if others:
-        lines.append(f"others that go on, for -e gpuval_run_id=: {_listed(others)}")
+        lines.append(f"other runs in progress (choose with -e gpuval_run_id=): {_listed(others)}")
     return chosen.run, lines
 
 
@@ -225,7 +227,7 @@ def _bucket(store: Store) -> str:
 
 def _hint(name: str, found: Sequence[Found]) -> str:
     if not found:
-        return "it has no run at all; see that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
+        return "it has no runs: check that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
     return run_folder.hint(name, [one.folder for one in sorted(found, key=lambda one: one.created, reverse=True)])
 
 
