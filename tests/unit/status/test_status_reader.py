@@ -165,7 +165,7 @@ class TestRunsOfABucket:
     def test_two_of_the_same_second_must_be_distinguished(self, store):
         for name in ("one", "two"):
             self.put_run(store, name, "2026-11-02T10:00:00Z")
-        with pytest.raises(run_folder.RunError, match=r"give -e gpuval_run_id=: .*one.*two"):
+        with pytest.raises(run_folder.RunError, match=r"choose one with -e gpuval_run_id=: .*one.*two"):
             stored_runs.find(store)
         assert stored_runs.find(store, "one")[0]["run_id"] == "one"
 
