@@ -133,7 +133,7 @@ def variable(name: str, option: dict[str, Any]) -> list[str]:
         kind += f" of {option['elements']}"
     meaning = prose(option.get("description"))
     if option.get("choices"):
-        meaning += " One of " + ", ".join(code(choice) for choice in option["choices"]) + "."
+        meaning += (" Any of " if option.get("type") == "list" else " One of ") + ", ".join(code(choice) for choice in option["choices"]) + "."
     if option.get("required"):
         meaning += " Required."
     if option.get("no_log"):
