@@ -70,7 +70,7 @@ help-all: ### Show all targets
 
 ##@ Use
 
-setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of the controller and the local node (BUNDLE=path SHA256=digest: without internet)
+setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of controller and local node (BUNDLE=path SHA256=digest: offline)
 
 # Not the rules of the environments: those would go to the internet.
 .PHONY: from-bundle
@@ -82,73 +82,73 @@ inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (N
 	@$(BIN)/python tools/inventory.py $(if $(NODES),--nodes '$(NODES)') $(if $(SSH_USER),--user '$(SSH_USER)') \
 		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)')
 
-doctor: $(VENV)/.ready ## Check controller and inventory before anything starts (ARGS="--tags nodes": probe the nodes, too)
+doctor: $(VENV)/.ready ## Check controller and inventory before anything starts (ARGS="--tags nodes": also probe the nodes)
 	$(PLAY) gpuval.fleet.doctor $(ARGS)
 
 provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node pools, and an inventory of them (ARGS="-e @site.yml --check": plan and cost)
 	$(PLAY) gpuval.fleet.provision $(ARGS)
 
-deprovision: $(VENV)/.ready ### Delete the clusters and node pools that carry the tag of provision_name
+deprovision: $(VENV)/.ready ### Delete the clusters and node pools with the tag of provision_name
 	$(PLAY) gpuval.fleet.deprovision $(ARGS)
 
-prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model into it
+prepare: $(VENV)/.ready ## Check the nodes, start the store and upload the model
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
 
 validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
 	$(PLAY) gpuval.fleet.validate $(ARGS)
 
-job: $(VENV)/.ready $(LOCAL_NODE) ### Run work of your own on every node, after the facts (JOB=jobs/shell.yml)
+job: $(VENV)/.ready $(LOCAL_NODE) ### Run your own job on every node, after the facts (JOB=jobs/shell.yml)
 	$(call need,JOB,a file of gpuval.job/1)
 	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(abspath $(JOB))"]}' $(ARGS)
 
-mad: $(VENV)/.ready ### Run models of a MAD repository in their own images on every node (REPO=folder or address, TAGS=pyt,bert)
+mad: $(VENV)/.ready ### Run models of a MAD repository in their own images on every node (REPO=folder or git address, TAGS=pyt,bert)
 	$(call need,REPO,a folder or a git address)
 	$(PLAY) gpuval.fleet.mad -e '{"gpuval_mad_repository": "$(REPO)"}' $(call extra,gpuval_mad_tags,$(TAGS)) $(ARGS)
 
-rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pass in the latest run of INVENTORY
+rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate again the nodes that did not pass in the latest run of INVENTORY
 	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \
 		{ test ! -s "$$way/nodes" || $(PLAY) gpuval.fleet.validate --limit "@$$way/nodes" -e "@$$way/settings.json" $(ARGS); }
 
-report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another one)
+report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another run)
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
-deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, under unique ids (IDS=mapping.txt), and send it
+deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(if $(IDS),-e gpuval_node_ids=$(abspath $(IDS))) $(ARGS)
 
-clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
+clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results
 	$(PLAY) gpuval.fleet.clean $(ARGS)
 
-probe: $(VENV)/.ready ### Find the nodes that can be reached, and pin their host keys
+probe: $(VENV)/.ready ### Find the reachable nodes, and pin their host keys
 	$(PLAY) gpuval.fleet.probe $(ARGS)
 
 network: $(VENV)/.ready ### Apply the declared network to the nodes, and measure it
 	$(PLAY) gpuval.fleet.network $(ARGS)
 
-build: $(VENV)/.ready ### Build the container images and put them into the store
+build: $(VENV)/.ready ### Build the container images and upload them to the store
 	$(PLAY) gpuval.fleet.build $(ARGS)
 
 load: $(VENV)/.ready ### Load the container images onto the nodes
 	$(PLAY) gpuval.fleet.load $(ARGS)
 
-models: $(VENV)/.ready ### Put model and datasets into the store, with their checksums (LIST=1: list those that the store has)
+models: $(VENV)/.ready ### Upload model and datasets to the store, with checksums (LIST=1: list those in the store)
 	$(PLAY) gpuval.fleet.models $(if $(filter 1 true yes,$(LIST)),-e model_preload_list=true) $(ARGS)
 
-keys: $(VENV)/.ready ### Make the SSH keys of the run's multi-node work and place them on the nodes
+keys: $(VENV)/.ready ### Create the SSH keys of the run's multi-node work and copy them to the nodes
 	$(PLAY) gpuval.fleet.keys $(ARGS)
 
-deepspeed: $(VENV)/.ready ### Train on all nodes together: collectives, then DeepSpeed by its own launcher
+deepspeed: $(VENV)/.ready ### Train on all nodes together: collectives, then DeepSpeed with its own launcher
 	$(PLAY) gpuval.fleet.deepspeed $(ARGS)
 
-fabric: $(VENV)/.ready ### Find the bad node, link or switch: rounds of pairs over all nodes
+fabric: $(VENV)/.ready ### Find the bad node, link or switch by rounds of pairs over all nodes
 	$(PLAY) gpuval.fleet.fabric $(ARGS)
 
-hostfile: $(VENV)/.ready ### Write ADDRESS slots=N of the nodes of the latest run that passed (FILE=path)
+hostfile: $(VENV)/.ready ### Write a hostfile (ADDRESS slots=N) of the nodes that passed in the latest run (FILE=path)
 	$(PLAY) gpuval.fleet.hostfile $(if $(FILE),-e run_hostfile=$(abspath $(FILE))) $(ARGS)
 
 recurring: $(VENV)/.ready ### Write schedules that validate idle nodes: systemd timer, crontab, scrontab, CronJob (OUTPUT=folder)
 	$(PLAY) gpuval.fleet.recurring $(if $(OUTPUT),-e run_recurring_output=$(abspath $(OUTPUT))) $(ARGS)
 
-window: $(VENV)/.ready ### Change how many nodes of the run work at once (N=20, 0 is all), and how many load images (TRANSFERS=8)
+window: $(VENV)/.ready ### Change how many nodes of the run work (N=20, 0 is all) and load images (TRANSFERS=8) at once
 	$(call need,N,how many nodes work at once)
 	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
 
@@ -182,17 +182,17 @@ notebook: $(VENV)/.notebook ### Plot the history by node, rack, firmware and tim
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run
 	$(PLAY) gpuval.fleet.logs $(ARGS)
 
-follow: $(VENV)/.ready ## Follow the log of the stage that runs on NODE=, or of STAGE=
+follow: $(VENV)/.ready ## Follow the log of the running stage on NODE=, or of STAGE=
 	$(call need,NODE,a node of the run)
 	@$(call reach,follow)
 
-shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stage, or in STAGE=
+shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stage or STAGE=
 	$(call need,NODE,a node of the run)
 	@$(call reach,shell)
 
 ##@ Develop
 
-test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every part (ARGS goes to pytest)
+test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests (ARGS goes to pytest)
 	$(PYTEST) $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
@@ -210,7 +210,7 @@ lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, ya
 	cd $(COLLECTION) && $(BIN)/antsibull-changelog lint
 	$(BIN)/zizmor --quiet --offline --min-severity medium .github/workflows
 
-sanity: $(VENV)/.tests ### Run ansible-test's sanity tests, in environments that they make (ARGS goes to ansible-test)
+sanity: $(VENV)/.tests ### Run ansible-test's sanity tests in their own environments (ARGS goes to ansible-test)
 	$(BIN)/python tests/sanity.py $(ARGS)
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
@@ -222,13 +222,13 @@ reference: $(VENV)/.ready ### Write docs/reference/ from argument specs, schemas
 docs: $(VENV)/.docs ### Build the documentation into site/, with an example report (offline)
 	$(BIN)/mkdocs build --strict $(ARGS)
 
-docs-serve: $(VENV)/.docs ### Show the documentation at http://127.0.0.1:8000, and build it again at every change
+docs-serve: $(VENV)/.docs ### Serve the documentation at http://127.0.0.1:8000 and rebuild it on every change
 	$(BIN)/mkdocs serve $(ARGS)
 
 locks: ### Lock requirements/*.txt by hash into requirements/locked/ (needs uv)
 	$(PYTHON) tools/lock.py
 
-distclean: ### Remove the environments; results and the store are kept
+distclean: ### Remove the environments; keep results and store
 	rm -rf $(VENV) $(NODE_VENV) dist site
 
 ##@ Release

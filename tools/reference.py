@@ -133,7 +133,8 @@ def variable(name: str, option: dict[str, Any]) -> list[str]:
         kind += f" of {option['elements']}"
     meaning = prose(option.get("description"))
     if option.get("choices"):
-        meaning += " One of " + ", ".join(code(choice) for choice in option["choices"]) + "."
+        some = "Any" if option.get("type") == "list" else "One"
+        meaning += f" {some} of " + ", ".join(code(choice) for choice in option["choices"]) + "."
     if option.get("required"):
         meaning += " Required."
     if option.get("no_log"):

@@ -11,7 +11,7 @@ version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
-  - Records in C(run.json) why a run has failed, when the playbook ends before it was judged.
+  - Records in C(run.json) why a run failed if the playbook ends before it was judged.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
     reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.

@@ -10,9 +10,9 @@ short_description: Show events, progress, warnings and failures, and no task lin
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Prints what the collection's actions say, warnings and failures. Plays, tasks, results and the recap need C(-v).
+  - Prints messages of the collection's actions, warnings and failures. Plays, tasks, results and the recap need C(-v).
   - A failure of the collection is one line, without a host if it concerns the run.
-  - Other failures look as with the callback C(default).
+  - Other failures look as in the callback C(default).
   - Enable it by C(stdout_callback = gpuval.fleet.console).
 extends_documentation_fragment:
   - default_callback

@@ -9,12 +9,12 @@ class ModuleDocFragment:
 options:
   kubeconfig:
     description:
-      - File with the clusters and the logins to them.
+      - Path of the kubeconfig.
       - Empty is E(KUBECONFIG), else C(~/.kube/config), else the service account inside a cluster.
     type: path
     default: ''
   context:
-    description: Which of its contexts; empty is the current one.
+    description: Context of the kubeconfig; empty is its current one.
     type: str
     default: ''
   namespace:

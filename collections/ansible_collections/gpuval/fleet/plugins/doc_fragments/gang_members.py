@@ -8,7 +8,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   size:
-    description: Nodes in a gang; V(0) is all that are alike.
+    description: Nodes per gang, 2 or more; V(0) is all that are alike.
     type: int
     default: 0
   group_by:

@@ -29,14 +29,14 @@ options:
     default: 3600.0
   patience_seconds:
     description:
-      - How long a pod may be without an image, a place, its volumes or its node before the node is given up.
-      - States that resolve soon or never (a quota, a container that cannot be created) have two fifths of that.
+      - How long a pod may lack its image, placement, volumes or node before the node is given up.
+      - States that resolve soon or never (a quota, a container that cannot be created) get two fifths of that.
       - V(0) waits until the run's deadline.
     type: float
     default: 300.0
   start_seconds:
     description:
-      - How long a scheduled pod may be without a running container and without a reported cause, as with a large image.
+      - How long a scheduled pod may lack a running container without a reported cause, as with a large image.
       - V(0) waits until the run's deadline.
     type: float
     default: 1800.0

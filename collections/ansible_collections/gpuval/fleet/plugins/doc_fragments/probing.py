@@ -12,7 +12,7 @@ options:
     type: float
     default: 4.0
   accept_new_host_keys:
-    description: Whether the host key of a node is pinned that has none yet.
+    description: Pin the host key of a node that has none pinned yet.
     type: bool
     default: true
 """

@@ -17,7 +17,7 @@ options:
         type: str
         required: true
       create_bucket:
-        description: Whether the bucket is created where the store lacks it.
+        description: Create the bucket if it does not exist.
         type: bool
         default: false
       endpoint:
@@ -49,11 +49,11 @@ options:
         type: str
         default: ''
       secrets:
-        description: Values of secrets of jobs, by variable.
+        description: Values of job secrets by variable.
         type: dict
         default: {}
       secrets_file:
-        description: File with more of them, as C(NAME) or as C(KEY) of a C(NAME), which is C(NAME_KEY).
+        description: File with more secrets; C(KEY) of an object C(NAME) is C(NAME_KEY).
         type: str
         default: ''
       ca_file:

@@ -8,11 +8,11 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   run:
-    description: The run, in check mode, where it is not written.
+    description: The run (gpuval.run/1), in check mode, where it is not written.
     type: dict
     default: {}
   poll_seconds:
-    description: Interval between two looks at the store.
+    description: Interval between two reads of the store.
     type: float
     default: 2.0
   pull_seconds:
@@ -20,27 +20,27 @@ options:
     type: float
     default: 15.0
   silence_seconds:
-    description: How long a node may be silent before its records are fetched, on a cluster from its pod's output.
+    description: Time without a heartbeat after which a node's records are fetched, on a cluster from its pod's output.
     type: float
     default: 90.0
   lost_seconds:
-    description: After how long without a heartbeat or an answer a node is given up.
+    description: Time without a heartbeat or an answer after which a node is given up.
     type: float
     default: 1800.0
   retries:
-    description: How often a stage is retried.
+    description: Max retries of a stage.
     type: int
     default: 1
   wait_for_node:
-    description: How long a node on which another run is at work is tried again, in seconds. V(0) refuses it.
+    description: How long, in seconds, a launch is retried on a node that another run uses; V(0) refuses it.
     type: float
     default: 0.0
   max_nodes_at_once:
-    description: How many nodes work at once; V(0) is all of them.
+    description: Max nodes that work at once; V(0) is all.
     type: int
     default: 0
   max_transfers:
-    description: How many nodes bring images at once; V(0) is all of them.
+    description: Max nodes that load images at once; V(0) is all.
     type: int
     default: 16
 """

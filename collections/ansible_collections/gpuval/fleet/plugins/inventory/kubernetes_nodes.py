@@ -8,7 +8,7 @@ short_description: Nodes of a Kubernetes cluster
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Asks the API server for its nodes, once, and makes a host of each.
+  - Lists the nodes of the API server, once, and makes each a host.
   - With O(expected), the nodes of that list are the hosts, also those that the cluster does not have (yet).
   - Every host has C(gpuval_placement) V(kubernetes), and C(kubernetes_node) with what the cluster says of it, such as
     C(exists), C(ready), C(unschedulable), C(taints), C(conditions), C(labels), C(addresses), C(capacity),
@@ -20,7 +20,7 @@ description:
   - Groups are those of O(group), O(label_groups), C(type_p5_48xlarge) for an instance type and C(sku_h200) for a SKU.
   - C(gpuval_sku) is set for the group of the SKU. C(gpuval_gpu_count) is set for the group of nodes of one kind, to the
     most GPUs that one of them has. Both give way to any C(group_vars), which is where to state what was ordered.
-  - Any text of the cluster is data, never a template.
+  - Text from the cluster is data, never a template.
 requirements:
   - kubernetes (Python library)
 options:
@@ -50,10 +50,10 @@ options:
         P(gpuval.fleet.node_list#inventory) reads. Ranges are possible, V(node-[001:100]).
       - Of a CSV file C(sku), C(gpu_count), C(rack), C(unique_id) and further columns count; how SSH would reach a node
         does not.
-      - Nodes beyond it are named in a warning and left out.
+      - Other nodes are named in a warning and left out.
     type: raw
   others:
-    description: Take nodes that match O(selector) and are not in O(expected) as well.
+    description: Also take nodes that match O(selector) but are not in O(expected).
     type: bool
     default: false
   skus:

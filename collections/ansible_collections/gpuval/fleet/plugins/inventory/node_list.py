@@ -8,9 +8,9 @@ short_description: Nodes from a CSV file or plain text
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Reads nodes from a list as spreadsheets, provisioning systems and people make it.
+  - Reads nodes from a list, such as one of a spreadsheet or a provisioning system.
   - The first line of a C(.csv) file names its columns, C(name), C(address), C(user), C(port), C(sku), C(rack),
-    C(unique_id), C(host_key), C(gpu_count). C(name) or C(address) must be there; comma or semicolon parts them.
+    C(unique_id), C(host_key), C(gpu_count). C(name) or C(address) is required; the separator is comma or semicolon.
     Any other column is a host variable. Empty cells set nothing.
   - Any other file has C(address) or C(name address) in each line.
   - Both take ranges, C(node-[001:100]) with C(10.0.0.[1:100]). Lines that begin with C(#) are comments.

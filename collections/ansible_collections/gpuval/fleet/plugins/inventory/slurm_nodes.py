@@ -8,7 +8,7 @@ short_description: Nodes of a Slurm cluster
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Asks slurmctld for its nodes, once, by C(scontrol) on this machine, and makes a host of each.
+  - Lists the nodes of slurmctld, once, by C(scontrol) on this machine, and makes each a host.
   - With O(expected), the nodes of that list are the hosts, also those that Slurm does not have (yet).
   - Every host has C(gpuval_placement) V(slurm), and C(slurm_node) with what Slurm says of it, such as C(exists),
     C(state), C(reason), C(reason_by), C(partitions), C(features) and C(gres).
@@ -47,10 +47,10 @@ options:
     description:
       - The nodes that were ordered, as a list of names or the path of a list, relative to this file, in the form that
         P(gpuval.fleet.node_list#inventory) reads. Ranges are possible, V(node-[001:100]).
-      - They need not match what the other options choose. Nodes beyond the list are named in a warning and left out.
+      - They need not match what the other options choose. Other nodes are named in a warning and left out.
     type: raw
   others:
-    description: Take nodes that the other options choose and O(expected) lacks as well.
+    description: Also take nodes that the other options choose but O(expected) lacks.
     type: bool
     default: false
   skus:

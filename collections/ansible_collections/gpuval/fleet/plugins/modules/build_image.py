@@ -14,8 +14,8 @@ description:
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
   - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name. That checks what
     hosts declare as C(gpuval_images), and makes each image after those that it is built on.
-  - The action brings the context to the builder and the archive back, or takes in an archive of the controller. It puts
-    the archive below C(images/) of the store, unless it is there, whole, and remembers it in C(images.json).
+  - The action copies the context to the builder and the archive back, or uses an archive on the controller. It puts
+    the archive below C(images/) of the store, unless it is complete there, and records it in C(images.json).
 extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
@@ -24,16 +24,16 @@ attributes:
     details: Does not ask the store, and so says of all that they would be put there.
 options:
   reference:
-    description: What the image is called.
+    description: Reference of the image.
     type: str
     required: true
   way:
-    description: V(build) it, or take a V(copy) of what the reference stands for.
+    description: V(build) the image, or V(copy) it from the registry of its reference.
     type: str
     choices: [build, copy]
     default: build
   engine:
-    description: The engine; V(auto) is docker where it answers, else podman.
+    description: Build engine; V(auto) is docker if it answers, else podman.
     type: str
     choices: [auto, docker, podman]
     default: auto
@@ -42,19 +42,19 @@ options:
     type: str
     default: ''
   arguments:
-    description: Further build arguments. They stay in the history of the build stage, so nothing secret belongs here.
+    description: Further build arguments. They stay in the history of the build stage, so no secrets.
     type: dict
     default: {}
   digest:
-    description: What tells this build from others; kept as a label of the image.
+    description: Identifies this build; kept as a label of the image.
     type: str
     default: ''
   built_base:
-    description: Id of the base that was built on when the archive was made that the store has already.
+    description: Id of the base of the archive that the store has already.
     type: str
     default: ''
   base_digest:
-    description: Digest that the base must have if it is from a registry; empty accepts any.
+    description: Required digest of the base if it is from a registry; empty accepts any.
     type: str
     default: ''
   context:
@@ -66,23 +66,23 @@ options:
     type: str
     default: Dockerfile
   archive:
-    description: Where to save the image; empty saves nothing.
+    description: Path to save the image to; empty saves nothing.
     type: str
     default: ''
   no_cache:
-    description: Whether to build again although nothing changed, without the engine's cache.
+    description: Rebuild even if nothing changed, without the engine's cache.
     type: bool
     default: false
   push:
-    description: Put the image into the registry of its reference.
+    description: Push the image to the registry of its reference.
     type: bool
     default: false
   log:
-    description: File for the engine's output of the build; empty keeps nothing.
+    description: File for the engine's build output; empty keeps none.
     type: str
     default: ''
   timeout_seconds:
-    description: What pulling, building and saving may take, each.
+    description: Time limit of each pull, build and save.
     type: float
     default: 7200
 """

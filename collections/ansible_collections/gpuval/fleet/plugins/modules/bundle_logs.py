@@ -29,7 +29,7 @@ options:
     choices: [ssh, kubernetes, slurm]
     default: ssh
   seconds:
-    description: On a cluster, the time limit of the gathering; the output of further stages is left out then.
+    description: On a cluster, time limit of the collection; the output of remaining stages is then left out.
     type: float
     default: 120.0
   limit_bytes:

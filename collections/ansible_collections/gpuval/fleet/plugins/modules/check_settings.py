@@ -10,7 +10,7 @@ module: check_settings
 short_description: Check the settings of all nodes
 version_added: 1.0.0
 description:
-  - Holds the variables of every node of the play against what the roles declare, before anything is started. Types,
+  - Checks the variables of every node of the play against what the roles declare, before anything starts. Types,
     choices, ranges and forms of values, files that they name, and criteria.
   - A variable that begins with C(gpuval_) or the name of a role, or that is close to a setting, and is none is a
     problem, unless C(gpuval_own_variables) lists it.
@@ -19,7 +19,7 @@ description:
 extends_documentation_fragment: [gpuval.fleet.common]
 options:
   fatal:
-    description: Fail when a setting is wrong. Otherwise it is a warning, for what must be done all the same.
+    description: Fail if a setting is wrong; otherwise only warn.
     type: bool
     default: true
 """

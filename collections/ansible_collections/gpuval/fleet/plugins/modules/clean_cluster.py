@@ -27,15 +27,15 @@ options:
     elements: str
     default: []
   results_dir:
-    description: Where results are kept; the runs of O(run_ids) are remembered there as cleaned. Empty is none.
+    description: Results folder in which the runs of O(run_ids) are recorded as cleaned; empty records nothing.
     type: str
     default: ''
   volumes:
-    description: Remove the volumes and claims that the runs made for their models as well.
+    description: Also remove the volumes and claims that the runs created for their models.
     type: bool
     default: false
   deadline_seconds:
-    description: How long to wait until everything is gone.
+    description: Time limit until everything is gone.
     type: int
     default: 180
 requirements:

@@ -19,16 +19,16 @@ attributes:
     description: Lists the jobs that are cancelled.
 options:
   run_ids:
-    description: The runs. Empty is all jobs of gpuval that this user has.
+    description: The runs. Empty is all gpuval jobs of this user.
     type: list
     elements: str
     default: []
   results_dir:
-    description: Where results are kept; the runs of O(run_ids) are remembered there as cleaned. Empty is none.
+    description: Results folder in which the runs of O(run_ids) are recorded as cleaned; empty records nothing.
     type: str
     default: ''
   deadline_seconds:
-    description: How long to wait until the jobs have ended.
+    description: Time limit until the jobs have ended.
     type: int
     default: 180
 """

@@ -42,7 +42,7 @@ options:
     elements: str
     default: []
   nodes:
-    description: Nodes on which these runs may have left something, whether the play has them or not.
+    description: Nodes on which these runs may have left something, also those outside the play.
     type: list
     elements: str
     default: []

@@ -18,10 +18,10 @@ extends_documentation_fragment:
   - gpuval.fleet.store
 options:
   fetch_tasks:
-    description: Task file whose only task fetches the evidence of a host. Without it no node is asked.
+    description: Task file whose only task fetches the evidence of a host. Without it no node is contacted.
     type: path
   fetch_seconds:
-    description: How long one fetch may take.
+    description: Time limit of one fetch.
     type: float
     default: 300.0
 """

@@ -7,29 +7,29 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: deliver_run
-short_description: Make what the customer gets of a run, and send it
+short_description: Make the customer's copy of a run, and send it
 version_added: 1.0.0
 description:
   - Writes C(delivery/NAME) into the results, a folder or an archive with one file for each node and stage, the report,
     and checksums. The same results make the same bytes.
   - Workers' names become the unique ids of C(gpuval_node_ids). Secrets, internal addresses and names of other machines
     are replaced.
-    What was made is looked through once more, and is not delivered when something of it is left.
-  - Beside it lies C(NAME.names.json), mode 0600, which says what stands for what. It is never sent.
+    The result is searched again, and not delivered if any of these are left.
+  - C(NAME.names.json) beside it, mode 0600, maps the new names to the original ones. It is never sent.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
 attributes:
   check_mode:
-    description: Holds the mapping against the run, and writes nothing.
+    description: Checks the mapping against the run, and writes nothing.
 options:
   name:
     description: Name of the delivery; empty is the run's id.
     type: str
     default: ''
   format:
-    description: What is made.
+    description: Form of the delivery.
     type: str
     choices: [folder, tar.gz, zip]
     default: folder
@@ -51,15 +51,15 @@ options:
     type: str
     default: us-east-1
   s3_access_key:
-    description: Key of the destination. Those of the run's store are refused.
+    description: Access key of the destination. Keys of the run's store are refused.
     type: str
     default: ''
   s3_secret_key:
-    description: Secret of the key.
+    description: Secret of O(s3_access_key).
     type: str
     default: ''
   s3_session_token:
-    description: Session token of the key.
+    description: Session token of O(s3_access_key).
     type: str
     default: ''
   s3_ca_file:

@@ -32,7 +32,7 @@ options:
     type: str
     required: true
   cluster:
-    description: An existing cluster, which gets the node pools; empty for a cluster of its own.
+    description: Existing cluster that gets the node pools; empty creates one named O(name).
     type: str
     default: ''
   region:
@@ -45,7 +45,7 @@ options:
     elements: dict
     default: []
   confirm:
-    description: Equal to O(name) where something is created or deleted. Check mode needs none.
+    description: Must equal O(name) to create or delete; not needed in check mode.
     type: str
     default: ''
   create_error:
@@ -53,7 +53,7 @@ options:
     type: raw
     default: ''
   timeout_seconds:
-    description: Max time until all nodes run, or are gone.
+    description: Time limit until all nodes run, or are gone.
     type: float
     default: 1800
   poll_seconds:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: estimate_transfer
-short_description: Tell before the start whether the store can bring models and images in time
+short_description: Estimate before the start whether the store can deliver models and images in time
 version_added: 1.0.0
 description:
   - Compares bytes times nodes, divided by the store's bandwidth, with the deadline, and warns. Never fails for it.
@@ -31,15 +31,15 @@ options:
     elements: str
     default: []
   nodes:
-    description: How many nodes load.
+    description: Number of nodes that load.
     type: int
     required: true
   deadline_seconds:
-    description: The time there is for all.
+    description: Time available for all transfers.
     type: float
     required: true
   bits_per_second:
-    description: What the store can give all nodes together; 0 is measured.
+    description: Bandwidth of the store to all nodes together; V(0) measures it.
     type: float
     default: 0
 """

@@ -23,11 +23,11 @@ options:
     type: dict
     default: {}
   not_uploaded:
-    description: Only what never reached the store.
+    description: Fetch only what never reached the store.
     type: bool
     default: false
   limit_bytes:
-    description: How much one answer may hold.
+    description: Size limit of one answer.
     type: int
     default: 4000000
 """

@@ -11,8 +11,8 @@ short_description: Find an earlier run
 version_added: 1.0.0
 description:
   - Reads C(run.json) of a run.
-  - With O(store), a run that results_dir does not have is looked for in the bucket. Who was expected, how the launches
-    went, criteria and baseline are fetched from there into a folder of results_dir, or renewed.
+  - With O(store), a run that results_dir does not have is looked for in the bucket. Expected nodes, launch
+    results, criteria and baseline are fetched from there into a folder of results_dir, or renewed.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run

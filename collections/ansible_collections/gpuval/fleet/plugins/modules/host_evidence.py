@@ -26,19 +26,19 @@ options:
     type: str
     default: ''
   node:
-    description: Name of the node's folder in that of the run.
+    description: Name of the node's folder inside that of the run.
     type: str
     default: ''
   seconds:
-    description: How long all commands together may take.
+    description: Time limit of all commands together.
     type: float
     default: 120
   limit_bytes:
-    description: How large the archive may be; what is less telling is cut first.
+    description: Size limit of the archive; the least important parts are cut first.
     type: int
     default: 8000000
   bug_report:
-    description: Whether C(nvidia-bug-report.sh) runs too, which takes minutes.
+    description: Also run C(nvidia-bug-report.sh), which takes minutes.
     type: bool
     default: false
 """

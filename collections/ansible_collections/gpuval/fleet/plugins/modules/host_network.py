@@ -7,12 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: host_network
-short_description: Bring a node's network to what was declared, and back again
+short_description: Configure a node's network as declared, or restore it
 version_added: 1.0.0
 description:
   - Compares interfaces, addresses, routes, kernel parameters, names and limits with what was declared, and changes the
     difference.
-  - Nothing is changed unless it is declared. Without any setting it only says what there is.
+  - Nothing is changed unless it is declared. Without any setting it only reports the current state.
   - All changes are verified. When one fails, all of them are rolled back.
   - What was there before is kept on the node before each change. O(state=restored) puts it back, and so does
     M(gpuval.fleet.clean_node).
@@ -26,7 +26,7 @@ attributes:
     description: Shows each change with what was there before.
 options:
   state:
-    description: Whether the network is to be as declared, or as it was found at first.
+    description: V(applied) configures the network as declared, V(restored) reverts it to what was first found.
     type: str
     choices: [applied, restored]
     default: applied
@@ -47,12 +47,12 @@ options:
         description: Shell pattern of the kernel driver; V(habanalabs*) means the ports of Gaudi accelerators.
         type: str
       exclude:
-        description: Shell patterns of names that are not meant.
+        description: Shell patterns of names to leave out.
         type: list
         elements: str
         default: []
       count:
-        description: How many there must be at least; without it, one.
+        description: Min number of interfaces; without it, one.
         type: int
       state:
         description: V(up) asks for a carrier too.
@@ -60,10 +60,11 @@ options:
         choices: [up, down]
         default: up
       mtu:
-        description: Maximum size of a packet in bytes.
+        description: Max packet size in bytes.
         type: int
       addresses:
-        description: Addresses with prefix length that the interface has, besides those it has already.
+        description:
+          - Addresses with prefix length that the interface must have, beside its existing ones, such as V(10.0.0.5/24).
         type: list
         elements: str
         default: []
@@ -109,16 +110,16 @@ options:
         type: str
         default: '*'
       type:
-        description: V(-) is both.
+        description: V(-) is both soft and hard.
         type: str
         choices: ['-', soft, hard]
         default: '-'
       item:
-        description: What is limited, C(memlock) for instance.
+        description: Limit, such as C(memlock).
         type: str
         required: true
       value:
-        description: The limit.
+        description: Value of the limit.
         type: str
         required: true
   directory:
@@ -126,15 +127,15 @@ options:
     type: str
     default: ''
   management_address:
-    description: Address that the controller reaches the node at. The interface that has it is not touched.
+    description: Address at which the controller reaches the node. Its interface is not touched.
     type: str
     default: ''
   deadline_seconds:
-    description: Time limit; when it is over, all changes are rolled back.
+    description: Time limit; after it all changes are rolled back.
     type: float
     default: 90
   link_seconds:
-    description: How long an interface that was brought up may take to have a carrier.
+    description: Time limit for an interface that was brought up to get a carrier.
     type: float
     default: 20
 """
@@ -199,7 +200,7 @@ left:
   type: list
   elements: str
 kept:
-  description: What was changed by someone else meanwhile, and so was left as it is.
+  description: What was changed by others meanwhile, and was left as it is.
   returned: when O(state=restored)
   type: list
   elements: str

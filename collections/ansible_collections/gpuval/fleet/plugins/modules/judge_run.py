@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: judge_run
-short_description: Hold the evidence of a run against the criteria
+short_description: Judge the evidence of a run by the criteria
 version_added: 1.0.0
 description:
   - Writes C(report.json) (gpuval.report/1).
@@ -17,11 +17,11 @@ extends_documentation_fragment:
   - gpuval.fleet.criteria
 options:
   baseline:
-    description: Baseline file that checks of kind V(baseline) hold the figures against; empty is none.
+    description: Baseline file for checks of kind V(baseline); empty is none.
     type: path
     default: ""
   finish:
-    description: Whether the run ends with this verdict.
+    description: Whether this verdict ends the run.
     type: bool
     default: true
 """

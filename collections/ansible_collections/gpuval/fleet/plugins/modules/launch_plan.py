@@ -41,15 +41,15 @@ options:
     type: str
     default: ''
   rclone_config:
-    description: Configuration that rclone reads the model store with; empty when the plan loads no model.
+    description: Configuration with which rclone reads the model store; empty when the plan loads no model.
     type: str
     default: ''
   keys:
-    description: What the members of a gang need of each other, by file name, for the folder C(ssh/) of the run.
+    description: Files that gang members need of each other, by name, for the folder C(ssh/) of the run.
     type: dict
     default: {}
   secrets:
-    description: Values of the secrets that jobs name, by stage and variable; each stage's file is removed when it ends.
+    description: Values of job secrets by stage and variable; each stage's file is removed when it ends.
     type: dict
     default: {}
   packages:
@@ -73,12 +73,12 @@ options:
     type: str
     required: true
   controller:
-    description: User and host of the controller, which a launch of another run is refused with.
+    description: User and host of the controller, shown when the launch of another run is refused.
     type: str
     default: ""
   force:
     description:
-      - Start even if another run is at work on the node, or other processes use its accelerators.
+      - Start even if another run is active on the node, or other processes use its accelerators.
       - Otherwise the launch is refused before anything starts, and names the processes and containers.
     type: bool
     default: false

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: list_runs
-short_description: List the runs of an inventory, or write what a validation of the rest takes
+short_description: List the runs of an inventory, or write the input to validate again what did not pass
 version_added: 1.0.0
 description:
   - Lists the runs of the play's inventory on this controller with state, counts of verdicts and age. Runs of other

@@ -29,14 +29,14 @@ options:
     elements: str
     default: [all]
   timeout:
-    description: Limit of each model in seconds; V(0) is none, V(-1) that of the model.
+    description: Time limit per model in seconds; V(0) is none, V(-1) the model's own.
     type: int
     default: -1
   context:
     description: Additional context, as a mapping or JSON.
     type: raw
   disable_skip_gpu_arch:
-    description: Whether models run on the architectures that they skip.
+    description: Ignore C(skip_gpu_arch) of models.
     type: bool
     default: false
   sku:
@@ -60,23 +60,23 @@ options:
     type: path
     default: ''
   images:
-    description: Images that exist already, by model. Its files travel in the plan.
+    description: Existing images by model. The files of these models travel in the plan.
     type: dict
     default: {}
   registry:
-    description: Where images of pods are pushed, C(HOST[:PORT]/PATH).
+    description: Registry to push pod images to, C(HOST[:PORT]/PATH).
     type: str
     default: ''
   keep_alive_seconds:
-    description: How long the last model stays for a shell after its work.
+    description: How long the last model stays up for a shell after its work; V(0) is not at all.
     type: int
     default: 0
   keep_folder:
-    description: Folder of the nodes that keeps the folders of models.
+    description: Folder on the nodes that keeps the folders of models; empty keeps none.
     type: str
     default: ''
   skip_run:
-    description: Whether no jobs are returned, only images.
+    description: Return no jobs, only images.
     type: bool
     default: false
   output:
@@ -84,7 +84,7 @@ options:
     type: str
     default: ''
   pipeline:
-    description: The column C(pipeline) of C(perf.csv).
+    description: Value of the column C(pipeline) in C(perf.csv).
     type: str
     default: ''
   placement:

@@ -29,12 +29,12 @@ attributes:
     description: Shows labels, annotations and taint of each node that is changed, or Slurm's state and reason.
 options:
   scheduler:
-    description: What the nodes belong to.
+    description: Scheduler of the nodes.
     type: str
     default: kubernetes
     choices: [kubernetes, slurm]
   taint_incomplete:
-    description: For O(scheduler=slurm), drain nodes that are C(INCOMPLETE), too.
+    description: With O(scheduler=slurm), also drain nodes that are C(INCOMPLETE).
     type: bool
     default: false
   state:
@@ -91,16 +91,16 @@ missing:
   type: list
   elements: str
 kept:
-  description: Nodes that stay FAIL, since the run did not show that they pass now what they failed.
+  description: Nodes that stay FAIL, since they did not pass in this run what they had failed.
   returned: success
   type: list
   elements: str
 open:
-  description: What each of these is to pass yet, as C(stage/check); C(stage/) where evidence of the stage was missing.
+  description: What each of these must still pass, as C(stage/check); C(stage/) where evidence of the stage was missing.
   returned: success
   type: dict
 foreign:
-  description: Nodes to drain that are drained or down for others, each with its reason.
+  description: Nodes to drain that are already drained or down for another reason, which is given.
   returned: with O(scheduler=slurm)
   type: list
   elements: str

@@ -7,19 +7,19 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: network_matrix
-short_description: Write the matrix of links between nodes, and list what is odd
+short_description: Write the matrix of links between nodes, and list bad nodes and links
 version_added: 1.0.0
 description:
   - Takes what M(gpuval.fleet.peer_probe) found on each node and writes C(network/matrix.json) and
     C(network/matrix.csv) into the results, and into the folder of the run.
   - Reads C(network_applied), C(network_listened) and C(network_probed) of each host, in which the role
     P(gpuval.fleet.network#role) registers its tasks.
-  - Says whether a node or a link is the odd one, and prints a line for each finding.
+  - Tells a bad node from a bad link, and prints a line for each finding.
   - No node is contacted.
 extends_documentation_fragment: [gpuval.fleet.common]
 options:
   run_id:
-    description: The run whose folder takes a copy; empty is none.
+    description: The run whose folder gets a copy; empty is none.
     type: str
     default: ''
   results_dir:
@@ -31,12 +31,12 @@ options:
     type: dict
     required: true
   ports:
-    description: Ports that were to be open between nodes.
+    description: Ports that must be open between nodes.
     type: list
     elements: int
     default: []
   endpoints:
-    description: Names of the services that were asked for.
+    description: Names of the services to measure.
     type: list
     elements: str
     default: []
@@ -52,7 +52,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: What is odd, with level (V(fail) or V(warn)), kind, nodes, message and remedy.
+  description: What is wrong, with level (V(fail) or V(warn)), kind, nodes, message and remedy.
   returned: success
   type: list
   elements: dict

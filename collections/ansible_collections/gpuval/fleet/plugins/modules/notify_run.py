@@ -40,7 +40,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 delivered:
-  description: Whether the webhook has the event, of now or of before.
+  description: Whether the webhook has received the event, now or earlier.
   returned: success
   type: bool
 attempts:
@@ -48,7 +48,7 @@ attempts:
   returned: success
   type: int
 event_id:
-  description: Identity of the event; the same content has the same one.
+  description: Id of the event; the same content has the same id.
   returned: where the run has ended
   type: str
 """

@@ -7,26 +7,26 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: on_nodes
-short_description: Have a task done on every node
+short_description: Run a task on every node
 version_added: 1.0.0
 description:
-  - Nodes work side by side. It is one task of the play.
+  - All nodes run it in parallel, as one task of the play.
   - A loop or a condition of Ansible costs the controller a process per node even where there is nothing to do.
 extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
-    description: The task is done in check mode.
+    description: The task runs in check mode.
 options:
   tasks:
     description: Task file with one task.
     type: path
     required: true
   seconds:
-    description: How long it may take on one node.
+    description: Time limit per node.
     type: float
     required: true
   required:
-    description: Fail if it failed on any node. Otherwise it is a warning, unless it failed on all of them.
+    description: Fail if the task failed on any node. Otherwise only warn, unless it failed on all.
     type: bool
     default: false
 """

@@ -22,7 +22,7 @@ attributes:
     description: Opens nothing; returns the run as it would be.
 options:
   baseline:
-    description: Baseline file that the run will be compared with; one that cannot be used stops it now. Empty is none.
+    description: Baseline file to compare the run with; an unusable one stops it now. Empty is none.
     type: path
     default: ""
   run_id:
@@ -63,20 +63,20 @@ options:
     type: str
     required: true
   gang_stages:
-    description: Stages that nodes do together, once their own have passed; of a run with several nodes.
+    description: Stages that nodes run together once their own have passed; for a run of several nodes.
     type: list
     elements: str
     default: []
   gangs_alone:
-    description: Whether the run is there for its gangs. It fails with fewer than two hosts, and is PARTIAL at best.
+    description: The run is for its gangs only. It fails with fewer than two hosts, and is PARTIAL at best.
     type: bool
     default: false
   only_idle:
-    description: Whether nodes with other work are left out of the verdict, and give way to work that comes.
+    description: Leave nodes with other work out of the verdict, and stop for other work that arrives.
     type: bool
     default: false
   accepts:
-    description: Whether a node may be accepted by this run; otherwise it is PARTIAL at best.
+    description: Whether this run can accept nodes; otherwise it is PARTIAL at best.
     type: bool
     default: true
   profile_stages:
@@ -89,11 +89,11 @@ options:
     type: dict
     required: true
   deadline_seconds:
-    description: Time the whole run may take.
+    description: Time limit of the whole run.
     type: float
     required: true
   limit:
-    description: What C(--limit) says; anything makes the run partial.
+    description: Value of C(--limit); any makes the run partial.
     type: str
     default: ''
   run_tags:

@@ -53,7 +53,7 @@ options:
         type: int
         default: 22
   askers:
-    description: Who asks this node.
+    description: Names of the nodes that probe this one.
     type: list
     elements: str
     default: []
@@ -63,15 +63,15 @@ options:
     elements: int
     default: []
   probe_port:
-    description: Port of the listeners themselves.
+    description: Port of the listeners.
     type: int
     default: 47600
   bulk_bytes:
-    description: How many bytes to receive from each peer; 0 is none.
+    description: Bytes to receive from each peer; V(0) is none.
     type: int
     default: 0
   check_size:
-    description: Whether to send packets of the interface's size.
+    description: Also send packets of the interface's MTU.
     type: bool
     default: true
   tries:
@@ -79,19 +79,19 @@ options:
     type: int
     default: 5
   timeout_seconds:
-    description: How long to wait for one answer.
+    description: Time limit of one answer.
     type: float
     default: 2
   deadline_seconds:
-    description: Time for everything.
+    description: Time limit of all measurements.
     type: float
     default: 60
   listen_seconds:
-    description: How long listeners live at most.
+    description: Max lifetime of the listeners.
     type: float
     default: 120
   endpoints:
-    description: Services to measure the way to.
+    description: Services to which the path is measured.
     type: list
     elements: dict
     default: []
@@ -113,11 +113,11 @@ options:
         description: Certificate authority on the node; without it the system's own.
         type: str
   endpoint_bytes:
-    description: How much of an answer is read at most.
+    description: Max bytes to read of an answer.
     type: int
     default: 16777216
   endpoint_seconds:
-    description: How long one service may take at most.
+    description: Time limit per service.
     type: float
     default: 5
   directory:

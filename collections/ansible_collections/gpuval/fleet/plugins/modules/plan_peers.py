@@ -10,21 +10,21 @@ module: plan_peers
 short_description: Choose the peers that each node probes
 version_added: 1.0.0
 description:
-  - Up to O(mesh) nodes everyone asks everyone. Above that each asks O(degree) others and is asked by them, and each
-    pair of zones (C(network_zone) of the hosts) has a link of its own.
+  - Up to O(mesh) nodes, each probes all others. Above that each has O(degree) peers, which also probe it, and each
+    pair of zones (C(network_zone) of the hosts) has a measured link.
   - No node is contacted.
 extends_documentation_fragment: [gpuval.fleet.common]
 options:
   mesh:
-    description: Up to how many nodes everyone asks everyone.
+    description: Max number of nodes up to which each probes all others.
     type: int
     default: 32
   degree:
-    description: How many others a node asks above that.
+    description: Number of peers per node in larger fleets.
     type: int
     default: 8
   resolve:
-    description: Whether to look up the addresses of all nodes.
+    description: Look up the addresses of all nodes.
     type: bool
     default: false
 """

@@ -7,12 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: preload_model
-short_description: See that model and datasets are in the store, whole
+short_description: Ensure that the store has model and datasets, complete
 version_added: 1.0.0
 description:
   - Makes the tiny model, downloads a hub repository or takes a folder.
   - Resolves links, writes C(SHA256SUMS) and uploads with rclone.
-  - Skips a model that is there and whole.
+  - Skips a model that is complete there.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.store
@@ -23,13 +23,13 @@ options:
     default: tiny
   datasets:
     description:
-      - Datasets that are brought there as well, each with C(name), C(source) and C(sha256).
+      - Datasets to upload as well, each with C(name), C(source) and C(sha256).
       - A source is a folder or an archive (tar, zip) on the controller, or C(store:FOLDER) of the bucket.
     type: list
     elements: dict
     default: []
   stages:
-    description: Stages of the run, of which only those that load bring something; empty brings all.
+    description: Stages of the run; only what those that load need is uploaded. Empty uploads all.
     type: list
     elements: str
     default: []
@@ -42,15 +42,15 @@ options:
     type: str
     default: ''
   transfers:
-    description: Files uploaded at a time.
+    description: Files uploaded in parallel.
     type: int
     default: 8
   force:
-    description: Upload even if the store has the model whole.
+    description: Upload even if the store has the model complete.
     type: bool
     default: false
   round_trip:
-    description: Serve and ask the model, upload, delete, load back, serve and ask again.
+    description: Serve and query the model, upload it, delete it, load it back, serve and query it again.
     type: bool
     default: false
   list:

@@ -7,14 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: prepare_cluster
-short_description: See that gpuval may do on a cluster what it needs
+short_description: Check that gpuval has the permissions that it needs on a cluster
 version_added: 1.0.0
 description:
   - Writes the least Role that gpuval needs, for an administrator of the cluster to apply, and shows it when it is new
     or has changed, or when something is missing.
   - Asks the cluster whether all of it is allowed and names the rules that are missing. This is one request, and one
     more for each rule that the cluster does not list (webhook authorizers).
-  - Sees that the namespace is there and admits a pod of O(pods), with server-side dry runs that make nothing.
+  - Checks that the namespace exists and admits a pod of O(pods), with server-side dry runs that make nothing.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.cluster
@@ -30,11 +30,11 @@ options:
     type: bool
     default: false
   marks:
-    description: Verdicts are to be written on nodes.
+    description: Also ask for the rights to write verdicts on nodes.
     type: bool
     default: false
   volumes:
-    description: The model cache is NFS with mount options, which takes a volume and a claim.
+    description: Also ask for the rights to create a volume and a claim, as for an NFS model cache with mount options.
     type: bool
     default: false
   pods:
@@ -48,7 +48,7 @@ options:
     type: dict
     default: {}
   role_file:
-    description: Where the Role is written.
+    description: Path to write the Role to.
     type: path
     required: true
 requirements:

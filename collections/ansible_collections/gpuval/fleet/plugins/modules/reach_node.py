@@ -7,12 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: reach_node
-short_description: Tell how a person gets to a node of a run, a shell or the log of a stage
+short_description: Get the command for a shell on a node of a run, or for the log of a stage
 version_added: 1.0.0
 description:
   - Prints the command, and writes it into O(file) for the shell that comes after Ansible.
   - On a cluster it is C(kubectl exec) into the container of the stage, or C(kubectl logs).
-  - Over SSH it is C(ssh) with the pinned host keys, or C(tail) of the stage's log by the same way.
+  - Over SSH it is C(ssh) with the pinned host keys, or C(tail) of the stage's log over it.
   - A log is piped through a filter that removes escape sequences, which a node may write.
   - Without C(kubectl) the log is followed here, by the API, until the stage has ended.
 extends_documentation_fragment:
@@ -35,11 +35,11 @@ options:
     type: str
     default: ''
   stage:
-    description: A stage of its plan; empty is the one at work.
+    description: A stage of its plan; empty is the running one.
     type: str
     default: ''
   file:
-    description: Where the command is written, for C(sh); empty is nowhere.
+    description: File for C(sh) to which the command is written; empty is none.
     type: path
     default: ''
   placement:
@@ -48,7 +48,7 @@ options:
     choices: [ssh, kubernetes, slurm]
     default: ssh
   state_dir:
-    description: Where the pinned host keys lie.
+    description: Folder with the pinned host keys.
     type: str
     default: .gpuval
 """

@@ -10,10 +10,10 @@ module: render_manifests
 short_description: Write everything that a run makes in a Kubernetes cluster into one file
 version_added: 1.0.0
 description:
-  - Writes namespace, ConfigMaps, Secrets, volumes and Jobs of all nodes as one YAML file, for who applies files.
-  - The objects are made by what makes them in the cluster, with the same names. A validation of the same run finds them
-    there and goes on with them.
-  - Nothing is asked of the cluster. What is known of the nodes comes from the inventory, and nodes that it misses are
+  - Writes namespace, ConfigMaps, Secrets, volumes and Jobs of all nodes as one YAML file, to apply by other means.
+  - The objects and their names are those that a run creates in the cluster. A validation of the same run finds them
+    there and continues with them.
+  - The cluster is not contacted. What is known of the nodes comes from the inventory, and nodes that it misses are
     left out.
 extends_documentation_fragment:
   - gpuval.fleet.common

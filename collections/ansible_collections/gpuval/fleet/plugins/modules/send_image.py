@@ -7,12 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: send_image
-short_description: Take in an image's archive that the controller sends over its own connection
+short_description: Receive an image archive from the controller over the management connection
 version_added: 1.0.0
 description:
-  - Says how much of an archive is on the node, and puts it in its place once it is whole and right.
+  - Reports how much of an archive is on the node, and moves it into place once it is complete and verified.
   - The role P(gpuval.fleet.image_stage#role) calls it through the action plugin of the same name, which sends what is
-    missing. An archive that was cut off is gone on with.
+    missing. An interrupted transfer resumes.
 extends_documentation_fragment: [gpuval.fleet.common]
 options:
   directory:

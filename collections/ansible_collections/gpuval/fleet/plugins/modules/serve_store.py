@@ -10,14 +10,14 @@ module: serve_store
 short_description: Make the object store usable, or stop the embedded one
 version_added: 1.0.0
 description:
-  - Starts the embedded store on the controller when no S3 endpoint is given, and sees that the bucket is there.
+  - Starts the embedded store on the controller when no S3 endpoint is given, and ensures that the bucket exists.
   - Ports, keys and folder are remembered, so that a store started again is the same store.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.store
 options:
   state:
-    description: Whether the embedded store is to run.
+    description: V(started) makes the store usable, V(stopped) stops the embedded one.
     type: str
     choices: [started, stopped]
     default: started
@@ -26,10 +26,10 @@ options:
     type: bool
     default: false
   unless_needed_in:
-    description: The folder of the runs' results. A store that a run in it needs is not stopped.
+    description: Folder of the runs' results. A store that one of them needs is not stopped.
     type: str
   deadline_seconds:
-    description: How long signed URLs have to be valid; warns when the credentials expire before.
+    description: Required validity of signed URLs; warns if the credentials expire earlier.
     type: float
     default: 7200
 """

@@ -10,9 +10,9 @@ module: show_history
 short_description: Show a node, a serial, a SKU or the fleet over all runs in the bucket
 version_added: 1.0.0
 description:
-  - Tells of each run the verdict, failed checks, figures, driver and firmware.
-  - Tells which machines are flaky, which figures drift, and what changed between the runs.
-  - Reads what changed in the bucket since the last time into a cache below C(state_dir) of O(store).
+  - Shows the verdict, failed checks, figures, driver and firmware of each run.
+  - Shows which machines are flaky, which figures drift, and what changed between the runs.
+  - Reads changes of the bucket since the last time into a cache below C(state_dir) of O(store).
   - The cache may be deleted at any time.
   - Needs the Python package C(duckdb) on the controller.
 extends_documentation_fragment:
@@ -41,7 +41,7 @@ options:
     type: str
     default: ''
   since:
-    description: Runs that began before this date are left out, such as V(2026-11-01).
+    description: Show only runs that began on or after this date, such as V(2026-11-01).
     type: str
     default: ''
   output:

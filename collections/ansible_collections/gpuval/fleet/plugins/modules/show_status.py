@@ -23,28 +23,28 @@ options:
     type: str
     default: ''
   nodes:
-    description: Names of the nodes to show, which may hold V(*) and V(?); empty is all of them.
+    description: Names of the nodes to show, with V(*) and V(?) as wildcards; empty is all.
     type: list
     elements: str
     default: []
   whole:
-    description: Whether the table of a run of many nodes has all of them; else those that matter.
+    description: List all nodes in the table of a run of more than 40; otherwise only those that matter.
     type: bool
     default: false
   lines:
-    description: Whether a line with its figures is printed for each stage that a node has done.
+    description: Print a line with its figures for each stage that a node has done.
     type: bool
     default: false
   watch:
-    description: Whether to go on until the run is over.
+    description: Watch until the run is over.
     type: bool
     default: false
   interval_seconds:
-    description: How often the store is asked what changed.
+    description: Interval between two reads of the store.
     type: float
     default: 10.0
   watch_seconds:
-    description: How long to watch at most; V(0) is half an hour more than the run has left.
+    description: Max time to watch; V(0) is the run's remaining time plus 1800.
     type: float
     default: 0.0
 """

@@ -26,7 +26,7 @@ options:
     elements: path
     required: true
   prefix:
-    description: Where in the bucket.
+    description: Key prefix in the bucket.
     type: str
     required: true
   store:
@@ -43,7 +43,7 @@ options:
     type: str
     default: us-east-1
   access_key:
-    description: Access key; empty is boto3's own chain.
+    description: Access key; empty uses boto3's credential chain.
     type: str
   secret_key:
     description: Secret of the key.
@@ -55,7 +55,7 @@ options:
     description: Certificate authority of the service.
     type: path
   direct:
-    description: Go past the proxies of the environment.
+    description: Bypass the proxies of the environment.
     type: bool
     default: false
 """

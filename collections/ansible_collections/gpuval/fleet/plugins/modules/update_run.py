@@ -19,10 +19,10 @@ extends_documentation_fragment:
   - gpuval.fleet.run
 options:
   max_nodes_at_once:
-    description: Number of nodes that work at once; V(0) is all of them. Without it the number stays.
+    description: Max nodes that work at once; V(0) is all. Without it the number stays.
     type: int
   max_transfers:
-    description: Number of nodes that bring images at once; V(0) is all of them. Without it the number stays.
+    description: Max nodes that load images at once; V(0) is all. Without it the number stays.
     type: int
   gang_error:
     description: The error that ended the gangs.

@@ -44,16 +44,16 @@ options:
     type: str
     default: ''
   skus:
-    description: By which labels or resource the SKU of a node that joins is known, as in the inventory.
+    description: Labels or resource that identify the SKU of a joining node, as in the inventory.
     type: dict
     default: {}
   ids:
-    description: The customer's ids of nodes, by name, or the path of a file with them.
+    description: Your ids of nodes by name, or the path of a file with them.
     type: raw
     default: {}
   label_groups:
     description:
-      - Labels of the cluster that become labels of a node that joins, and the names that they get, as in the inventory.
+      - Cluster labels that become labels of a joining node, and their names, as in the inventory.
       - Empty is the default of the inventory.
     type: dict
     default: {}
