@@ -214,7 +214,7 @@ def test_a_node_that_work_can_be_placed_on(object_, given):
             h200(allocatable={"nvidia.com/gpu": "0"}),
             {},
             "no_gpu_resource",
-            "none of its 8 nvidia.com/gpu is healthy",
+            "reports none of its 8 nvidia.com/gpu healthy",
             "spec.nodeName=gpu-001",
         ),
         (node(labels=DOKS_MI300X), {"expected_gpus": 8}, "no_gpu_resource", "offers no amd.com/gpu", "amdgpu"),
