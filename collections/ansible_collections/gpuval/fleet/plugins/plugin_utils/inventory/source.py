@@ -149,9 +149,15 @@ def problem_of(path: str) -> str:
     return f"{path}:{problem}" if problem else _problem_of_limit(str(context.CLIARGS.get("subset") or ""), name)
 
 
+#: Not empty while an inventory is read to compare --limit with it.
+_reading: list[str] = []
+
+
 def _problem_of_limit(limit: str, plugin: str) -> str:
-    """A name in --limit that the inventory does not have: Ansible passes over it, and names none that it has. Nodes of
-    a cluster are not asked for twice."""
+    """A name in --limit that the inventory does not have: Ansible at most warns, and names none that it has.
+
+    The inventory of a cluster is not read a second time.
+    """
     plain = [word.lstrip("!&") for word in split_host_pattern(limit) if not re.search(r"^@|^[!&]?~|[*?\[]", word)]
     if not plain or plugin not in ("", PLUGINS[0]) or _reading:
         return ""
@@ -167,10 +173,6 @@ def _problem_of_limit(limit: str, plugin: str) -> str:
     wrong = next((name for name in plain if name not in {*known, "all", "ungrouped", *constants.LOCALHOST}), "")
     having = meant(wrong, known) or f". It has {some_of(inventory.hosts)}, and the groups {some_of(groups)}"
     return f"--limit {wrong}: the inventory has no such host or group{having}" if wrong else ""
-
-
-#: Not empty while an inventory is read to compare --limit with it.
-_reading: list[str] = []
 
 
 def _problem_of_extra_variables() -> str:

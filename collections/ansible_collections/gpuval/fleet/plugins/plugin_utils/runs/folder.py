@@ -125,12 +125,10 @@ class RunFolder:
         try:
             run: dict[str, Any] = json.loads(self.run_file.read_text())
         except FileNotFoundError:
-            known = by_age(self.path.parent, known_run_ids(self.path.parent))
-            advice = (
-                f"{hint(self.path.name, known)}; `make runs` lists them"
-                if known
-                else ("run `make validate` first, or give -e gpuval_run_id=")
-            )
+            known = newest_first(self.path.parent)
+            advice = "run `make validate` first, or give -e gpuval_run_id="
+            if known:
+                advice = f"{hint(self.path.name, known)}; `make runs` lists them"
             raise RunError(f"no run in {self.path}: {advice}") from None
         except ValueError as error:
             raise RunError(f"{self.run_file} is damaged: {error}") from error
@@ -337,11 +335,13 @@ def known_run_ids(results: Path) -> list[str]:
     )
 
 
-def by_age(results: Path, run_ids: Sequence[str]) -> list[str]:
-    """The runs, the one that was opened last first."""
-    return sorted(
-        run_ids, key=lambda run_id: run_state.opened_at(read_object(results / run_id / "run.json")), reverse=True
-    )
+def newest_first(results: Path) -> list[str]:
+    """The known runs, the one that was opened last first."""
+
+    def opened_at(run_id: str) -> str:
+        return run_state.opened_at(read_object(results / run_id / "run.json"))
+
+    return sorted(known_run_ids(results), key=opened_at, reverse=True)
 
 
 def hint(name: str, known: Sequence[str]) -> str:
