@@ -2,8 +2,10 @@
 
 import copy
 import datetime
+import importlib
 
 import pytest
+from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,3 +124,12 @@ def test_all_problems_of_a_document_are_named_once_each():
     assert schemas.problems("job", {**wrong, "when": datetime.date(2026, 1, 1)}, what="job")
     good = {"schema": "gpuval.job/1", "name": "a", "steps": [{"name": "a", "run": "true"}]}
     assert schemas.problems("job", good, what="job") == []
+
+
+def test_libraries_that_lack_are_named_together_with_the_command_that_installs_them(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in {"boto3", "paramiko"} else found(name)
+    )
+    with pytest.raises(AnsibleError, match="lacks boto3, paramiko: run `make setup`"):
+        importlib.reload(schemas)

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -18,12 +19,14 @@ from .errors import GpuvalError
 from .paths import COLLECTION
 from .text import meant
 
-try:
-    import jsonschema_rs
-except ImportError as error:
+#: What every command needs, by the names to install and to import; other libraries are asked for where they are used.
+LIBRARIES = {"boto3": "boto3", "jsonschema-rs": "jsonschema_rs", "paramiko": "paramiko"}
+if lacking := [library for library, module in LIBRARIES.items() if find_spec(module) is None]:
     raise AnsibleError(
-        f"{sys.executable}, which runs Ansible, lacks the package jsonschema-rs: {pasteable('run `make setup`')}"
-    ) from error
+        f"{sys.executable}, which runs Ansible, lacks {', '.join(lacking)}: {pasteable('run `make setup`')}"
+    )
+
+import jsonschema_rs  # noqa: E402  (what lacks is named first)
 
 #: These tell only that no alternative fits; an error of another keyword tells more.
 _ALTERNATIVES = ("anyOf", "oneOf")
