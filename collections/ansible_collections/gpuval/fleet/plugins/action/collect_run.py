@@ -261,11 +261,15 @@ class ActionModule(RunAction):
         """Ask the nodes themselves, side by side."""
         tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
         path, fetched = self.run_folder.path, []
-        place = {"run_id": path.name, "results_dir": str(path.parent), "store": options["store"]}
-        variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
+        arguments = {
+            "run_id": path.name,
+            "results_dir": str(path.parent),
+            "store": options["store"],
+            "not_uploaded": True,
+        }
         try:
             for name in names:
-                tasks.submit(name, "fetch", Path(options["fetch_tasks"]), variables, options["fetch_seconds"])
+                tasks.submit(name, "fetch", Path(options["fetch_tasks"]), arguments, options["fetch_seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(5):
                     fetched.append(outcome.node)

@@ -92,6 +92,10 @@ class ActionModule(RunAction):
     #: The Python of the node that answered the launch.
     found_python = ""
 
+    def run(self, tmp=None, task_vars=None):
+        self._task.args |= self._task.args.pop("settings", {})
+        return super().run(tmp, task_vars)
+
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
         folder = self.folder(options)

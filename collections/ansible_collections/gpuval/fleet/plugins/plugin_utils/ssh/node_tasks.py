@@ -94,12 +94,18 @@ class NodeTasks:
             *(outcome.node for outcome in self._not_begun),
         }
 
-    def submit(self, node: str, kind: str, file: Path, variables: Mapping[str, Any], seconds: float) -> None:
-        """Run the one task of a task file on a node, with further variables, within so many seconds."""
+    def submit(self, node: str, kind: str, file: Path, arguments: Mapping[str, Any], seconds: float) -> None:
+        """Run the one task of a task file on a node, with further arguments of its action, within so many seconds.
+
+        They are values, not templates: Ansible takes some milliseconds to render one, on each node.
+        """
         if file not in self._files:
             self._files[file] = self._worker._loader.load_from_file(str(file), cache="none", trusted_as_template=True)
         (definition,) = self._files[file]
-        definition = {**definition, "vars": {**definition.get("vars", {}), **variables}, "timeout": int(seconds)}
+        if arguments:
+            action = next(key for key in definition if key.startswith("gpuval."))
+            definition = {**definition, action: {**definition[action], **arguments}}
+        definition = {**definition, "timeout": int(seconds)}
         self._waiting.append((node, kind, definition, seconds))
         self._start_waiting()
 

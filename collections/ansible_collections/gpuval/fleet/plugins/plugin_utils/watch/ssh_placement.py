@@ -21,8 +21,8 @@ from .watch import Limits, RunWatch, Watcher
 
 #: Task files of the role `run` with one task each.
 TASKS = ROLES / "run/tasks"
-#: The arguments that all of them have from `run_place`.
-PLACE = ("run_id", "results_dir", "store")
+#: The arguments of a launch that check mode shows.
+SHOWN = ("run", "run_id", "results_dir", "store")
 
 SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
@@ -38,12 +38,12 @@ class SshPlacement(Placement):
         task_vars: Mapping[str, Any],
         seconds: Mapping[str, float],
         transfers: int,
-        variables: Mapping[str, Any],
+        arguments: Mapping[str, Any],
     ) -> None:
-        """`seconds`: the time limit on one node by kind; `variables` are added to those of every task."""
+        """`seconds`: the time limit on one node by kind; `arguments` are those that all tasks have."""
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
-        self._seconds, self._variables = seconds, dict(variables)
+        self._seconds, self._arguments = seconds, dict(arguments)
         self._tasks = NodeTasks(action, task_vars, min(_forks(), MAX_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or _forks())
@@ -58,12 +58,12 @@ class SshPlacement(Placement):
         """Start the plan, after the transfer of images that do not come by the store."""
         if view.needs_images:
             self._ordered[view.name] = (attempt, time.monotonic(), seconds)
-            self._sends.submit(view.name, "send", TASKS / "send.yml", self._variables, self._seconds["send"])
+            self._sends.submit(view.name, "send", TASKS / "send.yml", self._arguments, self._seconds["send"])
         else:
             self._launch(view.name, attempt, seconds)
 
     def fetch(self, view: NodeView) -> None:
-        self._submit(view.name, "fetch", {"run_fetch": {}})
+        self._submit(view.name, "fetch", {})
 
     def wait(self, seconds: float) -> list[Event]:
         until = time.monotonic() + seconds
@@ -94,10 +94,10 @@ class SshPlacement(Placement):
 
     def _launch(self, name: str, attempt: Attempt, seconds: float) -> None:
         launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
-        self._submit(name, "launch", {"run_launch": launch})
+        self._submit(name, "launch", launch)
 
-    def _submit(self, name: str, kind: Literal["launch", "fetch"], variables: Mapping[str, Any]) -> None:
-        self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._variables, **variables}, self._seconds[kind])
+    def _submit(self, name: str, kind: Literal["launch", "fetch"], arguments: Mapping[str, Any]) -> None:
+        self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._arguments, **arguments}, self._seconds[kind])
 
 
 class SshWatcher(Watcher):
@@ -106,11 +106,11 @@ class SshWatcher(Watcher):
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
-        variables = {"run_launch": {}, "run_place": {key: self._options[key] for key in PLACE}}
+        arguments = {key: self._options[key] for key in SHOWN}
         tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
             for name in names:
-                tasks.submit(name, "launch", TASKS / "launch.yml", variables, SHOW_SECONDS)
+                tasks.submit(name, "launch", TASKS / "launch.yml", arguments, SHOW_SECONDS)
             while tasks.busy:
                 for outcome in tasks.wait(SHOW_SECONDS):
                     if outcome.failed:
@@ -128,8 +128,7 @@ class SshWatcher(Watcher):
         launching.warm(access.connection())
         seconds = {kind: self._options[f"{kind}_seconds"] for kind in ("launch", "fetch", "send")}
         place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options["store"]}
-        variables = {"run_place": place}
-        placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, variables)
+        placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, place)
         try:
             return RunWatch(limits, folder, access, checks, placement, self._action._display).run()
         finally:
