@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -47,9 +48,9 @@ class Subject:
         """The metrics of that name in that kind of scope."""
         index = self._indexes.get(id(record))
         if index is None:
-            index = self._indexes[id(record)] = {}
+            index = self._indexes[id(record)] = defaultdict(list)
             for metric in record["metrics"]:
-                index.setdefault(metric["name"], []).append(metric)
+                index[metric["name"]].append(metric)
         found = index.get(name, [])
         if scope == "node":
             return [metric for metric in found if metric["scope"] == "node"]

@@ -287,9 +287,8 @@ def _cleaned_record(record: dict[str, Any]) -> Record:
         metric["name"] = _cleaned_word(metric["name"])
         metric["unit"] = _cleaned_word(metric["unit"])
         metric["scope"] = _cleaned_word(metric["scope"])
-    attempts = [_cleaned_record(attempt) for attempt in record["attempts"]]
     cleaned: Record = _cleaned({**record, "metrics": [], "attempts": []})
-    return {**cleaned, "metrics": record["metrics"], "attempts": attempts}
+    return {**cleaned, "metrics": record["metrics"], "attempts": [_cleaned_record(one) for one in record["attempts"]]}
 
 
 def _cleaned(value: Any) -> Any:

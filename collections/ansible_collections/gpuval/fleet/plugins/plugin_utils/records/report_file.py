@@ -124,7 +124,7 @@ def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, An
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return {**check, "value": _short(check["value"])}
     common = _of_value(criteria[_key(check)], _short(check["value"]), check["unit"])
-    kept = {key: value for key, value in check.items() if key not in TEXTS or value != common[key]}
+    kept = {key: value for key, value in check.items() if key not in common or value != common[key]}
     value = kept.pop("value")
     return kept if value is None else {**kept, "value": _short(value)}
 
@@ -163,7 +163,7 @@ def _pack_metrics(metrics: Sequence[Mapping[str, Any]], figures: dict[_Form, tup
         ]
         figures[form] = (len(figures), rows)
     number, rows = figures[form]
-    numbers = (_short(metric["value"]) for metric in metrics)
+    numbers = iter([_short(metric["value"]) for metric in metrics])
     values = [list(itertools.islice(numbers, len(row["scopes"]))) for row in rows]
     return {"figures": number, "values": [one[0] if one.count(one[0]) == len(one) else one for one in values]}
 

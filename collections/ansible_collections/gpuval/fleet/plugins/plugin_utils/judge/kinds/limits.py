@@ -135,13 +135,17 @@ class Equal(LimitKind):
         return f"{check.metric} is {text}" if passed else f"{check.metric} is {text}, not {limit}"
 
 
+#: A fleet is held against the same limits node by node.
+_limit_text = functools.lru_cache(maxsize=4096)(units.human)
+
+
 def _figure(target: Target, check: Check) -> str:
     return target if isinstance(target, str) else units.human(target, check.unit or "")
 
 
 def _texts(value: float, target: float, unit: str, order: int) -> tuple[str, str]:
     """Figure and limit as people read them, or in full where that would show no difference."""
-    text, limit = units.human(value, unit), units.human(target, unit)
+    text, limit = units.human(value, unit), _limit_text(target, unit)
     if limit == text and order:
         return f"{value!r} {unit}".rstrip(), f"{target!r} {unit}".rstrip()
     return text, limit
