@@ -15,7 +15,7 @@ from ..subject import Subject
 from .base import MetricKind, Target
 
 Number = float | Fraction
-Bounds = tuple[Number | None, Number | None]
+Bounds = tuple[float | None, float | None]
 
 
 class LimitKind(MetricKind):
@@ -36,6 +36,8 @@ class LimitKind(MetricKind):
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
         number: Number = value
+        low: Number | None
+        high: Number | None
         low, high = bounds
         if check.unit and check.unit != unit:  # exact, where the figure is converted
             try:
