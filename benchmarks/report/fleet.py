@@ -6,6 +6,7 @@ GPUs report otherwise than two (sums, collectives) they are scaled. Serial numbe
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
@@ -162,6 +163,7 @@ def judge(folder: Path) -> None:
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
+    gc.disable()
     run_folder = RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
@@ -173,6 +175,7 @@ def judge(folder: Path) -> None:
     schemas.validate("report", document, what="report.json")
     write_file(folder / "report.json", report_file.lines(document))
     publishing.keep_verdict(run_folder, report)
+    gc.enable()
 
 
 def report(folder: Path) -> None:

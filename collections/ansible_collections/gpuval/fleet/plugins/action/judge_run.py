@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 from ..plugin_utils.core import commands, schemas
@@ -21,6 +22,7 @@ class ActionModule(RunAction):
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True, "verdict": None}
+        gc.disable()  # none of millions of objects is garbage before the end
         folder = self.folder(options)
         run = folder.read_run()
         files, held, remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
@@ -50,4 +52,5 @@ class ActionModule(RunAction):
         write_file(folder.path / "report.json", report_file.lines(written))
         if not folder.is_copy:
             publishing.keep_verdict(folder, report)
+        gc.enable()
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

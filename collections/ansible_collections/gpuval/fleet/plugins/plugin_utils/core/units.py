@@ -53,6 +53,10 @@ def _table() -> dict[str, tuple[str, Fraction]]:
 
 
 _UNITS = _table()
+_FACTORS = {unit: float(factor) for unit, (_, factor) in _UNITS.items()}
+_TIMED = frozenset(
+    unit for unit, (dimension, _) in _UNITS.items() if dimension in ("time", "flops") or dimension.endswith("rate")
+)
 
 
 class UnitError(ValueError):
@@ -75,8 +79,7 @@ def compatible(one: str, other: str) -> bool:
 
 def is_timed(unit: str) -> bool:
     """Whether a figure of this unit is measured with a clock: a time, or an amount by time."""
-    dimension = _UNITS[unit][0] if unit in _UNITS else ""
-    return dimension in ("time", "rate", "flops") or dimension.endswith(" rate")
+    return unit in _TIMED
 
 
 def convert(value: Number | Fraction, source: str, target: str) -> Fraction:
@@ -138,8 +141,7 @@ def human(value: Number | None, unit: str) -> str:
         return "not a number"
     known = _UNITS.get(unit)
     if known is not None:
-        dimension, factor = known
-        base = value * to_float(factor)
+        dimension, base = known[0], value * _FACTORS[unit]
         if dimension == "time":
             return duration(base)
         if dimension == "size":

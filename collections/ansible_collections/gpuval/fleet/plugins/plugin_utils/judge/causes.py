@@ -28,7 +28,7 @@ def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[En
 
 def beside_other_work(check: Check, record: Record | None, entries: list[Entry]) -> list[Entry]:
     """The entries of a check; a speed below its limit proves nothing beside other work, or where the stage gave way."""
-    if not check.retry or record is None:
+    if not check.retry or record is None or all(one["verdict"] not in ("fail", "warn") for one in entries):
         return entries
     gave_way = record["state"] == "cancelled" and launch_errors.classify("", record["message"]).name == "foreign_work"
     if not (gave_way or environment.accelerator_users(record["environment"])):

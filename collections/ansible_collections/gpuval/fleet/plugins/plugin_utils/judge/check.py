@@ -64,6 +64,9 @@ class Check:
     #: The SKU of the catalogue that brings the check; it has no entry on nodes of another SKU.
     catalogue_sku: str | None = None
 
+    def __hash__(self) -> int:  # of all fields it takes as long as judging a figure
+        return hash((self.name, self.stage))
+
     @property
     def required(self) -> bool:
         return self.severity == "required"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import units
 from ..core.text import some_of
@@ -31,8 +30,7 @@ Entry = dict[str, Any]
 _FACTS_FIRST = "fix the facts stage, which reports what the node has, then validate again"
 
 
-@dataclass(frozen=True)
-class PartResult:
+class PartResult(NamedTuple):
     """One part against the limit; ``passed`` None is missing. Of passing parts the least ``margin`` is the worst."""
 
     part: str
@@ -112,7 +110,7 @@ def entries_of(
         worst = min(results, key=lambda one: one.margin)
         entry = _of_part(check, worst, "pass", expected)
         if len(results) > 1:
-            entry["reason"] = f"the worst of {len(results)}: {worst.text}"
+            entry["reason"] = f"the worst of {len(results)}: {entry['reason']}"
         entries.append(entry)
     return entries
 
@@ -230,6 +228,8 @@ def excused(check: Check, entries: list[Entry], subject: Subject, record: Record
 
     A precision that the SKU has by its data sheet is no excuse.
     """
+    if all(entry["verdict"] != "missing" for entry in entries):
+        return entries
     known = {f"left_out.{precision}" for precision in subject.precisions}
     paths = [path for path in check.excused_by if path not in known]
     why = [text for path in paths for text in environment.texts(record["environment"], path)]

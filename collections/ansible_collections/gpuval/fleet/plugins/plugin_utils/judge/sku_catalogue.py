@@ -84,7 +84,7 @@ def of_model(model: str) -> Sku | None:
 
 def of_models(models: Sequence[str]) -> Sku | None:
     """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue."""
-    found = {of_model(model) for model in models}
+    found = {of_model(model) for model in set(models)}
     return found.pop() if len(found) == 1 else None
 
 

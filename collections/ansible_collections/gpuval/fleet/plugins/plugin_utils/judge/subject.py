@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..records.documents import Metric, Record
@@ -41,19 +42,16 @@ class Subject:
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     #: Precisions that its SKU has by the data sheet, and a floor for.
     precisions: frozenset[str] = frozenset()
-    _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
+    _indexes: dict[int, dict[tuple[str, str], list[Metric]]] = field(default_factory=dict)
 
-    def metrics(self, record: Record, name: str, scope: str) -> list[Metric]:
+    def metrics(self, record: Record, name: str, scope: str) -> Sequence[Metric]:
         """The metrics of that name in that kind of scope."""
         index = self._indexes.get(id(record))
         if index is None:
-            index = self._indexes[id(record)] = {}
+            index = self._indexes[id(record)] = defaultdict(list)
             for metric in record["metrics"]:
-                index.setdefault(metric["name"], []).append(metric)
-        found = index.get(name, [])
-        if scope == "node":
-            return [metric for metric in found if metric["scope"] == "node"]
-        return [metric for metric in found if metric["scope"].startswith(f"{scope}:")]
+                index[metric["name"], metric["scope"].partition(":")[0]].append(metric)
+        return index.get((name, scope), [])
 
     @property
     def skus(self) -> set[str]:

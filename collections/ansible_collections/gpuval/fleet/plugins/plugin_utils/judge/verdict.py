@@ -236,7 +236,7 @@ def judge_node(
     context = context or Context()
     expected = run["nodes"][name]
     subject = subject or subject_of(run, name, evidence)
-    records, facts = subject.records, subject.records.get(FACTS)
+    records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
@@ -253,9 +253,12 @@ def judge_node(
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += _checks_of_facts(expected, subject)
-        for check in of_stage(criteria, stage):
-            entries = causes.of_the_node(check, subject, _entries(check, subject, context))
-            checks.extend(causes.beside_other_work(check, records.get(stage), entries))
+        if stage not in context.criteria:
+            context.criteria[stage] = of_stage(criteria, stage)
+        for check in context.criteria[stage]:
+            if check.catalogue_sku is None or check.catalogue_sku in skus:
+                entries = causes.of_the_node(check, subject, _entries(check, subject, context))
+                checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
@@ -299,8 +302,6 @@ def _checks_of_facts(expected: Mapping[str, Any], subject: Subject) -> list[Entr
 
 
 def _entries(check: Check, subject: Subject, context: Context) -> list[Entry]:
-    if check.catalogue_sku is not None and check.catalogue_sku not in subject.skus:
-        return []
     kind = KINDS[check.kind]
     if kind.needs_peers(check):
         return context.nodes.get(subject.name, {}).get(check.name, [])

@@ -111,8 +111,7 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     for one in (record, *record["attempts"]):
         _check_success(one)
-    cleaned: Record = _cleaned(record)
-    return cleaned
+    return _cleaned_record(record)
 
 
 def _check_success(record: Mapping[str, Any]) -> None:
@@ -280,6 +279,16 @@ def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
         if expected is not None and one["workload"] != expected:
             found = one_line(one["workload"], 64)
             raise Refused(f"its workload is {found!r}, but the run asks for {expected!r}: set it alike for all hosts")
+
+
+def _cleaned_record(record: dict[str, Any]) -> Record:
+    """Metrics, the most of it, are cleaned in place: they have these texts and no others."""
+    for metric in record["metrics"]:
+        metric["name"] = _cleaned_word(metric["name"])
+        metric["unit"] = _cleaned_word(metric["unit"])
+        metric["scope"] = _cleaned_word(metric["scope"])
+    cleaned: Record = _cleaned({**record, "metrics": [], "attempts": []})
+    return {**cleaned, "metrics": record["metrics"], "attempts": [_cleaned_record(one) for one in record["attempts"]]}
 
 
 def _cleaned(value: Any) -> Any:

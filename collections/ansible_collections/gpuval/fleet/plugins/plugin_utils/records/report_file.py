@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=("
 #: Of a check: what may be left out.
 TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "source", "remedy")
 _WHOLE = frozenset(TEXTS)
+_texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
 _TABLES = ("criteria", "figures")
 _Row = dict[str, Any]
@@ -104,22 +106,25 @@ def _key(check: Mapping[str, Any]) -> str:
 
 
 def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    counted: dict[str, dict[str, Counter[Any]]] = {}
+    counted: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
     for node in nodes:
         for check in node["checks"]:
-            fields = counted.setdefault(_key(check), {text: Counter() for text in TEXTS})
-            for text in TEXTS:
-                fields[text][_template(check) if text == "reason" else check[text]] += 1
-    return {
-        key: {text: values.most_common(1)[0][0] for text, values in fields.items()} for key, fields in counted.items()
-    }
+            counted[_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
+    criteria = {}
+    for key, found in counted.items():
+        fields: dict[str, Counter[Any]] = {text: Counter() for text in TEXTS}
+        for texts, count in found.items():
+            for text, value in zip(TEXTS, texts, strict=True):
+                fields[text][value] += count
+        criteria[key] = {text: values.most_common(1)[0][0] for text, values in fields.items()}
+    return criteria
 
 
 def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return {**check, "value": _short(check["value"])}
     common = _of_value(criteria[_key(check)], _short(check["value"]), check["unit"])
-    kept = {key: value for key, value in check.items() if key not in TEXTS or value != common[key]}
+    kept = {key: value for key, value in check.items() if key not in common or value != common[key]}
     value = kept.pop("value")
     return kept if value is None else {**kept, "value": _short(value)}
 
@@ -158,7 +163,7 @@ def _pack_metrics(metrics: Sequence[Mapping[str, Any]], figures: dict[_Form, tup
         ]
         figures[form] = (len(figures), rows)
     number, rows = figures[form]
-    numbers = (_short(metric["value"]) for metric in metrics)
+    numbers = iter([_short(metric["value"]) for metric in metrics])
     values = [list(itertools.islice(numbers, len(row["scopes"]))) for row in rows]
     return {"figures": number, "values": [one[0] if one.count(one[0]) == len(one) else one for one in values]}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import ranks
-from .distribution import Key, Samples, node_medians
+from .distribution import Key, Samples
 
 MIN_NODES = 8
 LEAST_RHO = 0.7
@@ -77,19 +77,14 @@ def correlate(samples: Samples) -> Correlated:
 
 
 def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
-    figures = {key: {place: value for value, place in samples.figures[key].values} for key in keys}
-    figures = {key: values for key, values in figures.items() if len({place[0] for place in values}) >= MIN_NODES}
+    reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
     by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
-    for key, values in itertools.islice(figures.items(), MAX_FIGURES):
-        by_scope[key.scope][key] = values
+    for key in reported:
+        by_scope[key.scope][key] = {place: value for value, place in samples.figures[key].values}
     for scope, its in by_scope.items():
         yield from _pairs(its, scope, lambda place: place[0], lambda *_: True)
     if len(by_scope) > 1:
-        medians = {
-            key: dict(node_medians((value, place) for place, value in values.items()))
-            for its in by_scope.values()
-            for key, values in its.items()
-        }
+        medians = {key: samples.figures[key].medians for its in by_scope.values() for key in its}
         yield from _pairs(medians, "node", lambda place: place, lambda one, other: one.scope != other.scope)
 
 

@@ -6,6 +6,7 @@ one kind: the same SKU, number of GPUs and workload. Values count from stages th
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -46,6 +47,14 @@ class Sample:
 
     values: list[Value] = field(default_factory=list)
     not_numbers: list[Place] = field(default_factory=list)
+
+    @functools.cached_property
+    def medians(self) -> dict[int, float]:
+        """By number of the node the median of its parts."""
+        parts: dict[int, list[float]] = defaultdict(list)
+        for value, (number, _) in self.values:
+            parts[number].append(value)
+        return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}
 
     def missing(self, nodes: Iterable[int]) -> int:
         """Parts that these nodes, which ran the stage, did not report; each has as many as most nodes reported."""
@@ -199,11 +208,3 @@ def distribution(values: Sequence[Value]) -> Distribution:
 def _percentile(ordered: Sequence[float], share: float) -> float:
     """Nearest rank."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def node_medians(values: Iterable[Value]) -> dict[int, float]:
-    """By number of the node the median of its parts."""
-    parts: dict[int, list[float]] = defaultdict(list)
-    for value, (number, _) in values:
-        parts[number].append(value)
-    return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}

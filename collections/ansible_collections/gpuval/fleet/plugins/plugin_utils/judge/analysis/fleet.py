@@ -25,7 +25,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     if len(nodes) < MIN_NODES:
         return None
     reported = samples(nodes)
-    described = {key: sample for key, sample in reported.figures.items() if len(_nodes_of(sample)) >= MIN_NODES}
+    described = {key: sample for key, sample in reported.figures.items() if len(sample.medians) >= MIN_NODES}
     if not described:
         return None
     reported = Samples(described, reported.asked)
@@ -51,10 +51,6 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
             "groups_left_out": len(standings) - len(kept),
         },
     }
-
-
-def _nodes_of(sample: Sample) -> set[int]:
-    return {place[0] for _, place in sample.values}
 
 
 def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core import units
 from . import ranks
-from .distribution import Key, Samples, node_medians, relative
+from .distribution import Key, Samples, relative
 
 #: The least number of nodes of a group, and of those that it is held against.
 MIN_NODES = 3
@@ -113,7 +113,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
     tests: list[Finding] = []
     medians: dict[Key, dict[int, float]] = {}
     for key, sample in samples.figures.items():
-        values = node_medians(sample.values)
+        values = sample.medians
         if len(values) < 2 * MIN_NODES or min(values.values()) == max(values.values()):
             continue
         medians[key] = values

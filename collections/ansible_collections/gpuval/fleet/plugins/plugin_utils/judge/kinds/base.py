@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core import units
@@ -44,6 +44,8 @@ class Context:
 
     baseline: Baseline | None = None
     history: PeerHistory = field(default_factory=PeerHistory)
+    #: By stage the criteria that hold for it: the same for all nodes.
+    criteria: dict[str, list[Check]] = field(default_factory=dict)
     fleet: list[Entry] = field(default_factory=list)
     #: What nodes report of each check, until they are compared; by SKU the tails of whole nodes, and of their parts.
     samples: dict[str, dict[GroupKey, list[PeerSample]]] = field(default_factory=lambda: defaultdict(dict))
@@ -183,7 +185,7 @@ def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[Par
         place = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
         for one in results(attempt):
             if one.passed is False:
-                yield replace(one, reason=f"{place}: {one.text}; such a result is never retried into PASS")
+                yield one._replace(reason=f"{place}: {one.text}; such a result is never retried into PASS")
 
 
 def allowance(check: Check) -> str:

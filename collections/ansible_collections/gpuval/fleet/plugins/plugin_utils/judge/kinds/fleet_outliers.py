@@ -523,7 +523,7 @@ def _lacking(check: Check, sample: PeerSample) -> tuple[str, str] | None:
 
 def _doubted(one: PartResult, doubt: str) -> PartResult:
     """Far off beside nodes that are not quite its kind: no evidence against it, nor for it."""
-    return replace(one, passed=None, reason=f"{one.text}; {doubt}: inconclusive: software or hardware")
+    return one._replace(passed=None, reason=f"{one.text}; {doubt}: inconclusive: software or hardware")
 
 
 def _spread(peers: Peers) -> str:

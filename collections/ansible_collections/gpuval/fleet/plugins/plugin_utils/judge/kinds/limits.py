@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from ...core import units
@@ -15,8 +15,7 @@ from ..subject import Subject
 from .base import MetricKind, Target
 
 Number = float | Fraction
-#: Makes a limit comparable with a figure: as it is, or exact where the figure was converted.
-Convert = Callable[[float], Number]
+Bounds = tuple[float | None, float | None]
 
 
 class LimitKind(MetricKind):
@@ -29,29 +28,30 @@ class LimitKind(MetricKind):
     ) -> list[PartResult]:
         # the schema lets no text through but for equal; within has no target
         limit = 0.0 if target is None or isinstance(target, str) else target
-        return [self._judge(check, limit, metric) for metric in metrics]
+        bounds = self.bounds(check, limit)
+        return [self._judge(check, limit, bounds, metric) for metric in metrics]
 
-    def _judge(self, check: Check, target: float, metric: Metric) -> PartResult:
-        part, value = metric["scope"], metric["value"]
-        unit = check.unit or metric["unit"]
+    def _judge(self, check: Check, target: float, bounds: Bounds, metric: Metric) -> PartResult:
+        part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if value is None:
-            return PartResult(part, False, None, metric["unit"], f"{check.metric} is not a number")
+            return PartResult(part, False, None, unit, f"{check.metric} is not a number")
         number: Number = value
-        convert: Convert = _unchanged
-        if unit != metric["unit"]:
+        low: Number | None
+        high: Number | None
+        low, high = bounds
+        if check.unit and check.unit != unit:  # exact, where the figure is converted
             try:
-                number = units.convert(value, metric["unit"], unit)
+                number = units.convert(value, unit, check.unit)
             except units.UnitError as error:
-                return PartResult(part, None, value, metric["unit"], f"{check.metric}: {error}")
-            convert = units.exact
-        shown: float = value if unit == metric["unit"] else units.to_float(number)
-        low, high = (None if bound is None else convert(bound) for bound in self.bounds(check, target))
+                return PartResult(part, None, value, unit, f"{check.metric}: {error}")
+            low, high = (None if bound is None else units.exact(bound) for bound in bounds)
+            value, unit = units.to_float(number), check.unit
         sides = [(number - low, low)] if low is not None else []
         sides += [(high - number, high)] if high is not None else []
-        margin, limit = min(sides)
+        margin, limit = min(sides) if len(sides) > 1 else sides[0]
         order = (number > limit) - (number < limit)
-        reason = functools.partial(self.reason, check, shown, unit, target, order=order, passed=margin >= 0)
-        return PartResult(part, margin >= 0, shown, unit, reason, units.to_float(margin))
+        reason = functools.partial(self.reason, check, value, unit, target, order=order, passed=margin >= 0)
+        return PartResult(part, margin >= 0, value, unit, reason, units.to_float(margin))
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
         """A figure beside its limit; ``order`` is -1, 0 or 1 as the figure is under, at or over it."""
@@ -137,8 +137,8 @@ class Equal(LimitKind):
         return f"{check.metric} is {text}" if passed else f"{check.metric} is {text}, not {limit}"
 
 
-def _unchanged(value: float) -> float:
-    return value
+#: A fleet is held against the same limits node by node.
+_limit_text = functools.lru_cache(maxsize=4096)(units.human)
 
 
 def _figure(target: Target, check: Check) -> str:
@@ -147,7 +147,7 @@ def _figure(target: Target, check: Check) -> str:
 
 def _texts(value: float, target: float, unit: str, order: int) -> tuple[str, str]:
     """Figure and limit as people read them, or in full where that would show no difference."""
-    text, limit = units.human(value, unit), units.human(target, unit)
+    text, limit = units.human(value, unit), _limit_text(target, unit)
     if limit == text and order:
         return f"{value!r} {unit}".rstrip(), f"{target!r} {unit}".rstrip()
     return text, limit
