@@ -1,0 +1,78 @@
+"""What the page shows of the nodes' own files: curves and versions. Several processes read those of a fleet, while this
+one makes the other forms of the report."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...core.escape import NODE_NAME
+from . import curves, environment
+
+#: Min nodes for reading with several processes, and max processes.
+MIN_NODES_TO_SHARE = 48
+MAX_PROCESSES = 4
+#: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
+MORE_POINTS = 4
+
+#: Curves of a node as ``curves.as_data`` packs them, and its versions: property and value.
+Found = tuple[list[list[Any]], list[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """``files`` of evidence by node; ``found`` in them for each node of the report, which waits for its reading."""
+
+    files: Mapping[str, frozenset[str]]
+    found: Iterator[Found]
+
+
+@contextmanager
+def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Results]:
+    """Read the results of a run; other processes of a fleet begin at once, by fork."""
+    files = _files(directory)
+    bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
+    more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
+    nodes = [
+        {"name": node["name"], "stages": node["stages"], "more": 1 if node["verdict"] == "PASS" else more,
+         "files": files.get(node["name"], frozenset())}
+        for node in report["nodes"]
+    ]  # fmt: skip
+    read = partial(_of_node, directory / "nodes" if directory else None, len(nodes))
+    processes = min(MAX_PROCESSES, _processors())
+    if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+        yield Results(files, map(read, nodes))
+        return
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    try:
+        yield Results(files, pool.map(read, nodes, chunksize=8))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _files(directory: Path | None) -> dict[str, frozenset[str]]:
+    """Which files of evidence lie in the results, by node."""
+    if directory is None or not (directory / "nodes").is_dir():
+        return {}
+    with os.scandir(directory / "nodes") as entries:
+        names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
+    return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
+
+
+def _of_node(directory: Path | None, nodes: int, node: Mapping[str, Any]) -> Found:
+    if directory is None:
+        return [], []
+    folder = directory / node["name"]
+    drawn = curves.of_node(folder, node, node["files"]) if node["files"] else None
+    return curves.as_data(drawn, nodes, node["more"]) if drawn else [], environment.of_node(folder, node)
