@@ -35,7 +35,7 @@ BAND = ("least", "median", "greatest")
 
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_NONE = frozenset({int, float, type(None)})
-_X = re.compile(rb'"x"\s*:\s*\[([^][{}"]*)\]')
+_X = re.compile(rb'"x"\s*:\s*\[([-+0-9.eE, \t\r\n]*)\]')
 _SCOPES = ("node", "gpu:", "rank:")
 
 
@@ -134,9 +134,10 @@ def _is_curve(curve: Any, known: Sequence[list[float] | None]) -> bool:
     x, y = curve["x"], curve["y"]
     if type(x) is not int or not 0 <= x < len(known) or not isinstance(y, list) or len(known[x] or ()) != len(y):
         return False
-    if not y or not _NUMBERS_AND_NONE.issuperset(map(type, y)):
+    kinds = set(map(type, y))
+    if not kinds <= _NUMBERS_AND_NONE:
         return False
-    values = [value for value in y if value is not None] if None in y else y
+    values = [value for value in y if value is not None] if type(None) in kinds else y
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
@@ -206,10 +207,13 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     left, held = 0, None
     for index in range(begin, end + 1):
         right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, left)
-        part = [value for value in y[left:right] if value is not None]
+        part = y[left:right]
         left = right
-        if part:
-            held = sum(part) / len(part)
+        try:
+            held = sum(part) / len(part) if part else held  # type: ignore[arg-type]
+        except TypeError:  # some samples are nothing
+            known = [value for value in part if value is not None]
+            held = sum(known) / len(known) if known else held
         means[index] = held
     return means
 
