@@ -3,6 +3,7 @@ one makes the other forms of the report."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,11 @@ class Results:
 
 @contextmanager
 def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Results]:
-    """Read the results of a run; other processes of a fleet begin at once, by fork."""
+    """Read the results of a run. Of a fleet other processes begin at once, by fork as Ansible's own; when a form fails,
+    they end with it."""
+    if directory is None:
+        yield Results({}, itertools.repeat(([], []), len(report["nodes"])))
+        return
     files = _files(directory)
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
@@ -45,7 +50,7 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Resul
          "files": files.get(node["name"], frozenset())}
         for node in report["nodes"]
     ]  # fmt: skip
-    read = partial(_of_node, directory / "nodes" if directory else None, len(nodes))
+    read = partial(_of_node, directory / "nodes", len(nodes))
     processes = min(MAX_PROCESSES, _processors())
     if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
         yield Results(files, map(read, nodes))
@@ -61,18 +66,16 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _files(directory: Path | None) -> dict[str, frozenset[str]]:
+def _files(directory: Path) -> dict[str, frozenset[str]]:
     """Which files of evidence lie in the results, by node."""
-    if directory is None or not (directory / "nodes").is_dir():
+    if not (directory / "nodes").is_dir():
         return {}
     with os.scandir(directory / "nodes") as entries:
         names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
-def _of_node(directory: Path | None, nodes: int, node: Mapping[str, Any]) -> Found:
-    if directory is None:
-        return [], []
+def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> Found:
     folder = directory / node["name"]
-    drawn = curves.of_node(folder, node, node["files"]) if node["files"] else None
-    return curves.as_data(drawn, nodes, node["more"]) if drawn else [], environment.of_node(folder, node)
+    drawn = curves.of_node(folder, node, node["files"])
+    return curves.as_data(drawn, nodes, node["more"]), environment.of_node(folder, node)
