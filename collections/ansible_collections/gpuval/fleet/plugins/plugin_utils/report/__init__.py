@@ -38,7 +38,7 @@ def write_forms(
     Each file is replaced at once, so that a reader never sees half of it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with results.reading(report, directory) as read:
+    with results.reading(report, directory) as (files, found):
         forms: dict[str, Callable[[], str | Iterable[str]]] = {
             "report.md": lambda: markdown_report(report),
             "junit.xml": lambda: junit_xml(report),
@@ -47,7 +47,7 @@ def write_forms(
             "perf.csv": lambda: perf_csv(report),
             "failed_nodes.txt": lambda: failed_nodes_text(report),
             **models.forms(report, directory, kept, images),
-            "report.html": lambda: page_of(report, directory, read),  # the last: its curves are read meanwhile
+            "report.html": lambda: page_of(report, directory, files, found),  # the last: its curves are read meanwhile
         }
         for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
             write_file(directory / name, text())

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -52,13 +52,19 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
     ``evidence`` gives the paths of those files as the page's reader has them.
     """
-    with results.reading(report, directory) as read:
-        return page_of(report, directory, read, evidence)
+    with results.reading(report, directory) as (files, found):
+        return page_of(report, directory, files, found, evidence)
 
 
-def page_of(report: Mapping[str, Any], directory: Path | None, read: results.Results, evidence: Place = RESULTS) -> str:
+def page_of(
+    report: Mapping[str, Any],
+    directory: Path | None,
+    files: results.Files,
+    found: Iterator[results.Found],
+    evidence: Place = RESULTS,
+) -> str:
     """The page of a report whose results are being read: they are waited for when all else is made."""
-    linked = evidence.linked(read.files)
+    linked = evidence.linked(files)
     # a delivery goes to others: neither commands of the controller nor its other runs
     own = directory if evidence is RESULTS else None
     comparison = compared.of_results(report, own) if own else compared.Comparison()
@@ -72,8 +78,7 @@ def page_of(report: Mapping[str, Any], directory: Path | None, read: results.Res
         "main": _main_figures(node_table, comparison),
     }
     shown = {
-        **_of_run(report, own),
-        **_of_bad_nodes(report),
+        **_shown(report, own),
         "has_models": directory is not None and (directory / "perf.html").is_file(),
         "comparison": comparison,
         "node_table": node_table,
@@ -81,17 +86,20 @@ def page_of(report: Mapping[str, Any], directory: Path | None, read: results.Res
         "columns": tabled.columns,
         "spread": spread,
     }
-    found = list(read.found)
-    data["curves"] = [curves.shared(drawn, texts) for drawn, _ in found]
+    read = list(found)
+    data["curves"] = [curves.shared(drawn, texts) for drawn, _ in read]
     data["texts"] = texts.all()
-    shown["properties"] = environment.of_fleet(report, (versions for _, versions in found))
+    shown["properties"] = environment.of_fleet(report, (versions for _, versions in read))
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
     return template.load("page/assets/report.html.j2", _escaped).render(
         **shown, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
     )
 
 
-def _of_run(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
+def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
+    """What the template shows of the report alone."""
+    bad = bad_nodes(report)
+    failures = causes.failures(bad)
     return {
         "report": report,
         "verdict_words": _VERDICT_WORDS[report["verdict"]],
@@ -102,13 +110,6 @@ def _of_run(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
         "analysis": _analysis(report),
         "stages": _stages(report),
         "warnings": _warnings(report),
-    }
-
-
-def _of_bad_nodes(report: Mapping[str, Any]) -> dict[str, Any]:
-    bad = bad_nodes(report)
-    failures = causes.failures(bad)
-    return {
         "causes": causes.causes(report),
         "bad_nodes": bad,
         "failures": failures,

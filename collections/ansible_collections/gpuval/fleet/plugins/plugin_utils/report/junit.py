@@ -62,13 +62,13 @@ def _case(node: Mapping[str, Any], check: Mapping[str, Any], seconds: Mapping[st
     reason = _text(check["reason"]) + (f" ({_text(part)})" if part else "")
     tag = _TAGS.get(check["verdict"])
     if tag is None or (tag == "error" and check["severity"] != "required"):
-        output = _element(3, "system-out", {}, f"{check['verdict']}: {_details(check, reason)}")
-        return "passed", _element(2, "testcase", about, [output])
-    if tag == "skipped":
-        return tag, _element(2, "testcase", about, [_element(3, tag, {"message": reason})])
-    kind = _text(str(check["value"])) if check["kind"] == "launch" else check["kind"]
-    found = _element(3, tag, {"message": reason, "type": kind}, _details(check, reason))
-    return tag, _element(2, "testcase", about, [found])
+        tag, inner = "passed", _element(3, "system-out", {}, f"{check['verdict']}: {_details(check, reason)}")
+    elif tag == "skipped":
+        inner = _element(3, tag, {"message": reason})
+    else:
+        kind = _text(str(check["value"])) if check["kind"] == "launch" else check["kind"]
+        inner = _element(3, tag, {"message": reason, "type": kind}, _details(check, reason))
+    return tag, _element(2, "testcase", about, [inner])
 
 
 def _details(check: Mapping[str, Any], reason: str) -> str:

@@ -66,12 +66,8 @@ def of_fleet(
     ]
 
 
-def of_node(folder: Path, node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Property and value of what the records in ``folder`` report, sorted."""
-    return sorted(set(_values(folder, node)))
-
-
-def _values(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def of_node(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Property and value of what the records in ``folder`` report."""
     for stage in node["stages"]:
         record = read_object(folder / f"{stage['name']}.json", MAX_RECORD_BYTES) or {}
         if isinstance(record.get("image"), str):

@@ -3,13 +3,11 @@ one makes the other forms of the report."""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,25 +21,18 @@ MAX_PROCESSES = 4
 #: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
 MORE_POINTS = 4
 
+#: Which files of evidence lie in the results, by node.
+Files = Mapping[str, frozenset[str]]
 #: Curves of a node as ``curves.as_data`` packs them, and its versions: property and value.
 Found = tuple[list[list[Any]], list[tuple[str, str]]]
 
 
-@dataclass(frozen=True)
-class Results:
-    """``files`` of evidence by node; ``found`` in them for each node of the report, which waits for its reading."""
-
-    files: Mapping[str, frozenset[str]]
-    found: Iterator[Found]
-
-
 @contextmanager
-def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Results]:
-    """Read the results of a run. Of a fleet other processes begin at once, by fork as Ansible's own; when a form fails,
-    they end with it."""
-    if directory is None:
-        yield Results({}, itertools.repeat(([], []), len(report["nodes"])))
-        return
+def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[Found]]]:
+    """The files of a run's results, and what each node of the report has in them, which waits for its reading.
+
+    Of a fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it.
+    """
     files = _files(directory)
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
@@ -50,25 +41,20 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[Resul
          "files": files.get(node["name"], frozenset())}
         for node in report["nodes"]
     ]  # fmt: skip
-    read = partial(_of_node, directory / "nodes", len(nodes))
-    processes = min(MAX_PROCESSES, _processors())
-    if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
-        yield Results(files, map(read, nodes))
+    read = partial(_of_node, directory or Path(), len(nodes))
+    processes = min(MAX_PROCESSES, os.cpu_count() or 1)
+    if len(files) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+        yield files, map(read, nodes)
         return
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
     try:
-        yield Results(files, pool.map(read, nodes, chunksize=8))
+        yield files, pool.map(read, nodes, chunksize=8)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _files(directory: Path) -> dict[str, frozenset[str]]:
-    """Which files of evidence lie in the results, by node."""
-    if not (directory / "nodes").is_dir():
+def _files(directory: Path | None) -> dict[str, frozenset[str]]:
+    if directory is None or not (directory / "nodes").is_dir():
         return {}
     with os.scandir(directory / "nodes") as entries:
         names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
@@ -76,6 +62,8 @@ def _files(directory: Path) -> dict[str, frozenset[str]]:
 
 
 def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> Found:
-    folder = directory / node["name"]
+    if not node["files"]:
+        return [], []
+    folder = directory / "nodes" / node["name"]
     drawn = curves.of_node(folder, node, node["files"])
-    return curves.as_data(drawn, nodes, node["more"]), environment.of_node(folder, node)
+    return curves.as_data(drawn, nodes, node["more"]), sorted(set(environment.of_node(folder, node)))
