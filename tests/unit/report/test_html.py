@@ -3,14 +3,17 @@
 import copy
 import hashlib
 import json
+import multiprocessing
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures, results
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -407,6 +410,34 @@ def test_a_fleet_in_which_all_failed_stays_a_page_that_opens():
     text = html_report(judge(run, evidence))
     assert len(text.encode()) < 1_500_000  # 5 MB for 1,000 nodes
     assert len(Page(text).nodes) == 300
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """A report of so many nodes that several processes read their results."""
+    run = make_run([f"node-{index:02}" for index in range(results.MIN_NODES_TO_SHARE)])
+    for index, node in enumerate(run["nodes"]):
+        put(tmp_path, node, "training", series(node, y=[8.0, None, float(index)]))
+        put(tmp_path, node, "facts", facts_record(node), ".json")
+    return judge(run, healthy(run))
+
+
+def test_the_results_of_a_fleet_are_read_by_several_processes(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    shared = html_report(fleet, tmp_path)
+    assert all(Page(shared).data["curves"])
+    monkeypatch.setattr(results, "MIN_NODES_TO_SHARE", 1 << 20)
+    assert html_report(fleet, tmp_path) == shared
+
+
+def test_a_form_that_fails_ends_the_processes_that_read(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (tmp_path / "junit.xml").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"junit\.xml"):
+        write_forms(fleet, tmp_path)
+    assert not multiprocessing.active_children()
+    assert (tmp_path / "report.md").exists()
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_the_page_is_one_of_the_written_files(mixed, tmp_path):

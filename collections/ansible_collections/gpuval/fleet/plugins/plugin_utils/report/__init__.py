@@ -15,9 +15,10 @@ from ..runs import folder as run_folder
 from ..runs import origin
 from . import models
 from .ctrf import ctrf_json
-from .html import html_report
+from .html import page_of
 from .junit import junit_xml
 from .markdown import markdown_report
+from .page import results
 from .perf import perf_csv
 from .prometheus import run_text
 from .summary import final_block
@@ -37,18 +38,19 @@ def write_forms(
     Each file is replaced at once, so that a reader never sees half of it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    forms: dict[str, Callable[[], str | Iterable[str]]] = {
-        "report.md": lambda: markdown_report(report),
-        "junit.xml": lambda: junit_xml(report),
-        "ctrf-report.json": lambda: ctrf_json(report),
-        "gpuval.prom": lambda: run_text(report),
-        "perf.csv": lambda: perf_csv(report),
-        "failed_nodes.txt": lambda: failed_nodes_text(report),
-        **models.forms(report, directory, kept, images),
-        "report.html": lambda: html_report(report, directory),
-    }
-    for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
-        write_file(directory / name, text())
+    with results.reading(report, directory) as (files, found):
+        forms: dict[str, Callable[[], str | Iterable[str]]] = {
+            "report.md": lambda: markdown_report(report),
+            "junit.xml": lambda: junit_xml(report),
+            "ctrf-report.json": lambda: ctrf_json(report),
+            "gpuval.prom": lambda: run_text(report),
+            "perf.csv": lambda: perf_csv(report),
+            "failed_nodes.txt": lambda: failed_nodes_text(report),
+            **models.forms(report, directory, kept, images),
+            "report.html": lambda: page_of(report, directory, files, found),  # the last: its curves are read meanwhile
+        }
+        for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
+            write_file(directory / name, text())
     return {name: directory / name for name in forms}
 
 

@@ -71,13 +71,14 @@ def version() -> str:
 
 def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     stages = {stage["name"]: stage for stage in node["stages"]}
+    name = one_line(node["name"], 253)
     for check in node["checks"]:
         stage = stages.get(check["stage"]) if check["kind"] == "state" else None
         test = {
             "name": one_line(case_name(check), 300),
             "status": _STATUS[check["verdict"]],
             "duration": round(1000 * (stage["duration_seconds"] or 0)) if stage else 0,
-            "suite": [one_line(node["name"], 253), check["stage"] or "launch"],
+            "suite": [name, check["stage"] or "launch"],
         }
         if stage and stage["flaky"]:
             test |= {"flaky": True, "retries": max(0, (stage["attempt"] or 1) - 1)}

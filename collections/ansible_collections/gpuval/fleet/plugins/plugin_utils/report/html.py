@@ -10,10 +10,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,13 +20,13 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from ..core import units
-from ..core.escape import NODE_NAME, clean_text, one_line
+from ..core.escape import clean_text, one_line
 from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
 from ..runs import folder as run_folder
 from ..runs import origin
 from . import not_tested, template
-from .page import causes, checks, compared, curves, environment, figures, next_steps, nodes
+from .page import causes, checks, compared, curves, environment, figures, next_steps, nodes, results
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
 from .problems import action_text
@@ -53,65 +52,69 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
     ``evidence`` gives the paths of those files as the page's reader has them.
     """
-    files = _files(directory)
+    with results.reading(report, directory) as (files, found):
+        return page_of(report, directory, files, found, evidence)
+
+
+def page_of(
+    report: Mapping[str, Any],
+    directory: Path | None,
+    files: results.Files,
+    found: Iterator[results.Found],
+    evidence: Place = RESULTS,
+) -> str:
+    """The page of a report whose results are being read: they are waited for when all else is made."""
     linked = evidence.linked(files)
-    texts = Shared()
-    tabled = checks.table(report)
-    spread = figures.figures_of(report)
-    bad = bad_nodes(report)
-    failures = causes.failures(bad)
-    node_table = nodes.table(report)
     # a delivery goes to others: neither commands of the controller nor its other runs
     own = directory if evidence is RESULTS else None
     comparison = compared.of_results(report, own) if own else compared.Comparison()
+    tabled, spread, node_table = checks.table(report), figures.figures_of(report), nodes.table(report)
+    texts = Shared()
     data = {
         "nodes": _nodes(report, tabled, texts, linked),
         "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "main": _main_figures(node_table, comparison),
-        "curves": curves.of_report(report, directory or Path(), files, texts),
     }
+    shown = {
+        **_shown(report, own),
+        "has_models": directory is not None and (directory / "perf.html").is_file(),
+        "comparison": comparison,
+        "node_table": node_table,
+        "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
+        "columns": tabled.columns,
+        "spread": spread,
+    }
+    read = list(found)
+    data["curves"] = [curves.shared(drawn, texts) for drawn, _ in read]
     data["texts"] = texts.all()
+    shown["properties"] = environment.of_fleet(report, (versions for _, versions in read))
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
-    page = template.load("page/assets/report.html.j2", _escaped)
-    return page.render(
-        policy=_policy(scripts, styles),
-        scripts=scripts,
-        styles=styles,
-        data=script_json(data),
-        report=report,
-        has_models=directory is not None and (directory / "perf.html").is_file(),
-        verdict_words=_VERDICT_WORDS[report["verdict"]],
-        wall_seconds=_wall_seconds(report["run"]),
-        remarks=_remarks(report),
-        causes=causes.causes(report),
-        steps=next_steps.of_report(report, _inventory(own)) if own else [],
-        not_tested=not_tested.lines(report),
-        comparison=comparison,
-        bad_nodes=bad,
-        failures=failures,
-        MAX_SHOWN_FAILURES=MAX_SHOWN_FAILURES,
-        open_failures=6 if len(failures) <= 6 else 3,
-        node_table=node_table,
-        MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
-        reasons=reasons,
-        action_text=action_text,
-        headline=headline,
-        places=places,
-        evidence_links=lambda node: checks.evidence_links(node, linked, evidence),
-        columns=tabled.columns,
-        spread=spread,
-        analysis=_analysis(report),
-        stages=_stages(report),
-        properties=environment.of_fleet(report, directory),
-        warnings=_warnings(report),
-        anchor=lambda name: "#node=" + quote(one_line(name, 253), safe=""),
-        breakable=_breakable,
-        short=lambda value: short(float(value)),
-        plain=lambda cell: units.human(*cell).partition(" (")[0],
-        signed=lambda change: "" if change is None else f"{100 * change:+.1f} %",
+    return template.load("page/assets/report.html.j2", _escaped).render(
+        **shown, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
     )
+
+
+def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
+    """What the template shows of the report alone."""
+    bad = bad_nodes(report)
+    failures = causes.failures(bad)
+    return {
+        "report": report,
+        "verdict_words": _VERDICT_WORDS[report["verdict"]],
+        "wall_seconds": _wall_seconds(report["run"]),
+        "remarks": _remarks(report),
+        "steps": next_steps.of_report(report, _inventory(own)) if own else [],
+        "not_tested": not_tested.lines(report),
+        "analysis": _analysis(report),
+        "stages": _stages(report),
+        "warnings": _warnings(report),
+        "causes": causes.causes(report),
+        "bad_nodes": bad,
+        "failures": failures,
+        "open_failures": 6 if len(failures) <= 6 else 3,
+    }
 
 
 def _escaped(text: str, limit: int | None = None) -> str:
@@ -121,6 +124,22 @@ def _escaped(text: str, limit: int | None = None) -> str:
 def _breakable(name: str) -> Markup:
     """The name of a metric or a check, which may break after its words."""
     return Markup("_<wbr>").join(clean_text(name).split("_"))  # join escapes the parts
+
+
+#: What the template calls, and its limits.
+_WORDING = {
+    "MAX_SHOWN_FAILURES": MAX_SHOWN_FAILURES,
+    "MAX_REMARKS_OF_A_NODE": checks.MAX_REMARKS_OF_A_NODE,
+    "reasons": reasons,
+    "action_text": action_text,
+    "headline": headline,
+    "places": places,
+    "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
+    "breakable": _breakable,
+    "short": lambda value: short(float(value)),
+    "plain": lambda cell: units.human(*cell).partition(" (")[0],
+    "signed": lambda change: "" if change is None else f"{100 * change:+.1f} %",
+}
 
 
 @functools.cache
@@ -143,15 +162,6 @@ def _policy(scripts: list[str], styles: list[str]) -> str:
         f"default-src 'none'; script-src {hashes(scripts)}; style-src {hashes(styles)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _files(directory: Path | None) -> dict[str, frozenset[str]]:
-    """Which files of evidence lie in the results, by node."""
-    if directory is None or not (directory / "nodes").is_dir():
-        return {}
-    with os.scandir(directory / "nodes") as entries:
-        names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
-    return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
 def _nodes(

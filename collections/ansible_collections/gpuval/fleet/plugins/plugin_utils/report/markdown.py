@@ -16,7 +16,7 @@ from .page.causes import failures
 from .page.figures import judged_figures
 from .place import RESULTS, Place
 from .problems import action_text
-from .summary import metric_value, places, reasons
+from .summary import node_metrics, places, reasons
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Rows of the table of GPUs: a hundred nodes of eight fit.
@@ -99,9 +99,9 @@ def figure_lines(node: Mapping[str, Any]) -> list[str]:
     """One line for each of training, loading and inference that has its figures."""
     lines = []
     for stage, parts in stage_lines.LINES.items():
-        found = {name: metric_value(node, stage, name) for _, name, _ in parts}
-        figures = {name: metric["value"] for name, metric in found.items() if metric is not None}
-        speeds = [metric for name in SPEEDS if (metric := metric_value(node, stage, name)) is not None]
+        found = node_metrics(node, stage)
+        figures = {name: found[name]["value"] for _, name, _ in parts if name in found}
+        speeds = [found[name] for name in SPEEDS if name in found]
         if figures:
             line = stage_lines.stage_line(node["name"], stage, figures, None)
             lines.append(", ".join([line, *(units.human(metric["value"], metric["unit"]) for metric in speeds)]))

@@ -147,20 +147,19 @@ def places(pair: Mapping[str, Any]) -> str:
     return f"{parts}{pair['nodes']} nodes"
 
 
-def metric_value(node: Mapping[str, Any], stage: str, name: str) -> Mapping[str, Any] | None:
-    """The node-wide metric of that name, if it is a number."""
-    for metric in node["metrics"].get(stage, []):
-        if metric["name"] == name and metric["scope"] == "node" and metric["value"] is not None:
-            return metric
-    return None
+def node_metrics(node: Mapping[str, Any], stage: str) -> dict[str, Mapping[str, Any]]:
+    """The node-wide metrics that are numbers, by name."""
+    metrics = reversed(node["metrics"].get(stage, ()))  # of two the first counts
+    return {one["name"]: one for one in metrics if one["scope"] == "node" and one["value"] is not None}
 
 
 def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for stage, phrases in HEADLINES.items():
         figures, most = [], 0
+        metrics = [node_metrics(node, stage) for node in nodes]
         for name, phrase in phrases.items():
-            found = [metric for metric in (metric_value(node, stage, name) for node in nodes) if metric is not None]
+            found = [its[name] for its in metrics if name in its]
             same = [metric["value"] for metric in found if metric["unit"] == found[0]["unit"]]
             if same:
                 most = max(most, len(same))
@@ -232,7 +231,7 @@ def _warnings(node: Mapping[str, Any]) -> set[str]:
 
 def _hardware(node: Mapping[str, Any]) -> bool:
     """Whether the facts found a GPU on the bus, used or not."""
-    found = metric_value(node, "facts", "gpu_hardware_count")
+    found = node_metrics(node, "facts").get("gpu_hardware_count")
     return bool(found and found["value"])
 
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
 import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +23,11 @@ from .encode import GREATEST, Shared, pairs, short
 
 #: Points of all nodes together; two characters each.
 MAX_POINTS = 450_000
-#: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
-MORE_POINTS = 4
 MAX_POINTS_OF_A_NODE = 24_000
 MAX_BINS = 400
 MIN_BINS = 24
 #: With fewer points per curve the GPUs of a node are shown as min, median and max.
 MIN_BINS_OF_A_GPU = 60
-#: Min nodes for reading with several processes, and max processes.
-MIN_NODES_TO_SHARE = 48
-MAX_PROCESSES = 4
 #: Small curves over message sizes are kept as they are, in fleets where they fit.
 MAX_NODES_WITH_SIZES = 100
 MAX_SIZES = 32
@@ -44,7 +35,7 @@ BAND = ("least", "median", "greatest")
 
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_NONE = frozenset({int, float, type(None)})
-_X = re.compile(rb'"x"\s*:\s*\[([^][{}"]*)\]')
+_X = re.compile(rb'"x"\s*:\s*\[([-+0-9.eE, \t\r\n]*)\]')
 _SCOPES = ("node", "gpu:", "rank:")
 
 
@@ -72,34 +63,9 @@ class NodeCurves:
         return max((piece.x[-1] for piece in pieces), default=0.0)
 
 
-def of_report(
-    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]], texts: Shared
-) -> list[list[list[Any]]]:
-    """For each node of the report what ``as_data`` packs; those of a fleet are read by several processes."""
-    bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
-    more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
-    nodes = [
-        {"name": node["name"], "stages": node["stages"], "more": 1 if node["verdict"] == "PASS" else more}
-        for node in report["nodes"]
-    ]
-    packed = partial(_of_one, directory / "nodes", files, len(nodes))
-    processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
-    if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
-        return [[_shared(curve, texts) for curve in curves] for curves in map(packed, nodes)]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        return [[_shared(curve, texts) for curve in curves] for curves in pool.map(packed, nodes, chunksize=8)]
-
-
-def _of_one(
-    directory: Path, files: Mapping[str, frozenset[str]], count: int, node: Mapping[str, Any]
-) -> list[list[Any]]:
-    there = files.get(node["name"])
-    return as_data(of_node(directory / node["name"], node, there), count, node["more"]) if there else []
-
-
-def _shared(curve: list[Any], texts: Shared) -> list[Any]:
-    kind, *head = curve[:4]
-    return [kind, *map(texts.number, head), *curve[4:]]
+def shared(curves: Iterable[list[Any]], texts: Shared) -> list[list[Any]]:
+    """What ``as_data`` packs, with name, unit and stage as numbers of ``texts``."""
+    return [[curve[0], *map(texts.number, curve[1:4]), *curve[4:]] for curve in curves]
 
 
 def of_node(directory: Path, node: Mapping[str, Any], there: frozenset[str]) -> NodeCurves:
@@ -168,9 +134,10 @@ def _is_curve(curve: Any, known: Sequence[list[float] | None]) -> bool:
     x, y = curve["x"], curve["y"]
     if type(x) is not int or not 0 <= x < len(known) or not isinstance(y, list) or len(known[x] or ()) != len(y):
         return False
-    if not y or not _NUMBERS_AND_NONE.issuperset(map(type, y)):
+    kinds = set(map(type, y))
+    if not kinds <= _NUMBERS_AND_NONE:
         return False
-    values = [value for value in y if value is not None] if None in y else y
+    values = [value for value in y if value is not None] if type(None) in kinds else y
     return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
 
 
@@ -240,10 +207,13 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     left, held = 0, None
     for index in range(begin, end + 1):
         right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, left)
-        part = [value for value in y[left:right] if value is not None]
+        part = y[left:right]
         left = right
-        if part:
-            held = sum(part) / len(part)
+        try:
+            held = sum(part) / len(part) if part else held  # type: ignore[arg-type]
+        except TypeError:  # some samples are nothing
+            known = [value for value in part if value is not None]
+            held = sum(known) / len(known) if known else held
         means[index] = held
     return means
 

@@ -60,11 +60,11 @@ def short(value: float | int | None) -> float | int | None:
 
 def mostly(values: Sequence[Any]) -> Any:
     """``{"all": v, "but": {place: other}}`` where most are the same, else the list itself."""
-    numbers = [json.dumps(value) for value in values]
-    if not numbers:
+    keys = [repr(value) for value in values]  # 1 and True are not the same, and a list cannot be counted
+    if not keys:
         return []
-    common, count = Counter(numbers).most_common(1)[0]
-    if 2 * count < len(numbers):
+    common, count = Counter(keys).most_common(1)[0]
+    if 2 * count < len(keys):
         return list(values)
-    but = {place: value for place, value in enumerate(values) if numbers[place] != common}
-    return {"all": json.loads(common), **({"but": but} if but else {})}
+    but = {place: value for place, value in enumerate(values) if keys[place] != common}
+    return {"all": values[keys.index(common)], **({"but": but} if but else {})}

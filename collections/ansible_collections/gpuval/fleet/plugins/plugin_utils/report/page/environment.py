@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,13 @@ PROPERTIES = (
 )
 
 
-def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """For each property its values, the most common first, with the names of their nodes."""
+def of_fleet(
+    report: Mapping[str, Any], versions: Iterable[Sequence[tuple[str, str]]]
+) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """For each property its values, the most common first, with the names of their nodes; by ``of_node`` of each."""
     seen: dict[str, dict[str, list[str]]] = {label: defaultdict(list) for label, *_ in (*PROPERTIES, ("Image",))}
-    for node in report["nodes"]:
-        for label, value in sorted(set(_values(directory / "nodes" / node["name"], node)) if directory else ()):
+    for node, its in zip(report["nodes"], versions, strict=True):
+        for label, value in its:
             seen[label][value].append(node["name"])
     return [
         (label, sorted(values.items(), key=lambda item: (-len(item[1]), item[0])))
@@ -64,7 +66,8 @@ def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[tuple[st
     ]
 
 
-def _values(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def of_node(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Property and value of what the records in ``folder`` report."""
     for stage in node["stages"]:
         record = read_object(folder / f"{stage['name']}.json", MAX_RECORD_BYTES) or {}
         if isinstance(record.get("image"), str):

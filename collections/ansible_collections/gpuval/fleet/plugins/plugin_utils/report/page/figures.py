@@ -83,10 +83,11 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
     for key, sample in samples(report["nodes"]).figures.items():
         if key.scope == "link" or len({place[0] for _, place in sample.values}) < MIN_NODES:
             continue
-        spread = distribution(sample.values)
-        if spread.min == spread.max:
+        first = sample.values[0][0]
+        if all(value == first for value, _ in sample.values):
             same += 1
             continue
+        spread = distribution(sample.values)
         shown = _shown_range(spread)
         found.append(Figure(key, (key.stage, key.metric) in judged, sample.values, spread, shown))
     found.sort(key=lambda one: (not (one.judged and one.outliers), not one.judged))

@@ -18,7 +18,7 @@ FIGURES = (
     ("loading", "loading_bytes_per_second"),
     ("inference", "inference_tokens_per_second"),
 )
-
+_MAIN = frozenset(FIGURES)
 
 #: Value and unit.
 Measured = tuple[float, str]
@@ -63,7 +63,7 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], Measured]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for stage in dict.fromkeys(stage for stage, _ in FIGURES):
         for metric in node["metrics"].get(stage, ()):
-            if metric["value"] is not None and (stage, metric["name"]) in FIGURES:
+            if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
                 found.setdefault((stage, metric["name"]), []).append(metric)
     return {
         key: (statistics.median(one["value"] for one in metrics), metrics[0]["unit"])

@@ -1,0 +1,69 @@
+"""What the page shows of the nodes' own files: curves and versions. Several processes read those of a fleet, while this
+one makes the other forms of the report."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...core.escape import NODE_NAME
+from . import curves, environment
+
+#: Min nodes for reading with several processes, and max processes.
+MIN_NODES_TO_SHARE = 48
+MAX_PROCESSES = 4
+#: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
+MORE_POINTS = 4
+
+#: Which files of evidence lie in the results, by node.
+Files = Mapping[str, frozenset[str]]
+#: Curves of a node as ``curves.as_data`` packs them, and its versions: property and value.
+Found = tuple[list[list[Any]], list[tuple[str, str]]]
+
+
+@contextmanager
+def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[Found]]]:
+    """The files of a run's results, and what each node of the report has in them, which waits for its reading.
+
+    Of a fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it.
+    """
+    files = _files(directory)
+    bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
+    more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
+    nodes = [
+        {"name": node["name"], "stages": node["stages"], "more": 1 if node["verdict"] == "PASS" else more,
+         "files": files.get(node["name"], frozenset())}
+        for node in report["nodes"]
+    ]  # fmt: skip
+    read = partial(_of_node, directory or Path(), len(nodes))
+    processes = min(MAX_PROCESSES, os.cpu_count() or 1)
+    if len(files) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+        yield files, map(read, nodes)
+        return
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    try:
+        yield files, pool.map(read, nodes, chunksize=8)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _files(directory: Path | None) -> dict[str, frozenset[str]]:
+    if directory is None or not (directory / "nodes").is_dir():
+        return {}
+    with os.scandir(directory / "nodes") as entries:
+        names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
+    return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
+
+
+def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> Found:
+    if not node["files"]:
+        return [], []
+    folder = directory / "nodes" / node["name"]
+    drawn = curves.of_node(folder, node, node["files"])
+    return curves.as_data(drawn, nodes, node["more"]), sorted(set(environment.of_node(folder, node)))
