@@ -111,6 +111,7 @@ def test_a_clean_keeps_datasets_where_models_are_kept_and_else_removes_them(flee
     kept = fleet.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", "-e", "cleanup_keep_models=true")
     assert kept.code == 0, kept
     assert (models / f"{FOLDER}pixels/a/data_batch_1").read_text() == "pixels\n"
+    assert fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=new").code == 0
     gone = fleet.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
     assert gone.code == 0, gone
     assert not models.exists()
