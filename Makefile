@@ -58,7 +58,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
-	test test-all molecule sanity lint reference docs docs-serve locks build-collection distclean
+	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -192,20 +192,28 @@ shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stag
 
 ##@ Develop
 
+# Once for all workers, each of which would take 11 s of CPU to compile them; `make test` shows what is wrong with a test.
+compiled-tests: $(VENV)/.tests
+	@$(PYTEST) -m "not slow" --collect-only -qq >/dev/null 2>&1 || true
+
 test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests (ARGS goes to pytest)
 	$(PYTEST) $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) $(WORKERS) $(ARGS)
 
-lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
+lint: lint-ansible lint-code ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
+
+lint-ansible: $(VENV)/.tests
+	$(BIN)/ansible-lint --offline
+
+lint-code: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=collections:$(COLLECTION)/node $(BIN)/lint-imports --no-cache
 	MYPYPATH=collections $(BIN)/mypy $(COLLECTION)/plugins/plugin_utils
 	MYPYPATH=$(COLLECTION)/node $(BIN)/mypy $(COLLECTION)/node/gpuval_runner $(COLLECTION)/node/gpuval_workloads
 	$(BIN)/yamllint --strict .
-	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
 	cd $(COLLECTION) && $(BIN)/antsibull-changelog lint
 	$(BIN)/zizmor --quiet --offline --min-severity medium .github/workflows

@@ -1,9 +1,6 @@
 """Whole runs on a simulated cluster: from the inventory to the verdict and the clean, by the playbooks."""
 
-from collections import Counter
-
 import pytest
-import yaml
 
 from tests.kit.cluster import ClusterKit
 from tests.kit.cluster_fleet import ClusterFleet, Containers
@@ -26,18 +23,3 @@ def test_every_node_passes_and_clean_leaves_nothing(tmp_path, kit):
     done = fleet.play("gpuval.fleet.clean")
     assert done.code == 0, str(done)
     assert [kit.all(kind) for kind in ("Job", "Pod", "Secret", "ConfigMap")] == [[], [], [], []]
-
-
-def test_prepare_writes_the_manifests_that_validate_would_make(tmp_path, kit):
-    kit.add_nodes(2, gpus=0)
-    fleet = ClusterFleet(tmp_path / "fleet", kit=kit)
-    done = fleet.play("gpuval.fleet.prepare", "-e", "gpuval_render_only=true")
-    assert done.code == 0, str(done)
-    assert [kit.all(kind) for kind in ("Job", "Secret", "ConfigMap")] == [[], [], []]
-    documents = list(yaml.safe_load_all((fleet.run_folder / "manifests.yml").read_text()))
-    assert Counter(item["kind"] for item in documents)["Job"] == 2
-    done = fleet.play("gpuval.fleet.validate", "-e", f"gpuval_run_id={fleet.run_id}")
-    assert done.code == 0, str(done)
-    made = {kind: {item["metadata"]["name"] for item in kit.all(kind)} for kind in ("Job", "Secret", "ConfigMap")}
-    for kind, names in made.items():
-        assert names == {item["metadata"]["name"] for item in documents if item["kind"] == kind}

@@ -162,10 +162,9 @@ def test_a_killed_controller_is_resumed_and_nothing_runs_twice(kit, new_fleet):
 def test_rendered_manifests_applied_by_another_are_validated(kit, new_fleet):
     kit.add_nodes(2, gpus=0)
     fleet = new_fleet()
-    done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_render_only=true")
+    done = fleet.play("gpuval.fleet.prepare", "-e", "gpuval_render_only=true")
     assert done.code == 0, str(done)
     assert not there(kit)
-    assert {asked.verb for asked in kit.requests} <= READING, kit.counts()
     rendered = list(yaml.safe_load_all((fleet.run_folder / "manifests.yml").read_text()))
     for manifest in rendered:
         if manifest["kind"] != "Namespace":
@@ -198,18 +197,29 @@ def test_prepare_writes_the_role_and_names_what_is_missing(kit, new_fleet):
 
 
 def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
+    """With marks that are set, change with the verdict, and are removed."""
     kit.add_nodes(2, gpus=0)
     kit.install_job_sets()
     bound = ("gpuval-controller", "gpuval-nodes", "gpuval-marks")
     roles = [role for role in permissions.documents("gpuval") if role["metadata"]["name"] in bound]
     allowed = permissions.granted(roles) | {permissions.REVIEW}
     kit.allow_only(lambda asked: tuple(asked) in allowed)
-    # One node does not reach the store: its records come from its pod's output.
-    fleet = new_fleet(gpuval_mark_nodes=True, gpuval_taint_failed=True)
-    for playbook in ("prepare", "validate"):
-        done = fleet.play(f"gpuval.fleet.{playbook}")
-        assert done.code == 0, str(done)
+    fleet = new_fleet(gpuval_mark_nodes="true", gpuval_taint_failed="true", gpuval_retries=0)  # as -e gives them
+    done = fleet.play("gpuval.fleet.prepare")
+    assert done.code == 0, str(done)
+    kit.on_stage.states["node-002", "second"] = "failure"
+    assert fleet.play().code != 0
+    good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))
+    assert [node["metadata"]["labels"]["gpuval.io/verdict"] for node in (good, bad)] == ["PASS", "FAIL"]
+    assert good["metadata"]["annotations"]["gpuval.io/run-id"] == fleet.run_id
+    assert not good["spec"].get("taints")
+    assert [(taint["key"], taint["effect"]) for taint in bad["spec"]["taints"]] == [("gpuval.io/failed", "NoSchedule")]
+
+    kit.on_stage.states.clear()  # the taint does not keep the next run away, and goes with its verdict
+    passed(fleet, fleet.play(), 2)
     assert {node["metadata"]["labels"]["gpuval.io/verdict"] for node in kit.all("Node")} == {"PASS"}
+    assert not any(node["spec"].get("taints") for node in kit.all("Node"))
+    # No node of this one reaches the store: records would come from their pods' output.
     away = new_fleet("away", gpuval_store_address="")
     kit.on_stage = Silent()
     done = away.play()
@@ -222,6 +232,11 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
         done = each.play("gpuval.fleet.clean", "-e", "cleanup_marks=true")
         assert done.code == 0, str(done)
     assert not there(kit)
+    for node in kit.all("Node"):
+        assert not [
+            key for part in ("labels", "annotations") for key in node["metadata"].get(part, {}) if "gpuval" in key
+        ]
+        assert not node["spec"].get("taints")
     asked = {permissions.Asked(*one) for one in kit.requests}
     assert asked <= allowed
     # Only rounds of gangs make Services and JobSets: test_cluster_gangs sees that these are used. kubectl gets the pod
@@ -238,44 +253,12 @@ class Silent(Records):
         return None
 
 
-def test_marks_are_set_and_removed(kit, new_fleet):
-    kit.add_nodes(2, gpus=0)
-    kit.on_stage.states["node-002", "second"] = "failure"
-    fleet = new_fleet(gpuval_mark_nodes="true", gpuval_taint_failed="true", gpuval_retries=0)  # as -e gives them
-    done = fleet.play()
-    assert done.code != 0
-    good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))
-    assert good["metadata"]["labels"]["gpuval.io/verdict"] == "PASS"
-    assert bad["metadata"]["labels"]["gpuval.io/verdict"] == "FAIL"
-    assert good["metadata"]["annotations"]["gpuval.io/run-id"] == fleet.run_id
-    assert not good["spec"].get("taints")
-    assert [(taint["key"], taint["effect"]) for taint in bad["spec"]["taints"]] == [("gpuval.io/failed", "NoSchedule")]
-
-    kit.on_stage.states.clear()  # mended: the taint does not keep the next run away, and goes with its verdict
-    passed(fleet, fleet.play(), 2)
-    bad = kit.get("Node", "node-002", "")
-    assert bad["metadata"]["labels"]["gpuval.io/verdict"] == "PASS"
-    assert not bad["spec"].get("taints")
-
-    done = fleet.play("gpuval.fleet.clean", "-e", "cleanup_marks=true")
-    assert done.code == 0, str(done)
-    for node in kit.all("Node"):
-        ours = [key for part in ("labels", "annotations") for key in node["metadata"].get(part, {}) if "gpuval" in key]
-        assert not ours
-        assert not node["spec"].get("taints")
-
-
 def test_tags_and_limit_narrow_the_run(kit, new_fleet):
-    kit.add_nodes(3, gpus=0)
-    fleet = new_fleet()
-    done = fleet.play("gpuval.fleet.validate", "--limit", "node-002")
-    assert done.code == 0, str(done)
-    assert "FINAL ACCEPTANCE: PARTIAL" in done.output
-    assert set(begun(kit, fleet)) == {("node-002", stage) for stage in STAGES}
-
-    fleet.settings["gpuval_stages"] = ["facts", *STAGES]
+    kit.add_nodes(2, gpus=0)
+    fleet = new_fleet(gpuval_stages=["facts", *STAGES])
     done = fleet.play("gpuval.fleet.validate", "--limit", "node-001", "--tags", "facts")
     assert done.code == 0, str(done)
+    assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert set(begun(kit, fleet)) == {("node-001", "facts")}
     assert fleet.read_run()["narrowed_by"] == ["limit", "tags"]
 

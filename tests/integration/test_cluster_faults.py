@@ -180,8 +180,10 @@ def test_a_pod_that_was_evicted_has_another_turn(run):
     assert "evicted" in done.output.partition("passed on a retry: ")[2].partition("\n")[0]
     assert "Flaky" not in done.output
     assert states(fleet.verdict("evicted")) == {"facts": ("success", 1), "work": ("success", 2)}
+    assert "another machine has this name" not in done.told
     for name in ("preempted", "deleted", "job-deleted"):
         assert states(fleet.verdict(name)) == {"facts": ("success", 1), "work": ("success", 2)}
+        assert BEGUN in (fleet.run_folder / f"nodes/{name}/work.attempt-1.log").read_text()
     (before,) = fleet.record("preempted", "work")["attempts"]
     assert before["state"] == "cancelled"
     assert len([job for job in kit.all("Job") if job["metadata"]["labels"]["gpuval.io/node"] == "evicted"]) == 2

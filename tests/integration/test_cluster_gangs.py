@@ -8,6 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
+from tests.kit.builders import make_run
 from tests.kit.cluster import ClusterKit, Fault
 from tests.kit.cluster_fleet import ClusterFleet, Containers
 from tests.kit.cluster_records import Records
@@ -59,21 +60,8 @@ def begun(fleet):
     folder = run_folder.RunFolder(fleet.results / run_id)
     folder.path.mkdir(parents=True)
     (fleet.results / "latest").symlink_to(run_id)
-    own = {"stages": ["first"], "sku": "cpu", "gpu_count": 0}
-    folder.write_run(
-        {
-            "schema": "gpuval.run/1",
-            "run_id": run_id,
-            "folder": run_id,
-            "bucket": "gpuval",
-            "profile": "quick",
-            "created_at": run_folder.now(),
-            "finished_at": None,
-            "deadline_seconds": 600,
-            "narrowed_by": [],
-            "nodes": {"node-001": own, "node-002": own},
-        }
-    )
+    place = {"run_id": run_id, "folder": run_id, "bucket": "gpuval", "created_at": run_folder.now()}
+    folder.write_run(make_run(["node-001", "node-002"], stages=["first"], sku="cpu", gpu_count=0, **place))
 
 
 def opened(fleet, name=ROUND):

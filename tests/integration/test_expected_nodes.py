@@ -33,20 +33,6 @@ def test_one_machine_listed_twice_is_an_error_of_both_names(fleet):
     assert (fleet.run_folder / "failed_nodes.txt").read_text() == "twin-1\ntwin-2\n"
 
 
-def test_the_real_machine_listed_twice_is_seen_where_it_has_an_identity(fleet):
-    nodes = {"this-1": {}, "this-2": {}}
-    done = fleet.play(nodes=nodes)
-    records = {name: {"facts": fleet.record(name, "facts")} for name in nodes}
-    identity = records["this-1"]["facts"]["environment"]["identity"]
-    known = any(identity.values())  # containers have none
-    assert (done.code != 0) == known, done
-    assert {node["verdict"] for node in fleet.report()["nodes"]} == {"FAIL" if known else "PASS"}
-    for node in nodes:
-        (check,) = [check for check in fleet.verdict(node)["checks"] if check["name"] == "identity"]
-        assert check["verdict"] == ("fail" if known else "missing")
-    fleet.play("gpuval.fleet.clean", nodes=nodes)
-
-
 def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
     done = fleet.play(nodes={"single": fleet.nodes["single"], "away": away})

@@ -72,8 +72,20 @@ def test_one_at_a_time_is_never_two(run):
 
 
 def test_a_controller_started_again_runs_nothing_twice(run):
+    """The work lives on without its controller, and the same command resumes the run."""
     fleet, *_ = run
     controller, done = fleet.others["killed"]
+    assert controller.killed["finished_at"] is None
     assert done.code == 0, str(done)
+    assert "FINAL ACCEPTANCE: PASS" in done.output
+    assert [path.name for path in controller.results.iterdir() if path.name != "latest"] == [controller.run_id]
+    assert controller.read_run()["created_at"] == controller.killed["created_at"]
     for node in controller.nodes:
-        assert controller.runner_log(node).count("work: starts") == 1
+        assert re.search(rf"{node} work: (running|success)", done.output)
+        states = {stage["name"]: stage["state"] for stage in controller.verdict(node)["stages"]}
+        assert states["facts"] == states["work"] == "success"
+        controller.assert_evidence(node, states)
+        record = controller.record(node, "work")
+        assert (record["attempt"], record["attempts"], controller.verdict(node)["flaky"]) == (1, [], False)
+        notes = controller.runner_log(node)
+        assert [notes.count(said) for said in ("runner pid", "facts: starts", "work: starts")] == [1, 1, 1]

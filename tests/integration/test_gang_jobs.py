@@ -1,4 +1,4 @@
-"""Jobs of several nodes: real sshd, torchrun and DeepSpeed's launcher, each node a container of its own."""
+"""Jobs of several nodes: real sshd and torchrun, each node a container of its own."""
 
 import json
 
@@ -7,7 +7,6 @@ import pytest
 from tests.kit import gang_jobs
 from tests.kit.container_fleet import ContainerFleet
 from tests.kit.gang_fleet import RUN_SECONDS, gangs, settings, torch_node
-from tests.kit.needs import needs_deepspeed
 
 TRAIN = """
 import os, torch, torch.distributed as dist
@@ -20,11 +19,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def packages():
-    needs_deepspeed()
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gang_jobs")
@@ -32,30 +26,24 @@ def fleet(tmp_path_factory):
         yield fleet
 
 
-def write(folder, name, launcher, *before):
-    (folder / "train.py").write_text(TRAIN)
-    train = {"name": "train", "run": ["train.py"], "launcher": launcher}
-    results = {"patterns": [{"pattern": r"performance: (?P<value>\S+) (?P<unit>\S+)", "name": name}]}
-    return gang_jobs.write(folder, *before, train, name=name, files=["train.py"], results=results)
-
-
 def test_jobs_run_on_all_nodes_as_stages_of_their_gang(fleet, tmp_path):
     """The last one fails: it is named with its node, the others keep their results, and no search begins."""
     once = {"name": "download", "run": "sleep 2; echo downloaded", "once": True}
     fails = {"name": "convert", "run": '[ "$NODE_RANK" = 0 ] || { echo no space left; exit 6; }; sleep 300'}
+    (tmp_path / "train.py").write_text(TRAIN)
+    train = {"name": "train", "run": ["train.py"], "launcher": "torchrun"}
+    results = {"patterns": [{"pattern": r"performance: (?P<value>\S+) (?P<unit>\S+)", "name": "ddp"}]}
     paths = [
-        write(tmp_path, "ddp", "torchrun", once),
-        write(tmp_path, "engine", "deepspeed"),
+        gang_jobs.write(tmp_path, once, train, name="ddp", files=["train.py"], results=results),
         gang_jobs.write(tmp_path, fails, name="broken", stay_alive=600),
     ]
     done = fleet.play("gpuval.fleet.job", "-e", json.dumps({"gpuval_jobs": list(map(str, paths))}), seconds=RUN_SECONDS)
-    assert "round all: 2 nodes in 1 gang(s), ddp, engine, broken" in done.told, done
-    for name in ("ddp", "engine"):
-        first, second = (fleet.record(node, name) for node in fleet.nodes)
-        assert first["state"] == "success", first["message"]
-        assert {item["name"]: item["value"] for item in first["metrics"]}[f"{name}_samples_per_second"] == 2
-        assert second["state"] == "success", second["message"]
-        assert second["environment"]["gang"]["leader"] == "node-1"
+    assert "round all: 2 nodes in 1 gang(s), ddp, broken" in done.told, done
+    first, second = (fleet.record(node, "ddp") for node in fleet.nodes)
+    assert first["state"] == "success", first["message"]
+    assert {item["name"]: item["value"] for item in first["metrics"]}["ddp_samples_per_second"] == 2
+    assert second["state"] == "success", second["message"]
+    assert second["environment"]["gang"]["leader"] == "node-1"
     assert "downloaded" in fleet.log("node-1", "ddp")
     assert "step download (1 of 2): waiting for node-1: it runs there" in fleet.log("node-2", "ddp")
     first, second = (fleet.record(node, "broken") for node in fleet.nodes)

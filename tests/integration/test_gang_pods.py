@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
+from tests.kit.builders import make_run
 from tests.kit.fleet import NODE_PYTHON, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of
 from tests.kit.round_objects import Together, round_objects
@@ -43,21 +44,8 @@ def together(tmp_path):
     """The keys of a round, as the controller makes them."""
     folder = run_folder.RunFolder(tmp_path / "round")
     folder.path.mkdir()
-    nodes = {node: {"stages": ["collective"], "sku": "cpu", "gpu_count": 0} for node in NODES}
-    folder.write_run(
-        {
-            "schema": "gpuval.run/1",
-            "run_id": RUN,
-            "folder": "pods/gangs/all",
-            "bucket": "gpuval",
-            "profile": "quick",
-            "created_at": run_folder.now(),
-            "finished_at": None,
-            "deadline_seconds": 600,
-            "narrowed_by": [],
-            "nodes": nodes,
-        }
-    )
+    place = {"run_id": RUN, "folder": "pods/gangs/all", "created_at": run_folder.now()}
+    folder.write_run(make_run(NODES, stages=["collective"], sku="cpu", gpu_count=0, **place))
     keys.make(folder)
     return Together(gangs.Round("pods", "all"), keys.files_for(folder, NODES[0]))
 

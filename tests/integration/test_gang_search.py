@@ -1,4 +1,4 @@
-"""The bad node and the bad link of four nodes, found by measurement: real sshd, sockets, and tc.
+"""The bad link of four nodes, found by measurement: real sshd, sockets, and tc. test_slurm_search.py finds a bad node.
 
 That PyTorch's collectives measure what the search compares is for test_gangs.py to show.
 """
@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit import ring_member
 from tests.kit.container_fleet import ContainerFleet, Node
-from tests.kit.gang_fleet import CATCH_UP, FAST_ENOUGH, SIZE_BYTES, SLOW, USUAL, gangs, settings
+from tests.kit.gang_fleet import CATCH_UP, SIZE_BYTES, SLOW, USUAL, gangs, settings
 
 #: A dozen rounds on nodes that share the cores of one machine with other tests.
 RUN_SECONDS = 1500
@@ -40,36 +40,12 @@ def fleet(tmp_path_factory):
         yield fleet
 
 
-def measured(fleet, done):
-    """What tells why a search found something else: every pair with its figure, and the command's output."""
-    return f"{json.dumps(gangs(fleet), indent=1)}\n{done}"
-
-
-def test_a_slow_node_is_found_and_the_others_are_accepted_without_it(fleet, tmp_path):
-    criteria = tmp_path / "criteria.yml"
-    criteria.write_text(json.dumps({"schema": "gpuval.criteria/1", "checks": [FAST_ENOUGH]}))
-    shape(fleet, "node-4", SLOW)
-    asked = {"run_gang_stages": ["collective"], "gpuval_criteria": [str(criteria)]}
-    try:
-        done = fleet.play("gpuval.fleet.validate", "-e", json.dumps(asked), seconds=RUN_SECONDS)
-    finally:
-        shape(fleet, "node-4", USUAL)
-    assert done.code != 0
-    (found,) = gangs(fleet)["findings"].values()
-    assert found["nodes"] == dict.fromkeys(fleet.nodes, "healthy") | {"node-4": "bad"}, measured(fleet, done)
-    assert not found["bad_links"]
-    assert gangs(fleet)["rounds"][-1]["name"] == "all-again"
-    verdicts = {node: fleet.verdict(node)["verdict"] for node in fleet.nodes}
-    assert verdicts == dict.fromkeys(fleet.nodes, "PASS") | {"node-4": "FAIL"}
-    assert "node-4 FAIL fabric: bad: " in done.told, done
-
-
 def test_a_slow_link_between_two_good_nodes_is_found(fleet):
     slow_to(fleet, "node-2", "node-3")
     done = fleet.play("gpuval.fleet.fabric", seconds=RUN_SECONDS)
     assert done.code != 0
     (found,) = gangs(fleet)["findings"].values()
-    assert found["bad_links"] == [["node-2", "node-3"]], measured(fleet, done)
+    assert found["bad_links"] == [["node-2", "node-3"]], f"{json.dumps(gangs(fleet), indent=1)}\n{done}"
     verdicts = {node: fleet.verdict(node)["verdict"] for node in fleet.nodes}
     assert verdicts == dict.fromkeys(fleet.nodes, "PASS") | {"node-2": "INCOMPLETE", "node-3": "INCOMPLETE"}
     assert "the link node-2 - node-3 is bad" in done.told

@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT
 
 POISON = {
@@ -79,7 +79,7 @@ def play(tmp_path):
         where = {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections")}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
         return subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), "-i", "inventory.json", "play.yml"],
+            [*PROGRAM, "-i", "inventory.json", "play.yml"],
             cwd=tmp_path,
             env={**kept, **where, **environment},
             capture_output=True,

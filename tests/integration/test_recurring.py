@@ -9,7 +9,8 @@ import subprocess
 import pytest
 import yaml
 
-from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
+from tests.kit.ansible_playbook import PROGRAM
+from tests.kit.fleet import ROOT
 from tests.kit.kubernetes_schemas import kubernetes_validate
 
 INVENTORY = {
@@ -32,7 +33,7 @@ def folder(tmp_path_factory):
     """With a blank and a per cent sign in its path, which each of the formats reads in its own way."""
     place = tmp_path_factory.mktemp("a b%c")
     (place / "inventory.yml").write_text(json.dumps(INVENTORY))
-    command = [ANSIBLE_PLAYBOOK, "-i", place / "inventory.yml", "gpuval.fleet.recurring"]
+    command = [*PROGRAM, "-i", place / "inventory.yml", "gpuval.fleet.recurring"]
     extra = ["-e", json.dumps({"run_recurring_output": str(place / "out")})]
     subprocess.run([*command, *extra], cwd=ROOT, check=True, timeout=120)
     return place / "out"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.kit.builders import make_run
 from tests.kit.container_fleet import ContainerFleet, Node, TestbedError
 
 RUN = "run-keys"
@@ -26,19 +27,7 @@ FILES = {
 def fleet(tmp_path_factory):
     with ContainerFleet(tmp_path_factory.mktemp("keys"), [Node(name) for name in (*NAMES, "stranger")]) as fleet:
         fleet.run_nodes = {name: fleet.nodes[name] for name in NAMES}
-        expected = {"stages": ["facts"], "sku": "cpu", "gpu_count": None}
-        run = {
-            "schema": "gpuval.run/1",
-            "run_id": RUN,
-            "folder": RUN,
-            "bucket": "gpuval",
-            "profile": "custom",
-            "created_at": "2026-11-20T20:00:00Z",
-            "finished_at": None,
-            "deadline_seconds": 3600,
-            "narrowed_by": [],
-            "nodes": dict.fromkeys(NAMES, expected),
-        }
+        run = make_run(NAMES, stages=["facts"], sku="cpu", run_id=RUN, folder=RUN, bucket="gpuval")
         (fleet.results / RUN).mkdir(parents=True)
         (fleet.results / RUN / "run.json").write_text(json.dumps(run))
         (fleet.results / "latest").symlink_to(RUN)

@@ -39,6 +39,9 @@ def test_a_slow_node_of_three_is_found(bed, tmp_path):
         assert done.code != 0
         (found,) = gangs(fleet)["findings"].values()
         assert found["nodes"] == {"gpu-1": "healthy", "gpu-2": "healthy", "gpu-3": "bad"}, str(done)
+        assert not found["bad_links"]
+        assert gangs(fleet)["rounds"][-1]["name"] == "all-again", "the others are accepted without it"
+        assert "gpu-3 FAIL fabric: bad: " in done.told, done
         verdicts = {node: fleet.verdict(node)["verdict"] for node in NODES}
         assert verdicts == {"gpu-1": "PASS", "gpu-2": "PASS", "gpu-3": "FAIL"}
     finally:

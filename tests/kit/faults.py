@@ -224,6 +224,7 @@ def kill_controller(fleet):
     for node in fleet.nodes:
         fleet.at_work(node, "work", saying="naps")
     first.kill()
+    fleet.killed = fleet.read_run()
     return fleet.play()
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 
+from tests.kit import runner
+
 OLDEST = Path("/root/.pyenv/versions/3.9.18/bin/python3.9")
 
 
@@ -118,34 +120,8 @@ def test_the_program_runs_a_plan(tmp_path, python):
     home = tmp_path / "base" / f"zip{os.getpid()}" / "n1"
     home.mkdir(parents=True)
     (home / "runner.pyz").write_bytes(payload.runner_pyz())
-    stage = {
-        "image": None,
-        "environment": {},
-        "timeout_seconds": 60,
-        "inactivity_seconds": 0,
-        "grace_seconds": 1,
-        "on_failure": "continue",
-        "needs": [],
-        "retry": [],
-        "patterns": [],
-        "log_max_bytes": 100_000,
-        "expected_seconds": None,
-        "tags": [],
-    }
-    plan = {
-        "schema": "gpuval.plan/1",
-        "run_id": home.parent.name,
-        "node": "n1",
-        "attempt": 1,
-        "created_at": "2026-01-01T00:00:00Z",
-        "deadline_seconds": 60,
-        "heartbeat_seconds": 1,
-        "runtime": "host",
-        "accelerator": {"vendor": "cpu", "count": 0},
-        "python": python,
-        "models_dir": None,
-        "stages": [{**stage, "name": "facts", "workload": "facts", "command": ["{python}", "{runner}", "facts"]}],
-    }
+    facts = runner.stage("facts", ["{python}", "{runner}", "facts"], timeout_seconds=60)
+    plan = runner.plan(facts, run_id=home.parent.name, python=python)
     (home / "plan.json").write_text(json.dumps(plan))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule, console
 
-from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
+from tests.kit.ansible_playbook import PROGRAM
+from tests.kit.fleet import ROOT
 
 
 def test_a_pipe_gets_each_line_at_once_and_its_reader_may_leave():
@@ -28,7 +29,7 @@ def test_a_pipe_gets_each_line_at_once_and_its_reader_may_leave():
 
 
 def test_a_command_whose_reader_has_left_ends(tmp_path):
-    command = [ANSIBLE_PLAYBOOK, "-i", ROOT / "inventories/local", "gpuval.fleet.runs"]
+    command = [*PROGRAM, "-i", ROOT / "inventories/local", "gpuval.fleet.runs"]
     environment = {**os.environ, "HOME": str(tmp_path)}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

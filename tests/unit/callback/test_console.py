@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.ansible_playbook import PROGRAM
+
 ROOT = Path(__file__).resolve().parents[3]
 PLAY = """
 - name: A play
@@ -44,7 +46,7 @@ def play(tmp_path_factory):
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
 
     def run(*arguments):
-        command = [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local"]
+        command = [*PROGRAM, "-i", "localhost,", "-c", "local"]
         command += ["-e", f"ansible_python_interpreter={sys.executable}"]
         return subprocess.run(
             [*command, folder / "play.yml", *arguments],

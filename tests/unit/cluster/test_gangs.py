@@ -21,6 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import plan as node_plan
 
+from tests.kit.builders import make_run
 from tests.kit.kubernetes_schemas import kubernetes_validate
 from tests.kit.round_objects import Together, round_objects
 
@@ -272,18 +273,7 @@ def test_wrong_settings_are_named(wrong):
 
 
 def test_the_round_of_a_folder(tmp_path):
-    document = {
-        "schema": "gpuval.run/1",
-        "run_id": PARENT,
-        "folder": PARENT,
-        "bucket": "b",
-        "profile": "quick",
-        "created_at": "2026-11-20T20:00:00Z",
-        "finished_at": None,
-        "deadline_seconds": 60,
-        "narrowed_by": [],
-        "nodes": {"node-1": {"stages": ["facts"], "sku": "cpu", "gpu_count": 0}},
-    }
+    document = make_run(["node-1"], run_id=PARENT, folder=PARENT)
     run = run_folder.RunFolder(tmp_path / "results" / PARENT)
     run.path.mkdir(parents=True)
     below = run_folder.RunFolder(run.path / "gangs" / "search-01")

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
+from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.builders import facts_record, metric
 from tests.kit.gang_bed import Bed, Fault, build
 
@@ -28,7 +28,7 @@ def hostfile_of(tmp_path, hosts, *options):
         "".join(f"{node} ansible_host=10.0.0.{place}\n" for place, node in hosts.items())
     )
     (tmp_path / "play.yml").write_text(PLAY.format(results=tmp_path / "results"))
-    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", "inventory", "play.yml", *options]
+    command = [*PROGRAM, "-i", "inventory", "play.yml", *options]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False

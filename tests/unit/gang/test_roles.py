@@ -14,6 +14,8 @@ pytest.importorskip("torch")
 from gpuval_workloads.gang.config import CollectivesConfig, TrainingConfig, parse_arguments
 from gpuval_workloads.rdma import between
 
+from tests.kit.ansible_playbook import PROGRAM
+
 ROOT = Path(__file__).resolve().parents[3]
 PLAY = """
 - hosts: {case}
@@ -62,7 +64,7 @@ def declared(tmp_path_factory):
     ]
     (folder / "play.yml").write_text("".join(plays))
     (folder / "hosts").write_text("".join(f"{case} ansible_python_interpreter={sys.executable}\n" for case in CASES))
-    command = [Path(sys.executable).with_name("ansible-playbook"), folder / "play.yml", "-i", folder / "hosts"]
+    command = [*PROGRAM, folder / "play.yml", "-i", folder / "hosts"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {case: json.loads((folder / f"{case}.json").read_text()) for case in CASES}

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, settings
 
+from tests.kit.ansible_playbook import PROGRAM
+
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = (
     "run_gang_round_seconds", "run_gang_search_round_seconds", "run_gang_stages", "run_gang_workloads",
@@ -78,7 +80,7 @@ def found(tmp_path_factory):
     (folder / "play.yml").write_text("".join([*plays, save]))
     names = [f"node-{number} ansible_python_interpreter={sys.executable}" for number in range(180)]
     (folder / "hosts").write_text("\n".join([*names, "[few]", "node-0", "node-1", ""]))
-    command = [Path(sys.executable).with_name("ansible-playbook"), folder / "play.yml", "-i", folder / "hosts"]
+    command = [*PROGRAM, folder / "play.yml", "-i", folder / "hosts"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return {

@@ -4,23 +4,13 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable, opening
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
+from tests.kit import builders
+
 NODES = {"a": {"stages": ["facts"], "sku": "auto", "gpu_count": None}}
 
 
 def make_run(**changes):
-    run = {
-        "schema": "gpuval.run/1",
-        "run_id": "r1",
-        "folder": "r1",
-        "bucket": "gpuval",
-        "profile": "quick",
-        "created_at": run_folder.now(),
-        "finished_at": None,
-        "deadline_seconds": 7200,
-        "narrowed_by": [],
-        "nodes": NODES,
-    }
-    return {**run, **changes}
+    return {**builders.make_run(run_id="r1", folder="r1", created_at=run_folder.now()), "nodes": NODES, **changes}
 
 
 @pytest.fixture

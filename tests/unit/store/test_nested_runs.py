@@ -9,6 +9,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
+from tests.kit.builders import make_run
+
 FOLDERS = ("site", "site/weekly", "a/b/c/d/e")
 KEYS = ("run.json", "verdict.json", "records/facts/node-1.json", "logs/facts/node-1.log", "plans/node-1.json")
 
@@ -19,18 +21,7 @@ def embedded(tmp_path):
     embedded.start()
     store = Store(embedded.connection())
     for number, folder in enumerate(FOLDERS):
-        run = {
-            "schema": "gpuval.run/1",
-            "run_id": f"run-{number}",
-            "folder": folder,
-            "bucket": "gpuval",
-            "profile": "quick",
-            "created_at": f"2026-11-02T1{number}:00:00Z",
-            "finished_at": None,
-            "deadline_seconds": 60,
-            "narrowed_by": [],
-            "nodes": {},
-        }
+        run = make_run([], run_id=f"run-{number}", folder=folder, created_at=f"2026-11-02T1{number}:00:00Z")
         for key in KEYS:
             store.put(f"{folder}/{key}", json.dumps(run).encode())
     yield embedded
