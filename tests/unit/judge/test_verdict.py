@@ -13,6 +13,7 @@ from tests.kit.builders import (
     check,
     facts_record,
     healthy,
+    healthy_records,
     judge,
     judge_metric,
     make_record,
@@ -305,6 +306,23 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
     said = any(line.startswith("GPU count not declared: node-1") for line in report["summary"])
     assert said == (declared is None)
     assert (entry["reason"] == "count not declared") == (declared is None)
+
+
+@pytest.mark.parametrize(
+    ("sku", "gpus", "said"),
+    [
+        ("auto", 7, "GPUs differ: node-2 with 7 x H200; 2 with 8 x H200: set gpuval_sku and gpuval_gpu_count"),
+        ("auto", 0, "GPUs differ: node-2 with no GPU; 2 with 8 x H200: set gpuval_sku and gpuval_gpu_count"),
+        ("auto", 8, ""),
+        ("h200", 7, ""),  # a check of its own has that
+    ],
+)
+def test_a_node_with_other_gpus_than_most_is_named_where_none_are_declared(sku, gpus, said):
+    run = make_run(["node-1", "node-2", "node-3"], sku=sku)
+    evidence = healthy(run)
+    evidence.records["node-2"] = healthy_records("node-2", gpus=gpus, vendor="nvidia" if gpus else "cpu")
+    lines = [line for line in judge(run, evidence)["summary"] if line.startswith("GPUs differ")]
+    assert lines == ([f"{said} to have them checked"] if said else [])
 
 
 def test_gpus_that_are_declared_away_are_reported():
