@@ -325,6 +325,35 @@ def test_a_node_with_other_gpus_than_most_is_named_where_none_are_declared(sku, 
     assert lines == ([f"{said} to have them checked"] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("order", "verdict", "part"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], "FAIL", "gpu:1"),
+        ([1, 0, 2, 3, 4, 5, 6, 7], "FAIL", "node"),  # CUDA_VISIBLE_DEVICES=1,0,...
+        ([0, 9, 2, 3, 4, 5, 6, 7], "FAIL", "node"),  # replaced since the facts
+        ([90, 91, 92, 93, 94, 95, 96, 97], "FAIL", "gpu:1"),  # ids of another tool
+    ],
+)
+def test_a_gpu_is_named_only_where_the_stage_numbers_them_as_the_facts_do(order, verdict, part):
+    run = make_run(stages=["facts", "training"])
+    evidence = healthy(run)
+    of_node = evidence.records["node-1"]
+    for index, gpu in enumerate(of_node["facts"]["environment"]["gpus"]):
+        gpu["uuid"] = f"GPU-AB-{index}"
+    of_node["training"]["environment"]["devices"] = [
+        {"index": index, "uuid": f"ab-{which}"} for index, which in enumerate(order)
+    ]
+    report = judge(run, evidence)
+    assert [check["name"] for check in report["nodes"][0]["checks"]].count("gpu_order") == (part == "node")
+    assert (report["verdict"] == "PASS") == (part != "node")
+    slow = next(one for one in of_node["training"]["metrics"] if one["scope"] == "gpu:1")
+    slow["value"] = 1.0
+    report = judge(run, evidence)
+    entry = only(report, "tflops")
+    assert (report["verdict"], entry["part"]) == (verdict, part)
+    assert ("serial 165491" in " ".join(report["summary"])) == (part == "gpu:1")
+
+
 def test_gpus_that_are_declared_away_are_reported():
     run = make_run(sku="cpu", stages=["facts"])
     evidence = healthy(run, vendor="cpu", gpus=0)
