@@ -354,6 +354,18 @@ def test_a_gpu_is_named_only_where_the_stage_numbers_them_as_the_facts_do(order,
     assert ("serial 165491" in " ".join(report["summary"])) == (part == "gpu:1")
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "verdict"),
+    [("max", 1, "fail"), ("max", None, "pass"), ("max", 0, "pass"), ("min", 0, "pass")],
+)
+def test_a_fault_that_a_cut_off_attempt_counted_is_not_retried_away(kind, count, verdict):
+    limit = check("xid", metric="gpu_xid_critical_count", kind=kind, value=0 if kind == "max" else 1)
+    good = [metric("gpu_xid_critical_count", 0 if kind == "max" else 1)]
+    lost = make_record(state="running", finished_at=None, metrics=[metric("gpu_xid_critical_count", count)])
+    (entry,) = judge_metric(limit, good, attempt=2, attempts=[lost])
+    assert entry["verdict"] == verdict
+
+
 def test_gpus_that_are_declared_away_are_reported():
     run = make_run(sku="cpu", stages=["facts"])
     evidence = healthy(run, vendor="cpu", gpus=0)
