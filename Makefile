@@ -8,8 +8,11 @@ VENV := .venv
 NODE_VENV := .venv-node
 COLLECTION := collections/ansible_collections/gpuval/fleet
 BIN := $(abspath $(VENV))/bin
-# The folder may have spaces.
-PLAY := $(BIN)/ansible-playbook -i '$(INVENTORY)' $(if $(RUN),-e gpuval_run_id='$(RUN)')
+# Existing paths with commas between them are several sources; anything else, a list of hosts too, is one, and may have spaces.
+comma := ,
+sources := $(subst $(comma), ,$(INVENTORY))
+several := $(if $(filter 1,$(words $(INVENTORY))),$(if $(filter-out $(wildcard $(sources)),$(sources)),,$(sources)))
+PLAY := $(BIN)/ansible-playbook $(if $(several),$(several:%=-i '%'),-i '$(INVENTORY)') $(if $(RUN),-e gpuval_run_id='$(RUN)')
 
 # A variable given to make that nothing here reads is a mistyped one.
 given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
@@ -28,8 +31,14 @@ $(if $(mistyped),$(error no such target: $(mistyped)$(patsubst %, (is it %?),$(m
 # What a target cannot do without: $(call need,NODE,a node of the inventory)
 need = $(if $($(1)),,$(error make $@ needs $(1)=, $(2)))
 
+# Ansible would take the rest for a playbook, and print its usage.
+$(if $(filter =,$(ARGS)),$(error ARGS has spaces around `=`: write -e NAME=VALUE))
+
 # An extra variable as JSON, where it is given: $(call extra,history_node,$(NODE))
 extra = $(if $(2),-e '{"$(1)": "$(2)"}')
+
+# A path from the root; make's own function takes each word of it for one.
+path = $(if $(1),$(if $(filter /%,$(firstword $(1))),,$(CURDIR)/)$(1))
 
 # A playbook has no terminal: it writes the command, which is run after it.
 reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reach -e run_reach=$(1) \
@@ -99,7 +108,7 @@ validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and p
 
 job: $(VENV)/.ready $(LOCAL_NODE) ### Run your own job on every node, after the facts (JOB=jobs/shell.yml)
 	$(call need,JOB,a file of gpuval.job/1)
-	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(abspath $(JOB))"]}' $(ARGS)
+	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(call path,$(JOB))"]}' $(ARGS)
 
 mad: $(VENV)/.ready ### Run models of a MAD repository in their own images on every node (REPO=folder or git address, TAGS=pyt,bert)
 	$(call need,REPO,a folder or a git address)
@@ -113,7 +122,7 @@ report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
-	$(PLAY) gpuval.fleet.deliver $(if $(IDS),-e gpuval_node_ids=$(abspath $(IDS))) $(ARGS)
+	$(PLAY) gpuval.fleet.deliver $(call extra,gpuval_node_ids,$(call path,$(IDS))) $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results
 	$(PLAY) gpuval.fleet.clean $(ARGS)
@@ -143,10 +152,10 @@ fabric: $(VENV)/.ready ### Find the bad node, link or switch by rounds of pairs 
 	$(PLAY) gpuval.fleet.fabric $(ARGS)
 
 hostfile: $(VENV)/.ready ### Write a hostfile (ADDRESS slots=N) of the nodes that passed in the latest run (FILE=path)
-	$(PLAY) gpuval.fleet.hostfile $(if $(FILE),-e run_hostfile=$(abspath $(FILE))) $(ARGS)
+	$(PLAY) gpuval.fleet.hostfile $(call extra,run_hostfile,$(call path,$(FILE))) $(ARGS)
 
 recurring: $(VENV)/.ready ### Write schedules that validate idle nodes: systemd timer, crontab, scrontab, CronJob (OUTPUT=folder)
-	$(PLAY) gpuval.fleet.recurring $(if $(OUTPUT),-e run_recurring_output=$(abspath $(OUTPUT))) $(ARGS)
+	$(PLAY) gpuval.fleet.recurring $(call extra,run_recurring_output,$(call path,$(OUTPUT))) $(ARGS)
 
 window: $(VENV)/.ready ### Change how many nodes of the run work (N=20, 0 is all) and load images (TRANSFERS=8) at once
 	$(call need,N,how many nodes work at once)
@@ -157,7 +166,7 @@ baseline: $(VENV)/.ready ### Make a baseline from the accepted nodes of the late
 
 baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
 	$(call need,BEFORE,a baseline file)$(call need,AFTER,a baseline file)
-	$(PLAY) gpuval.fleet.compare_baselines -e baseline_before=$(abspath $(BEFORE)) -e baseline_after=$(abspath $(AFTER)) $(ARGS)
+	$(PLAY) gpuval.fleet.compare_baselines $(call extra,baseline_before,$(call path,$(BEFORE))) $(call extra,baseline_after,$(call path,$(AFTER))) $(ARGS)
 
 ##@ Look
 
@@ -171,13 +180,13 @@ runs: $(VENV)/.ready ### List the runs of INVENTORY: state, nodes by verdict, ag
 history: $(VENV)/.ready ## Show a node, part, SKU or the fleet over all runs (NODE=, SERIAL=, SKU=, METRIC=, SINCE=, OUTPUT=)
 	@$(PLAY) gpuval.fleet.history $(call extra,history_node,$(NODE)) $(call extra,history_serial,$(SERIAL)) \
 		$(call extra,history_sku,$(SKU)) $(call extra,history_metric,$(METRIC)) $(call extra,history_since,$(SINCE)) \
-		$(call extra,history_output,$(if $(OUTPUT),$(abspath $(OUTPUT)))) $(ARGS)
+		$(call extra,history_output,$(call path,$(OUTPUT))) $(ARGS)
 
 notebook: $(VENV)/.notebook ### Plot the history by node, rack, firmware and time into a notebook (METRIC=, SKU=, SINCE=, OUTPUT=fleet.ipynb)
 	$(PLAY) gpuval.fleet.history $(call extra,history_sku,$(SKU)) $(call extra,history_since,$(SINCE)) \
 		$(call extra,history_output,$(CURDIR)/.gpuval/history.parquet) $(ARGS)
 	GPUVAL_HISTORY=$(CURDIR)/.gpuval/history.parquet GPUVAL_METRIC=$(METRIC) \
-		$(BIN)/jupyter execute --output=$(abspath $(or $(OUTPUT),fleet.ipynb)) notebooks/fleet.ipynb
+		$(BIN)/jupyter execute --output='$(call path,$(or $(OUTPUT),fleet.ipynb))' notebooks/fleet.ipynb
 
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run
 	$(PLAY) gpuval.fleet.logs $(ARGS)
@@ -242,7 +251,7 @@ distclean: ### Remove the environments; keep results and store
 ##@ Release
 
 bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
-	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)
+	$(PLAY) gpuval.fleet.bundle $(call extra,bundle_output,$(call path,$(BUNDLE))) $(ARGS)
 
 build-collection: $(VENV)/.ready ### Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)

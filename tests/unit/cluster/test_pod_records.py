@@ -182,6 +182,18 @@ def test_what_will_never_run_is_skipped():
     assert "OOMKilled" in skipped["message"]
 
 
+@pytest.mark.parametrize("before", ["running", "pending"])
+def test_what_an_earlier_attempt_showed_stays_in_the_record_of_a_stage_that_will_never_run(before):
+    fault = {"name": "gpu_xid_critical_count", "value": 1, "unit": "count", "scope": "gpu:0"}
+    known = record("training", "running", metrics=[fault])
+    if before == "pending":  # the runner of the second pod has opened its plan
+        known = record("training", "pending", attempt=2, attempts=[known])
+    status = placed(KILLED, attempt=2, facts=OOM)
+    skipped = take(pod_records.not_run_record(status, PLAN, "training", AT, known))
+    assert (skipped["state"], skipped["attempt"]) == ("skipped", 2)
+    assert [one["metrics"] for one in skipped["attempts"]] == [[fault]]
+
+
 # --- last words ------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +206,18 @@ def test_the_last_word_of_a_runner_stands_for_its_record(state):
     assert made["message"].startswith("loss is 3.2; recorded by the controller")
     owed = pod_records.owed(placed(facts=DONE, training=container), PLAN, {}, AT)
     assert [one["state"] for one in owed.records] == [state]
+
+
+def test_figures_of_a_heartbeat_do_not_stand_for_those_of_a_stage_that_succeeded():
+    beat = record("training", "running", metrics=[{"name": "gpu_xid_critical_count", "value": 0, "unit": "count",
+                                                   "scope": "gpu:0"}])  # fmt: skip
+    made = take(
+        pod_records.record_from_termination(last_word("training", "success"), PLAN, "training", 1, AT, before=beat)
+    )
+    assert (made["state"], made["metrics"], made["started_at"]) == ("success", [], AT)
+    assert [one["metrics"] for one in made["attempts"]] == [beat["metrics"]]
+    failed = pod_records.record_from_termination(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat)
+    assert take(failed)["metrics"] == beat["metrics"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`make help` shows the main targets by group; every target is run as it is, with programs that take notes."""
 
+import json
 import os
 import re
 import shutil
@@ -176,6 +177,7 @@ def test_setup_that_fails_shows_why_and_begins_again_the_next_time(project):
         (["valdiate"], "no such target: valdiate (is it validate?): `make help` shows the main ones"),
         (["validate", "gpu-1"], "no such target: gpu-1: `make help`"),
         (["validate", "INVENTORY="], "INVENTORY= is empty: give the path of an inventory"),
+        (["validate", "ARGS=-e gpuval_gpu_count = 8"], "ARGS has spaces around `=`: write -e NAME=VALUE"),
     ],
 )
 def test_a_mistake_in_the_arguments_of_make_is_named_and_nothing_runs(project, arguments, told):
@@ -183,6 +185,34 @@ def test_a_mistake_in_the_arguments_of_make_is_named_and_nothing_runs(project, a
     assert done.returncode == 2
     assert told in done.stderr
     assert notes(project) == []
+
+
+@pytest.mark.parametrize(
+    ("inventory", "sources"),
+    [
+        ("requirements,Makefile", ["requirements", "Makefile"]),
+        ("requirements,gpu-1", ["requirements,gpu-1"]),
+        ("localhost,", ["localhost,"]),
+    ],
+)
+def test_existing_paths_with_commas_between_them_are_several_sources(project, inventory, sources):
+    make("runs", f"INVENTORY={inventory}", cwd=project)
+    expected = [word for source in sources for word in ("-i", source)]
+    assert notes(project) == [["ansible-playbook", *expected, "gpuval.fleet.runs"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (["job", "JOB=my jobs/a.yml"], {"gpuval_jobs": ["{cwd}/my jobs/a.yml"]}),
+        (["hostfile", "FILE=/srv/of nodes"], {"run_hostfile": "/srv/of nodes"}),
+        (["baseline-diff", "BEFORE=b 1", "AFTER=a 2"], {"baseline_before": "{cwd}/b 1", "baseline_after": "{cwd}/a 2"}),
+    ],
+)
+def test_a_path_with_spaces_stays_one_path(project, arguments, variables):
+    make(*arguments, cwd=project)
+    given = {name: value for one in extra_variables(notes(project)[0]) for name, value in json.loads(one).items()}
+    assert given == json.loads(json.dumps(variables).replace("{cwd}", str(project)))
 
 
 def test_an_inventory_with_a_space_in_its_path_and_a_run_are_passed_whole(project):

@@ -48,6 +48,11 @@ def test_all_sources_of_an_inventory_are_named_and_a_run_names_its_own(given, tm
     given(str(tmp_path / "a"), "n1,n2,")
     assert "-i a -i n1,n2," in commands.pasteable("`make status`", checkout=False)
     assert "-i its" in commands.pasteable("`make status`", "its", checkout=False)
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    assert "-i a -i b" in commands.pasteable("`make status`", "a,b", checkout=False)
+    assert "-i a,n1" in commands.pasteable("`make clean INVENTORY=a,n1`", checkout=False)  # hosts
+    assert "-i a -i b" in commands.pasteable("`make clean INVENTORY=a,b`", checkout=False)
 
 
 def test_missing_packages_are_installed_into_the_python_that_runs_ansible():

@@ -1,7 +1,11 @@
 """Gangs from their forming to their end, with simulated nodes in the rounds."""
 
+import re
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
@@ -95,6 +99,67 @@ def test_a_record_that_is_missing_in_the_last_round_accepts_no_node_by_the_first
     bed.lost = {("all-again", "node-001")}
     bed.go()
     assert bed.verdicts()["node-001"] == "INCOMPLETE"
+
+
+def swap_rounds(document):
+    rounds = document["searches"]["all"]["rounds"]
+    rounds[0], rounds[1] = rounds[1], rounds[0]
+
+
+def rename_a_result(document):
+    results = document["searches"]["all"]["rounds"][0]["results"]
+    results["r09-g009"] = results.pop("r01-g001")
+
+
+def foreign_in_a_group(document):
+    document["searches"]["all"]["rounds"][0]["groups"][0]["nodes"][0] = "node-999"
+
+
+def foreign_in_a_search(document):
+    document["searches"]["all"]["nodes"][0] = "node-999"
+
+
+def foreign_in_a_round(document):
+    document["rounds"][1]["gangs"]["all.r01-g001"][0] = "node-999"
+
+
+def foreign_in_a_gang(document):
+    document["gangs"]["all"][0]["node"] = "node-999"
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (swap_rounds, "the saved search: rounds[0]: round 2 where 1 is expected"),
+        (rename_a_result, "the saved search: rounds[0]: results of other groups than its own"),
+        (foreign_in_a_group, "the saved search: rounds[0]: node-999 is no node of the search"),
+        (foreign_in_a_search, "the search of all: node-999 is foreign or listed twice"),
+        (foreign_in_a_round, "round search-01: node-999 is foreign or listed twice"),
+        (foreign_in_a_gang, "gangs: node-999 is foreign or listed twice"),
+    ],
+)
+def test_a_damaged_search_is_named_and_not_resumed(tmp_path, damage, named):
+    bed = Bed(tmp_path, slow_node())
+    bed.dies_at = 20  # after two rounds of the search
+    with pytest.raises(Died):
+        bed.go()
+    document = bed.document
+    assert len(document["searches"]["all"]["rounds"]) >= 2 and not document["findings"]
+    damage(document)
+    bed.dies_at = None
+    folder.write_json(gang_document.file_of(bed.folder), document)
+    with pytest.raises(GpuvalError, match=re.escape(named)):
+        bed.go()
+
+
+def test_a_finding_without_a_node_of_its_gang_is_refused(tmp_path):
+    bed = Bed(tmp_path, slow_node())
+    bed.go()
+    document = bed.document
+    del document["findings"]["all"]["nodes"]["node-003"]
+    folder.write_json(gang_document.file_of(bed.folder), document)
+    with pytest.raises(folder.RunError, match="the search of all lacks nodes of its gang"):
+        bed.verdicts()
 
 
 def test_without_a_search_the_gang_stays_open(tmp_path):

@@ -21,6 +21,7 @@ STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "runni
 OWN = (
     "accelerator",
     "accelerators_in_use",
+    "gpu_order",
     "nic_count",
     "identity",
     "gpu_uuids",

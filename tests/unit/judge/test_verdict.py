@@ -13,6 +13,7 @@ from tests.kit.builders import (
     check,
     facts_record,
     healthy,
+    healthy_records,
     judge,
     judge_metric,
     make_record,
@@ -305,6 +306,64 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
     said = any(line.startswith("GPU count not declared: node-1") for line in report["summary"])
     assert said == (declared is None)
     assert (entry["reason"] == "count not declared") == (declared is None)
+
+
+@pytest.mark.parametrize(
+    ("sku", "gpus", "said"),
+    [
+        ("auto", 7, "GPUs differ: node-2 with 7 x H200; 2 with 8 x H200: set gpuval_sku and gpuval_gpu_count"),
+        ("auto", 0, "GPUs differ: node-2 with no GPU; 2 with 8 x H200: set gpuval_sku and gpuval_gpu_count"),
+        ("auto", 8, ""),
+        ("h200", 7, ""),  # a check of its own has that
+    ],
+)
+def test_a_node_with_other_gpus_than_most_is_named_where_none_are_declared(sku, gpus, said):
+    run = make_run(["node-1", "node-2", "node-3"], sku=sku)
+    evidence = healthy(run)
+    evidence.records["node-2"] = healthy_records("node-2", gpus=gpus, vendor="nvidia" if gpus else "cpu")
+    lines = [line for line in judge(run, evidence)["summary"] if line.startswith("GPUs differ")]
+    assert lines == ([f"{said} to have them checked"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("order", "verdict", "part"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], "FAIL", "gpu:1"),
+        ([1, 0, 2, 3, 4, 5, 6, 7], "FAIL", "node"),  # CUDA_VISIBLE_DEVICES=1,0,...
+        ([0, 9, 2, 3, 4, 5, 6, 7], "FAIL", "node"),  # replaced since the facts
+        ([90, 91, 92, 93, 94, 95, 96, 97], "FAIL", "gpu:1"),  # ids of another tool
+    ],
+)
+def test_a_gpu_is_named_only_where_the_stage_numbers_them_as_the_facts_do(order, verdict, part):
+    run = make_run(stages=["facts", "training"])
+    evidence = healthy(run)
+    of_node = evidence.records["node-1"]
+    for index, gpu in enumerate(of_node["facts"]["environment"]["gpus"]):
+        gpu["uuid"] = f"GPU-AB-{index}"
+    of_node["training"]["environment"]["devices"] = [
+        {"index": index, "uuid": f"ab-{which}"} for index, which in enumerate(order)
+    ]
+    report = judge(run, evidence)
+    assert [check["name"] for check in report["nodes"][0]["checks"]].count("gpu_order") == (part == "node")
+    assert (report["verdict"] == "PASS") == (part != "node")
+    slow = next(one for one in of_node["training"]["metrics"] if one["scope"] == "gpu:1")
+    slow["value"] = 1.0
+    report = judge(run, evidence)
+    entry = only(report, "tflops")
+    assert (report["verdict"], entry["part"]) == (verdict, part)
+    assert ("serial 165491" in " ".join(report["summary"])) == (part == "gpu:1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "verdict"),
+    [("max", 1, "fail"), ("max", None, "pass"), ("max", 0, "pass"), ("min", 0, "pass")],
+)
+def test_a_fault_that_a_cut_off_attempt_counted_is_not_retried_away(kind, count, verdict):
+    limit = check("xid", metric="gpu_xid_critical_count", kind=kind, value=0 if kind == "max" else 1)
+    good = [metric("gpu_xid_critical_count", 0 if kind == "max" else 1)]
+    lost = make_record(state="running", finished_at=None, metrics=[metric("gpu_xid_critical_count", count)])
+    (entry,) = judge_metric(limit, good, attempt=2, attempts=[lost])
+    assert entry["verdict"] == verdict
 
 
 def test_gpus_that_are_declared_away_are_reported():

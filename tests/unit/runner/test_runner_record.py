@@ -11,6 +11,9 @@ from tests.kit.runner import RECORD_SCHEMA, SERIES_SCHEMA, plan, stage
 PLAN = plans.parse(plan(stage("a"), attempt=2))
 
 
+RECORD = {**Record.pending(PLAN, PLAN.stages[0]).as_dict(), "updated_at": "2026-01-01T00:00:00Z"}
+
+
 def metric(name="a_seconds", value=1.0, scope="node"):
     return {"name": name, "value": value, "unit": "seconds", "scope": scope}
 
@@ -62,6 +65,7 @@ def test_what_does_not_fit_is_left_out_and_reported():
         },
         {"command": ["w" * 8192] * 256},
         {"message": "\U0001f600" * 10_000},
+        {"attempts": [{**RECORD, "metrics": [metric("a" * 96, 1.0, "link:b")] * 9_000, "command": ["w" * 8192] * 99}]},
         {"metrics": [metric("a" * 96, 1.0, "link:" + "b" * 64)] * 20_000, "environment": {"x": "y" * 900_000}},
     ],
 )
@@ -72,12 +76,23 @@ def test_no_record_is_too_large(changes):
     decode(made)
 
 
+def test_a_fault_of_an_earlier_attempt_outlives_the_figures_of_the_last_one():
+    made = Record.pending(PLAN, PLAN.stages[0])
+    fault = {"name": "gpu_xid_critical_count", "value": 1.0, "unit": "count", "scope": "gpu:0"}
+    made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "metrics": [fault], "attempt": 1}]
+    made.metrics = [metric(f"m{i}_{'x' * 60}", i, f"gpu:{i % 8}") for i in range(20_000)]
+    document = decode(made)
+    assert document["attempts"][0]["metrics"] == [fault]
+    assert 1000 < len(document["metrics"]) < 20_000
+
+
 def test_earlier_attempts_give_way_first():
     made = Record.pending(PLAN, PLAN.stages[0])
     made.metrics = [metric()]
     made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "environment": {"x": "y" * 2_000_000}}]
     document = decode(made)
     assert document["metrics"] == [metric()]
+    assert document["attempts"][0]["metrics"] == [metric()]
     assert document["attempts"][0]["environment"] == {}
 
 

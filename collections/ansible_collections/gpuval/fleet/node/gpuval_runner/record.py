@@ -91,8 +91,9 @@ class Record:
     def encode(self) -> bytes:
         """Return the document as JSON of at most 1 MiB, stamped with the present time.
 
-        What does not fit is left out and the message says so: first what earlier attempts measured, then of this one
-        large entries of the environment, metrics of single parts, and the rest.
+        What does not fit is left out and the message says so: first the environment of earlier attempts, then of this
+        one large entries of the environment, metrics of single parts, and the rest. What earlier attempts measured goes
+        last: a fault that they showed must not be lost while this one's figures still pass.
         """
         self.updated_at = now()
         document = self.as_dict()
@@ -101,7 +102,7 @@ class Record:
         if len(data) <= MAX_RECORD_BYTES:
             return data
         dropped = []
-        for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest):
+        for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest, _clear_attempts):
             what = shrink(document, len(data) - MAX_RECORD_BYTES + 1024)
             if what:
                 dropped.append(what)
@@ -173,10 +174,16 @@ def _is_record(document: dict[str, Any], run_id: str, node: str, stage: str) -> 
 def _shrink_attempts(document: dict[str, Any], _: int) -> str:
     if not document["attempts"]:
         return ""
+    document["attempts"] = [{**attempt, "environment": {}, "artifacts": []} for attempt in document["attempts"]]
+    return "environments of earlier attempts"
+
+
+def _clear_attempts(document: dict[str, Any], _: int) -> str:
     document["attempts"] = [
-        {**attempt, "metrics": [], "environment": {}, "fingerprints": {}} for attempt in document["attempts"]
+        {**attempt, "metrics": [], "fingerprints": {}, "command": attempt["command"][:1]}
+        for attempt in document["attempts"]
     ]
-    return "figures of earlier attempts"
+    return "figures of earlier attempts" if document["attempts"] else ""
 
 
 def _shrink_environment(document: dict[str, Any], _: int) -> str:

@@ -497,7 +497,9 @@ class ClusterPlacement(Placement):
         self._closed[key] = status
         made = owed.records
         if status.trouble and status.trouble.evidence:  # otherwise the launch's contact has the cause
-            made = made + [pod_records.not_run_record(status, plan, stage, at) for stage in owed.not_run]
+            made = made + [
+                pod_records.not_run_record(status, plan, stage, at, known.get(stage)) for stage in owed.not_run
+            ]
         for record in made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()

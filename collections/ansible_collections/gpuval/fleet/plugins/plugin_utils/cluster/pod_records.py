@@ -103,11 +103,13 @@ def record_from_termination(
     return _record(container, plan, stage, attempt, at, before, report.state, message, report.exit_code, report.signal)
 
 
-def not_run_record(status: PodStatus, plan: Mapping[str, Any], stage: str, at: str) -> dict[str, Any]:
-    """The record of a stage that will not run because its pod ended before: skipped."""
+def not_run_record(
+    status: PodStatus, plan: Mapping[str, Any], stage: str, at: str, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The record of a stage that will not run because its pod ended before: skipped. `before`: an earlier one."""
     why = status.trouble.message if status.trouble else "its pod ended"
     message = f"its container was not started: {why}; {_SOURCE}"
-    return _record(None, plan, stage, status.attempt, at, None, "skipped", message, None, None)
+    return _record(None, plan, stage, status.attempt, at, before, "skipped", message, None, None)
 
 
 def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +198,9 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
     if before is not None and before["attempt"] == attempt:
         document.update(before)
         started = before["started_at"] or started
+        if state == "success" and before["metrics"]:  # not the last figures: what failed stays, what was fine may not
+            kept = {**before, "attempts": []}
+            document |= {"metrics": [], "attempts": [*before["attempts"], kept][-MAX_ATTEMPTS:]}
     elif before is not None:
         document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
     return {

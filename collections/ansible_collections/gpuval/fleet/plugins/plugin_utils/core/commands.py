@@ -51,7 +51,7 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     """
     if in_checkout() if checkout is None else checkout:
         return _MAKE.sub(lambda found: _make(found, inventory), text)
-    sources = [inventory] if inventory else _given()
+    sources = _sources(inventory) if inventory else _given()
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
 
     def playbook(found: re.Match[str]) -> str:
@@ -102,7 +102,7 @@ def _playbook(target: str, rest: str, sources: Sequence[str], failed: str) -> st
     for word in shlex.split(rest):
         variable, _, value = word.partition("=")
         if variable == "INVENTORY":
-            sources = [value]
+            sources = _sources(value)
         elif variable == "ARGS":
             options += shlex.split(value)
         else:
@@ -110,6 +110,12 @@ def _playbook(target: str, rest: str, sources: Sequence[str], failed: str) -> st
             options += ["-e", f"{name_here}={value}"]
     chosen = [word for source in sources for word in ("-i", source)]
     return shlex.join(["ansible-playbook", f"gpuval.fleet.{name}", *chosen, *options])
+
+
+def _sources(inventory: str) -> list[str]:
+    """The sources of an inventory as the Makefile splits them: existing paths with commas between them are several."""
+    paths = inventory.split(",")
+    return paths if all(path and Path(path).exists() for path in paths) else [inventory]
 
 
 def _given() -> list[str]:

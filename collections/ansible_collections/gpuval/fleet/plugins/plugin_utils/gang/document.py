@@ -5,7 +5,9 @@ A restarted controller resumes from it, and the verdict reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,27 @@ def read(run: RunFolder) -> dict[str, Any] | None:
         schemas.validate("gangs", document, what=str(file_of(run)))
     except schemas.Invalid as error:
         raise run_folder.RunError(str(error)) from error
+    problem = _problem_of(document, run.read_run()["nodes"])
+    if problem:
+        raise run_folder.RunError(f"{file_of(run)}: {problem}: restore the file, or validate again as a new run")
     return document
+
+
+def _problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
+    """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out."""
+    gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
+    members = {node for listed in gangs.values() for node in listed}
+    found = [*document["searches"].items(), *document["findings"].items()]
+    for place, listed, known in (
+        ("gangs", chain(*gangs.values()), nodes),
+        *((f"round {item['name']}", chain(*item["gangs"].values()), members) for item in document["rounds"]),
+        *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in found),
+    ):
+        odd = next((node for node, count in Counter(iter(listed)).items() if count > 1 or node not in known), None)
+        if odd is not None:
+            return f"{place}: {odd} is foreign or listed twice"
+    lacking = (name for name, one in found if len(one["nodes"]) < len(gangs[name]))
+    return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 
 
 def write(run: RunFolder, document: Mapping[str, Any]) -> None:

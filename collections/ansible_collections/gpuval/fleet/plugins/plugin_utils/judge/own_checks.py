@@ -15,7 +15,7 @@ from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
 from ..runs import datasets, plans, settings
 from .entries import Entry, gang_of, own_entry
-from .identity import SAME, Twins, identity_values, repeated_gpus
+from .identity import SAME, Twins, identity_of, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
@@ -162,6 +162,44 @@ def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
         remedy=f"end that work, or keep the node free, {_AGAIN.format(node=name)}",
     )  # fmt: skip
     return [entry]
+
+
+def gpu_order_checks(name: str, stage: str, record: Record | None, facts: Record | None) -> list[Entry]:
+    """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
+    known = {_bare(gpu["uuid"]): gpu["index"] for gpu in identity_of(facts).get("gpus", ()) if "uuid" in gpu}
+    devices = environment.objects(record["environment"], "devices[]") if record else []
+    seen = {_bare(one["uuid"]): one.get("index") for one in devices if isinstance(one.get("uuid"), str)}
+    if known.keys().isdisjoint(seen):  # AMD's tool and PyTorch have different ids
+        return []
+    moved = [
+        f"its gpu:{index} is {f'gpu:{known[uuid]}' if uuid in known else 'none'} of the facts"
+        for uuid, index in seen.items()
+        if known.get(uuid) != index
+    ]
+    if not moved:
+        return []
+    entry = own_entry(
+        "gpu_order", stage, "identity", "missing", expected="the GPUs in the order of the facts",
+        reason=f"{stage} numbers the GPUs otherwise: {one_line(some_of(moved), 300)}",
+        remedy="unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER on the node and in the stage's environment; if a GPU "
+        f"was replaced since the facts, run the facts again: new run id, --limit {name}",
+    )  # fmt: skip
+    return [entry]
+
+
+def without_parts(stage: str, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of a stage whose numbers of GPUs are not those of the facts: no GPU is named by serial."""
+    return [
+        {**one, "part": "node", "reason": f"{one['part']} as {stage} numbers it: {one['reason']}"}
+        if one["stage"] == stage and one["part"].startswith("gpu:")
+        else one
+        for one in entries
+    ]
+
+
+def _bare(uuid: str) -> str:
+    """A UUID as PyTorch has it, without nvidia-smi's prefix."""
+    return uuid.lower().removeprefix("gpu-")
 
 
 def explains(contact: Mapping[str, Any], state: str) -> bool:

@@ -38,11 +38,13 @@ from .own_checks import (
     changed_check,
     exempt_check,
     explains,
+    gpu_order_checks,
     identity_checks,
     in_use_checks,
     launch_check,
     no_stage_check,
     state_check,
+    without_parts,
 )
 from .peer_groups import PeerHistory
 from .subject import FACTS, Subject
@@ -260,6 +262,8 @@ def judge_node(
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
+        moved = gpu_order_checks(name, stage, records.get(stage), facts)
+        checks = [*without_parts(stage, checks), *moved] if moved else checks
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]

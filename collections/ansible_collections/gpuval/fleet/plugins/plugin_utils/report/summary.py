@@ -14,6 +14,7 @@ from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
 from ..judge import retries
+from ..judge.sku_catalogue import AUTO
 from ..runs import datasets, overview
 from . import not_tested, problems
 
@@ -192,6 +193,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     ]
     if undeclared:
         lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
+    lines += filter(None, [_mixed(nodes)])
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
     if untested:
         lines.append(f"GPUs not tested, because gpuval_sku is cpu: {some_of(untested)}")
@@ -223,6 +225,24 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
+
+
+def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Which nodes have other GPUs than most, where the inventory leaves open what they have: each is judged by its own
+    kind, and a lone one beside no other. Empty where all are alike."""
+    kinds: dict[str, list[str]] = {}
+    for node in nodes:
+        models = Counter(gpu.get("model", "unknown model") for gpu in node["identity"].get("gpus", ()))
+        if node["identity"] and node["sku"] in (AUTO, *GPU_VENDORS):
+            kind = " and ".join(f"{count} x {model}" for model, count in sorted(models.items())) or "no GPU"
+            kinds.setdefault(kind, []).append(node["name"])
+    most, *others = sorted(kinds, key=lambda kind: len(kinds[kind]), reverse=True) or [""]
+    if not others:
+        return ""
+    odd = some_of((f"{some_of(kinds[kind], 5)} with {kind}" for kind in others), 5, "; ")
+    return (
+        f"GPUs differ: {odd}; {len(kinds[most])} with {most}: set gpuval_sku and gpuval_gpu_count to have them checked"
+    )
 
 
 def _warnings(node: Mapping[str, Any]) -> set[str]:

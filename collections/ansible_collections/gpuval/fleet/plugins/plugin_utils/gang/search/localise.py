@@ -268,6 +268,10 @@ class Search:
     def from_json(cls, document: Mapping[str, Any]) -> Search:
         """A saved search. Raises schemas.Invalid."""
         schemas.validate("localisation", document, what="the saved search")
+        for place, saved in enumerate(document["rounds"]):
+            problem = _problem_of_round(saved, place + 1, document["nodes"], is_last=saved is document["rounds"][-1])
+            if problem:
+                raise schemas.Invalid("the saved search", ("rounds", place), problem)
         search = cls.start(document["nodes"], Topology.of_labels(document["topology"]), Limits(**document["limits"]))
         search.seconds = document["seconds"]
         for saved in document["rounds"]:
@@ -280,6 +284,22 @@ class Search:
                 None if results is None else {one.id: Result(**results[one.id]).cleaned(one.nodes) for one in groups}
             )
         return search
+
+
+def _problem_of_round(saved: Mapping[str, Any], number: int, nodes: Sequence[str], *, is_last: bool) -> str:
+    """What the schema cannot express: results attributed to other nodes or groups would blame the wrong node."""
+    groups, results = [one["id"] for one in saved["groups"]], saved["results"]
+    used = Counter(node for one in saved["groups"] for node in one["nodes"])
+    foreign, twice = sorted(used.keys() - set(nodes)), [node for node, count in used.items() if count > 1]
+    if saved["number"] != number:
+        return f"round {saved['number']} where {number} is expected"
+    if groups != [f"r{number:02}-g{place:03}" for place in range(1, len(groups) + 1)]:
+        return "groups out of order"
+    if foreign or twice:
+        return f"{foreign[0]} is no node of the search" if foreign else f"{twice[0]} is in two groups"
+    if results is None:
+        return "" if is_last else "no results, but a later round"
+    return "" if results.keys() == set(groups) else "results of other groups than its own"
 
 
 def _reading(result: Result, name: str) -> tuple[str, float | None]:
