@@ -10,6 +10,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import Mad
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import models
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
+from tests.kit.builders import make_run
+
 HEADER = (
     "model,n_gpus,nnodes,gpus_per_node,training_precision,pipeline,args,tags,docker_file,base_docker,docker_sha,"
     "docker_image,git_commit,machine_name,deployment_type,launcher,gpu_architecture,performance,metric,relative_change,"
@@ -273,6 +275,7 @@ def test_a_model_of_several_nodes_has_the_rows_of_its_first_node(tmp_path):
         "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": names}, "ended_at": AT}], "left_out": {},
     }  # fmt: skip
     (folder.path / "gangs/gangs.json").write_text(json.dumps(document))
+    folder.write_run(make_run(names))
     made = written(report, tmp_path)
     assert shown(made["perf.csv"]) == [("node-1", "10", "", "SUCCESS")]
     (row,) = perf.read(made["perf.csv"], what="perf.csv")
