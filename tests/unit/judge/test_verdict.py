@@ -325,6 +325,18 @@ def test_a_node_with_other_gpus_than_most_is_named_where_none_are_declared(sku, 
     assert lines == ([f"{said} to have them checked"] if said else [])
 
 
+@pytest.mark.parametrize(("without", "verdict"), [(1, "INCOMPLETE"), (2, "PASS")])
+def test_a_node_without_gpus_is_a_cpu_node_unless_most_others_have_some(without, verdict):
+    run = make_run(["node-1", "node-2", "node-3"], stages=["facts", "training"])
+    evidence = healthy(run)
+    for name in ["node-2", "node-3"][:without]:
+        evidence.records[name] = healthy_records(name, gpus=0, vendor="cpu")
+    report = judge(run, evidence)
+    assert report["nodes"][1]["verdict"] == verdict
+    reason = only(report, "accelerator", 1)["reason"]
+    assert ("most nodes of the run have GPUs" in reason) == (without == 1)
+
+
 @pytest.mark.parametrize(
     ("order", "verdict", "part"),
     [

@@ -208,7 +208,11 @@ def explains(contact: Mapping[str, Any], state: str) -> bool:
 
 
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
-    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all."""
+    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all.
+
+    All GPUs of a node vanish from the PCI bus together when their board has no power, so among nodes with GPUs the
+    inventory has to say it.
+    """
     declared = f"sku {subject.sku}"
     if subject.declared_gpus:
         count = f"{subject.declared_gpus} GPUs"
@@ -233,6 +237,9 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if hardware > 0:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
         return entry("fail", reason, install)
+    if subject.among_gpu_nodes:
+        remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, declare sku: cpu"
+        return entry("missing", "no GPU hardware, but most nodes of the run have GPUs", remedy)
     return entry("pass", "a CPU node: no GPU hardware")
 
 

@@ -15,7 +15,11 @@ from .subject import FACTS, Subject
 
 
 def subjects_of(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Subject]:
-    return {name: subject_of(run, name, evidence) for name in run["nodes"]}
+    subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
+    with_gpus = sum(subject.accelerator in GPU_VENDORS for subject in subjects.values())
+    for subject in subjects.values():
+        subject.among_gpu_nodes = 2 * with_gpus > len(subjects)
+    return subjects
 
 
 def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject:
