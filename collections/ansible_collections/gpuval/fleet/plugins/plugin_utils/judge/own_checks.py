@@ -15,7 +15,7 @@ from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
 from ..runs import datasets, plans, settings
 from .entries import Entry, gang_of, own_entry
-from .identity import SAME, Twins, identity_of, identity_values, repeated_gpus
+from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
@@ -164,9 +164,9 @@ def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
     return [entry]
 
 
-def gpu_order_checks(name: str, stage: str, record: Record | None, facts: Record | None) -> list[Entry]:
+def gpu_order_checks(name: str, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
     """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
-    known = {_bare(gpu["uuid"]): gpu["index"] for gpu in identity_of(facts).get("gpus", ()) if "uuid" in gpu}
+    known = {_bare(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
     devices = environment.objects(record["environment"], "devices[]") if record else []
     seen = {_bare(one["uuid"]): one.get("index") for one in devices if isinstance(one.get("uuid"), str)}
     if known.keys().isdisjoint(seen):  # AMD's tool and PyTorch have different ids

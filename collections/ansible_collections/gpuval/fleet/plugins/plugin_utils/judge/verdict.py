@@ -239,6 +239,7 @@ def judge_node(
     expected = run["nodes"][name]
     subject = subject or subject_of(run, name, evidence)
     records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
+    identity = identity_of(facts)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
@@ -262,7 +263,7 @@ def judge_node(
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
-        moved = gpu_order_checks(name, stage, records.get(stage), facts)
+        moved = gpu_order_checks(name, stage, records.get(stage), identity)
         checks = [*without_parts(stage, checks), *moved] if moved else checks
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
@@ -285,7 +286,7 @@ def judge_node(
         "sku": expected["sku"],
         "catalogue_sku": subject.catalogue_sku,
         "accelerator": subject.accelerator,
-        "identity": identity_of(facts),
+        "identity": identity,
         "stages": stages,
         "checks": checks,
         "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
