@@ -8,10 +8,10 @@ VENV := .venv
 NODE_VENV := .venv-node
 COLLECTION := collections/ansible_collections/gpuval/fleet
 BIN := $(abspath $(VENV))/bin
-# Existing paths with commas between them are several sources; anything else, a list of hosts too, is one, and may have spaces.
+# Commas separate several existing paths; everything else is one source: a path with spaces, a list of hosts such as `gpu-1,`.
 comma := ,
 sources := $(subst $(comma), ,$(INVENTORY))
-several := $(if $(filter 1,$(words $(INVENTORY))),$(if $(filter-out $(wildcard $(sources)),$(sources)),,$(sources)))
+several := $(if $(filter 1,$(words $(INVENTORY))),$(if $(filter %$(comma),$(INVENTORY))$(filter-out $(wildcard $(sources)),$(sources)),,$(sources)))
 PLAY := $(BIN)/ansible-playbook $(if $(several),$(several:%=-i '%'),-i '$(INVENTORY)') $(if $(RUN),-e gpuval_run_id='$(RUN)')
 
 # A variable given to make that nothing here reads is a mistyped one.

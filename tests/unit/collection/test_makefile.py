@@ -193,6 +193,7 @@ def test_a_mistake_in_the_arguments_of_make_is_named_and_nothing_runs(project, a
         ("requirements,Makefile", ["requirements", "Makefile"]),
         ("requirements,gpu-1", ["requirements,gpu-1"]),
         ("localhost,", ["localhost,"]),
+        ("Makefile,", ["Makefile,"]),
     ],
 )
 def test_existing_paths_with_commas_between_them_are_several_sources(project, inventory, sources):

@@ -85,7 +85,7 @@ def test_neither_does_a_label_called_sku(tmp_path):
 
 
 def test_who_is_exempt_is_reported_so(tmp_path):
-    bed = bed_of(tmp_path, 3, facts={"node-003": {"vendor": "cpu", "gpus": 0}})
+    bed = bed_of(tmp_path, 3, facts={"node-003": {"vendor": "cpu", "gpus": 0}}, declared={"node-003": "cpu"})
     bed.go()
     report = report_of(bed)
     (node,) = [one for one in report["nodes"] if one["name"] == "node-003"]

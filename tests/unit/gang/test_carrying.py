@@ -152,13 +152,15 @@ def test_a_damaged_search_is_named_and_not_resumed(tmp_path, damage, named):
         bed.go()
 
 
-def test_a_finding_without_a_node_of_its_gang_is_refused(tmp_path):
+@pytest.mark.parametrize("gang", ["all", "unknown"])
+def test_a_finding_without_the_nodes_of_its_gang_is_refused(tmp_path, gang):
     bed = Bed(tmp_path, slow_node())
     bed.go()
     document = bed.document
-    del document["findings"]["all"]["nodes"]["node-003"]
+    found = document["findings"]["all"]
+    document["findings"][gang] = {**found, "nodes": {}}
     folder.write_json(gang_document.file_of(bed.folder), document)
-    with pytest.raises(folder.RunError, match="the search of all lacks nodes of its gang"):
+    with pytest.raises(folder.RunError, match=f"the search of {gang} lacks nodes of its gang"):
         bed.verdicts()
 
 

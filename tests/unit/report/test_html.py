@@ -423,7 +423,7 @@ def fleet(tmp_path):
 
 
 def test_the_results_of_a_fleet_are_read_by_several_processes(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     shared = html_report(fleet, tmp_path)
     assert all(Page(shared).data["curves"])
     monkeypatch.setattr(results, "MIN_NODES_TO_SHARE", 1 << 20)
@@ -431,7 +431,7 @@ def test_the_results_of_a_fleet_are_read_by_several_processes(fleet, tmp_path, m
 
 
 def test_a_form_that_fails_ends_the_processes_that_read(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     (tmp_path / "junit.xml").mkdir()
     with pytest.raises(IsADirectoryError, match=r"junit\.xml"):
         write_forms(fleet, tmp_path)

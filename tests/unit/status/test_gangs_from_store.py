@@ -189,6 +189,15 @@ def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
     assert not list(tmp_path.rglob("escaped*"))
 
 
+def test_a_search_that_left_out_nodes_is_not_believed_and_stops_no_report(store, own, tmp_path):
+    document = gang_document.read(own)
+    document["findings"]["all"]["nodes"] = {}
+    put(store, gang_document.key_of(own.read_run()), document)
+    _, after = report(store, tmp_path / "other")
+    assert after["verdict"] != "PASS"
+    assert all("the search of all lacks nodes of its gang" in reason for reason in reasons(after))
+
+
 def test_a_round_that_another_round_wrote_is_not_accepted(store, own, tmp_path):
     its = gang_document.round_folder(own, "search-01").read_run()
     put(store, "folder/gangs/all/run.json", {**its, "folder": "folder/gangs/all"})

@@ -23,6 +23,12 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True, "verdict": None}
         gc.disable()  # none of millions of objects is garbage before the end
+        try:
+            return self._judge(options)
+        finally:
+            gc.enable()
+
+    def _judge(self, options):
         folder = self.folder(options)
         run = folder.read_run()
         files, held, remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
@@ -52,5 +58,4 @@ class ActionModule(RunAction):
         write_file(folder.path / "report.json", report_file.lines(written))
         if not folder.is_copy:
             publishing.keep_verdict(folder, report)
-        gc.enable()
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

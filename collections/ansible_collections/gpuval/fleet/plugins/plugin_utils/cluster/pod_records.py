@@ -198,9 +198,9 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
     if before is not None and before["attempt"] == attempt:
         document.update(before)
         started = before["started_at"] or started
-        if state == "success" and before["metrics"]:  # not the last figures: what failed stays, what was fine may not
-            kept = {**before, "attempts": []}
-            document |= {"metrics": [], "attempts": [*before["attempts"], kept][-MAX_ATTEMPTS:]}
+        if state == "success" and before["metrics"]:  # a heartbeat's figures are not final: faults count, passes do not
+            kept = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
+            document |= {"metrics": [], "fingerprints": {}, "attempts": kept}
     elif before is not None:
         document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
     return {

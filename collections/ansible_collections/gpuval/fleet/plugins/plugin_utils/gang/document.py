@@ -53,13 +53,13 @@ def read(run: RunFolder) -> dict[str, Any] | None:
         schemas.validate("gangs", document, what=str(file_of(run)))
     except schemas.Invalid as error:
         raise run_folder.RunError(str(error)) from error
-    problem = _problem_of(document, run.read_run()["nodes"])
+    problem = problem_of(document, run.read_run()["nodes"])
     if problem:
         raise run_folder.RunError(f"{file_of(run)}: {problem}: restore the file, or validate again as a new run")
     return document
 
 
-def _problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
+def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
     """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out."""
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}
@@ -72,7 +72,7 @@ def _problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
         odd = next((node for node, count in Counter(iter(listed)).items() if count > 1 or node not in known), None)
         if odd is not None:
             return f"{place}: {odd} is foreign or listed twice"
-    lacking = (name for name, one in found if len(one["nodes"]) < len(gangs[name]))
+    lacking = (name for name, one in found if name not in gangs or len(one["nodes"]) < len(gangs[name]))
     return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 
 

@@ -164,13 +164,13 @@ def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
     return [entry]
 
 
-def gpu_order_checks(name: str, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
+def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
     """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
     known = {_bare(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
     devices = environment.objects(record["environment"], "devices[]") if record else []
     seen = {_bare(one["uuid"]): one.get("index") for one in devices if isinstance(one.get("uuid"), str)}
-    if known.keys().isdisjoint(seen):  # AMD's tool and PyTorch have different ids
-        return []
+    if not known or (subject.accelerator != "nvidia" and known.keys().isdisjoint(seen)):
+        return []  # tools of other vendors and PyTorch may have different ids
     moved = [
         f"its gpu:{index} is {f'gpu:{known[uuid]}' if uuid in known else 'none'} of the facts"
         for uuid, index in seen.items()
@@ -182,7 +182,7 @@ def gpu_order_checks(name: str, stage: str, record: Record | None, identity: Map
         "gpu_order", stage, "identity", "missing", expected="the GPUs in the order of the facts",
         reason=f"{stage} numbers the GPUs otherwise: {one_line(some_of(moved), 300)}",
         remedy="unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER on the node and in the stage's environment; if a GPU "
-        f"was replaced since the facts, run the facts again: new run id, --limit {name}",
+        f"was replaced since the facts, run the facts again: new run id, --limit {subject.name}",
     )  # fmt: skip
     return [entry]
 

@@ -26,7 +26,7 @@ class Subject:
     records: Mapping[str, Record]
     #: The temperature that no GPU may exceed, in degrees Celsius, where one is declared.
     gpu_temperature_max: float | None = None
-    #: Most nodes of the run have GPUs.
+    #: Most nodes of the run of which it is known have GPUs.
     among_gpu_nodes: bool = False
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None

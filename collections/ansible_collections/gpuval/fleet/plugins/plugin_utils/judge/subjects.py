@@ -16,9 +16,9 @@ from .subject import FACTS, Subject
 
 def subjects_of(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Subject]:
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
-    with_gpus = sum(subject.accelerator in GPU_VENDORS for subject in subjects.values())
+    has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
     for subject in subjects.values():
-        subject.among_gpu_nodes = 2 * with_gpus > len(subjects)
+        subject.among_gpu_nodes = 2 * sum(has_gpus) > len(has_gpus)
     return subjects
 
 

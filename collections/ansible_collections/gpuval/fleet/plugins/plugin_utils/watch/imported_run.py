@@ -126,6 +126,9 @@ def _check_gangs(run: dict[str, Any], document: dict[str, Any]) -> None:
         raise stored_runs.Damaged(
             f"{gang_document.key_of(run)} in the store names nodes that are not in the run: {names}"
         )
+    problem = gang_document.problem_of(document, run["nodes"])
+    if problem:
+        raise stored_runs.Damaged(f"{gang_document.key_of(run)} in the store: {problem}")
 
 
 def _round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple
         for node in report["nodes"]
     ]  # fmt: skip
     read = partial(_of_node, directory or Path(), len(nodes))
-    processes = min(MAX_PROCESSES, os.cpu_count() or 1)
+    processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
     if len(files) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
         yield files, map(read, nodes)
         return
