@@ -172,7 +172,8 @@ def standard_checks():
 
 
 def judge(run, evidence, checks=None, *, earlier=MappingProxyType({})):
-    report = verdict.judge(run, evidence, standard_checks() if checks is None else checks, judged_at=TIME)
+    checks = standard_checks() if checks is None else checks
+    report = verdict.judge(run, evidence, checks, judged_at=TIME, lacked_gpus=actions.lacked_gpus(earlier))
     actions.assign(report, earlier)
     return {**report, "summary": summary_lines(report)}
 

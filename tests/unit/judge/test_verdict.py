@@ -337,6 +337,21 @@ def test_a_node_without_gpus_is_a_cpu_node_unless_most_others_have_some(without,
     assert ("most nodes of the run have GPUs" in reason) == (without == 1)
 
 
+def test_a_node_whose_gpus_an_earlier_run_missed_is_no_cpu_node_when_it_runs_alone():
+    run = make_run(["node-1", "node-2", "node-3"], stages=["facts", "training"])
+    evidence = healthy(run)
+    evidence.records["node-2"] = healthy_records("node-2", gpus=0, vendor="cpu")
+    faults = judge(run, evidence)["nodes"][1]["action"]["faults"]
+    earlier = {(fault["class"], fault["of"]): {"run-0"} for fault in faults}
+    alone = make_run(["node-2"], stages=["facts", "training"], narrowed_by=["limit"])
+    assert judge(alone, evidence)["nodes"][0]["verdict"] == "PASS"
+    report = judge(alone, evidence, earlier=earlier)
+    assert report["nodes"][0]["verdict"] == "INCOMPLETE"
+    assert only(report, "accelerator")["reason"] == "no GPU hardware, but an earlier run missed its GPUs"
+    alone["nodes"]["node-2"]["sku"] = "cpu"
+    assert judge(alone, evidence, earlier=earlier)["nodes"][0]["verdict"] == "PASS"
+
+
 @pytest.mark.parametrize(
     ("order", "vendor", "part"),
     [

@@ -46,8 +46,9 @@ class ActionModule(RunAction):
         history = PeerHistory.of(applied_criteria.standings(folder))
         gangs = document.read(folder)
         report = judging.report_on(
-            folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen
-        )
+            folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
+            lacked_gpus=actions.lacked_gpus(earlier),
+        )  # fmt: skip
         actions.assign(report, earlier)
         commands.in_remedies(report)
         report["summary"] = summary_lines(report)

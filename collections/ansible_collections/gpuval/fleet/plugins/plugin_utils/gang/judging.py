@@ -29,11 +29,13 @@ def report_on(
     history: PeerHistory | None = None,
     judged: Mapping[str, Any] | None = None,
     frozen: bool = False,
+    lacked_gpus: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
     Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
-    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``.
+    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``lacked_gpus``
+    are machines whose GPUs earlier runs missed.
     """
     evidence = read_evidence(folder, run)
     if with_gangs:
@@ -41,7 +43,9 @@ def report_on(
         gang_evidence.take(evidence, folder, run, gangs)
     if judged is not None:
         _keep_judged(evidence, folder, run, judged, frozen=frozen)
-    report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history)
+    report = verdict.judge(
+        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, lacked_gpus=lacked_gpus
+    )
     for name, node in [(one["name"], one) for one in report["nodes"]] + [*report["run"].get("busy", {}).items()]:
         changed, _ = evidence.changed.get(name, ((), ""))
         node["evidence"] = {

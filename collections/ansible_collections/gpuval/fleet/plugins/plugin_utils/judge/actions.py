@@ -13,7 +13,7 @@ from typing import Any
 from ..core import yaml_file
 from ..core.paths import COLLECTION
 from ..runs.failed_checks import is_own_work
-from .identity import is_useless
+from .identity import best_of, machine_names
 from .own_checks import IN_USE
 from .verdict import headline, node_class
 
@@ -70,6 +70,11 @@ def shipped() -> Rules:
         tuple((tuple(rule["classes"]), tuple(rule["steps"])) for rule in document["rules"]),
         tuple(document["otherwise"]["steps"]),
     )
+
+
+def lacked_gpus(earlier: Earlier) -> frozenset[str]:
+    """Machines that earlier runs did not accept for want of GPUs."""
+    return frozenset(machine for word, machine in earlier if word == "accelerator")
 
 
 def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
@@ -137,14 +142,8 @@ def _word(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
 def _identities(node: Mapping[str, Any]) -> Iterator[str]:
     """What tells the machine, and each GPU, apart from others: the best identity of each."""
     identity = node["identity"]
-    yield _known(identity, ("serial", "machine_id"))
-    yield from (_known(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", []))
-
-
-def _known(identity: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """The first of these identities that is none of the fillers of manufacturers; empty without any."""
-    found = ((key, str(identity.get(key) or "").strip()) for key in keys)
-    return next((f"{key} {value}" for key, value in found if value and not is_useless(value.lower())), "")
+    yield best_of(identity, ("serial", "machine_id"))
+    yield from (best_of(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", []))
 
 
 def _shared(nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -153,10 +152,9 @@ def _shared(nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _machine(node: Mapping[str, Any], shared: Collection[str]) -> str:
-    found = _known(node["identity"], ("serial", "machine_id"))
-    return found if found and found not in shared else f"name {node['name']}"
+    return next(one for one in machine_names(node["name"], node["identity"]) if one not in shared)
 
 
 def _gpu(gpu: Mapping[str, Any], shared: Collection[str]) -> str:
-    found = _known(gpu, ("serial", "uuid"))
+    found = best_of(gpu, ("serial", "uuid"))
     return f"gpu {found}" if found and found not in shared else ""

@@ -7,7 +7,7 @@ whole; a node that claims a part of another's fails alone.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -194,6 +194,17 @@ def identity_of(facts: Record | None) -> dict[str, Any]:
             _gpu(index, gpu) for index, gpu in enumerate(gpus[:MAX_GPUS_SHOWN]) if isinstance(gpu, dict)
         ]
     return identity
+
+
+def machine_names(name: str, identity: Mapping[str, Any]) -> list[str]:
+    """What tells a machine apart from others, the best first: an identity that is no filler, and the node's name."""
+    return [*filter(None, [best_of(identity, ("serial", "machine_id"))]), f"name {name}"]
+
+
+def best_of(identity: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The first of these identities that is none of the fillers of manufacturers; empty without any."""
+    found = ((key, str(identity.get(key) or "").strip()) for key in keys)
+    return next((f"{key} {value}" for key, value in found if value and not is_useless(value.lower())), "")
 
 
 def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:

@@ -237,9 +237,9 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if hardware > 0:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
         return entry("fail", reason, install)
-    if subject.among_gpu_nodes:
+    if subject.expects_gpus:
         remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, declare sku: cpu"
-        return entry("missing", "no GPU hardware, but most nodes of the run have GPUs", remedy)
+        return entry("missing", f"no GPU hardware, but {subject.expects_gpus}", remedy)
     return entry("pass", "a CPU node: no GPU hardware")
 
 

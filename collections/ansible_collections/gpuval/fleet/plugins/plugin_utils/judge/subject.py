@@ -26,8 +26,8 @@ class Subject:
     records: Mapping[str, Record]
     #: The temperature that no GPU may exceed, in degrees Celsius, where one is declared.
     gpu_temperature_max: float | None = None
-    #: Most nodes of the run of which it is known have GPUs.
-    among_gpu_nodes: bool = False
+    #: Why it should have GPUs, although none are declared; empty if nothing says so.
+    expects_gpus: str = ""
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None
     #: What the node has: versions by its facts, and the labels of the inventory.

@@ -10,15 +10,21 @@ from ..records.documents import Record
 from ..records.evidence import Evidence
 from . import setups, sku_catalogue
 from .analysis.properties import of_node
-from .identity import models_of
+from .identity import identity_of, machine_names, models_of
 from .subject import FACTS, Subject
 
 
-def subjects_of(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Subject]:
+def subjects_of(
+    run: Mapping[str, Any], evidence: Evidence, lacked_gpus: frozenset[str] = frozenset()
+) -> dict[str, Subject]:
+    """By name; ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
-    for subject in subjects.values():
-        subject.among_gpu_nodes = 2 * sum(has_gpus) > len(has_gpus)
+    for name, subject in subjects.items():
+        if 2 * sum(has_gpus) > len(has_gpus):
+            subject.expects_gpus = "most nodes of the run have GPUs"
+        elif lacked_gpus and not lacked_gpus.isdisjoint(machine_names(name, identity_of(subject.records.get(FACTS)))):
+            subject.expects_gpus = "an earlier run missed its GPUs"
     return subjects
 
 

@@ -74,15 +74,16 @@ def judge(
     judged_at: str,
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
+    lacked_gpus: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
-    now are added.
+    now are added. ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them.
     """
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
-    subjects = subjects_of(run, evidence)
+    subjects = subjects_of(run, evidence, lacked_gpus)
     context = Context(baseline, PeerHistory() if history is None else history)
     _compare(run, criteria, subjects, context)
     nodes = [
