@@ -93,6 +93,7 @@ class ActionModule(RunAction):
     found_python = ""
 
     def run(self, tmp=None, task_vars=None):
+        """Take options out of `settings`, which the role renders as one template for all of them."""
         self._task.args |= self._task.args.pop("settings", {})
         return super().run(tmp, task_vars)
 

@@ -20,8 +20,9 @@ def subjects_of(
     """By name; ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
+    most = 2 * sum(has_gpus) > len(has_gpus)
     for name, subject in subjects.items():
-        if 2 * sum(has_gpus) > len(has_gpus):
+        if most:
             subject.expects_gpus = "most nodes of the run have GPUs"
         elif lacked_gpus and not lacked_gpus.isdisjoint(machine_names(name, identity_of(subject.records.get(FACTS)))):
             subject.expects_gpus = "an earlier run missed its GPUs"
