@@ -55,6 +55,11 @@ def test_a_cluster_is_planned_created_read_by_an_inventory_and_deleted(project):
         assert {method for method, _ in doks.requests} == {"GET"}
         assert not folder.exists()
 
+        misspelled = play("provision", "-e", "provision_confirm=site", "-e", "provision_node_pool=3")
+        assert misspelled.code != 0
+        assert "started: -e: provision_node_pool: no such setting; is it provision_node_pools?" in misspelled.told
+        assert {method for method, _ in doks.requests} == {"GET"}
+
         doks.faults["POST", "/v2/kubernetes/clusters"] = [(422, "will exceed your limit")]
         refused = play("provision", "-e", "provision_confirm=site")
         assert refused.code != 0
@@ -74,8 +79,9 @@ def test_a_cluster_is_planned_created_read_by_an_inventory_and_deleted(project):
         assert sorted(json.loads(read.stdout)["_meta"]["hostvars"]) == ["gpu-0", "gpu-1"]
 
         theirs = doks.add("theirs", ["gpuval:site-2"], POOLS)
-        deleted = play("deprovision", "-e", "provision_confirm=site")
+        deleted = play("deprovision", "-e", "provision_confirm=site", "-e", "provision_node_pool=3")
         assert deleted.code == 0, deleted
+        assert "provision_node_pool: no such setting" in deleted.told
         assert doks.clusters == [theirs]
         assert list(folder.iterdir()) == []
     assert doks.strangers == []
