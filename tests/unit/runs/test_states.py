@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -208,6 +209,35 @@ def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(res
     asked = run_action("show_status", options, task_vars=variables(results, "a"))
     for done in (asked, find_run(results, "a")):
         assert done.failed and f"r2 (`make runs INVENTORY={results.parent / 'b'}`)" in done.text
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("show_status", {}),
+        ("find_run", {}),
+        ("find_run", {"store": None}),
+        ("update_run", {"store": None, "max_nodes_at_once": 2}),
+        ("bundle_logs", {"placement": "ssh"}),
+    ],
+)
+def test_a_newer_run_of_another_inventory_is_named_beside_the_own_one(results, command, options):
+    for age, run_id, inventory in ((3, "older", "b"), (2, "own", "a"), (1, "newer", "b")):
+        folder = started(results, run_id, inventory)
+        at = (datetime.now(timezone.utc) - timedelta(minutes=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        folder.write_run({**folder.read_run(), "state": {**folder.read_run()["state"], "opened_at": at}})
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {key: value for key, value in {"store": store, **options}.items() if value is not None}
+
+    def named(inventory, **more):
+        options_of_it = {"results_dir": str(results), **options, **more}
+        done = run_action(command, options_of_it, task_vars=variables(results, inventory))
+        return [line for line in done.lines if line.startswith("newer")]
+
+    assert named("a") == [
+        f"newer runs of other inventories: newer (`make runs INVENTORY={origin.shown([str(results.parent / 'b')])}`)"
+    ]
+    assert named("a", run_id="own") == named("b") == []
 
 
 def test_status_tells_the_end_of_a_run_whose_store_was_cleaned_away(results):

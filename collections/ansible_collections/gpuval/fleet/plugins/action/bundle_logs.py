@@ -26,6 +26,7 @@ SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"], self.inventory)
+        self.name_newer(options, folder)
         if self.check_mode:
             return {"changed": False, "msg": "check mode: nothing is written"}
         nodes = sorted({*_expected(folder), *task_vars["ansible_play_hosts_all"]})

@@ -20,6 +20,7 @@ class ActionModule(RunAction):
         results = project_path(options["results_dir"])
         own = run_folder.own(results, options["run_id"], options["folder"], self.inventory)
         if own is not None:
+            self.name_newer(options, own.path)
             self._ensure_over(own, options["store"])
             return self._found(own)
         if not (options["run_id"] or options["folder"]) and run_folder.known_run_ids(results):

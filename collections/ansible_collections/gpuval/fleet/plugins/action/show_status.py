@@ -36,6 +36,8 @@ class ActionModule(RunAction):
         self.lines = []
         results = project_path(options["results_dir"])
         self.own = folder.own(results, options["run_id"], options["folder"], self.inventory, opened=True)
+        if self.own:
+            self.name_newer(options, self.own.path)
         if not (self.own or options["run_id"] or options["folder"]) and folder.known_run_ids(results):
             self.folder(options)  # the runs here are of other inventories; says so
         access = open_store(options["store"])

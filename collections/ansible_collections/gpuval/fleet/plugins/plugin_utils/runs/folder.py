@@ -307,12 +307,13 @@ def inventory_of(results: Path, run_id: str) -> list[str]:
     return origin.of(read_object(results / run_id / "run.json"), results)
 
 
-def of_others(results: Path, inventory: Sequence[str]) -> dict[str, list[str]]:
-    """Runs of other inventories, by inventory as a command takes it."""
+def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[str, list[str]]:
+    """Runs of other inventories that were opened since then, by inventory as a command takes it."""
     found: dict[str, list[str]] = {}
     for run_id in known_run_ids(results):
-        its = inventory_of(results, run_id)
-        if not origin.is_same(its, inventory):
+        run = read_object(results / run_id / "run.json")
+        its = origin.of(run, results)
+        if not origin.is_same(its, inventory) and run_state.opened_at(run) >= since:
             found.setdefault(origin.shown(its), []).append(run_id)
     return found
 
