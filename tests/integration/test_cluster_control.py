@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
-from tests.kit.cluster import ClusterKit
+from tests.kit.cluster import POD_SECURITY, Asked, ClusterKit
 from tests.kit.cluster_fleet import ClusterFleet
 from tests.kit.cluster_records import Records
 from tests.kit.fleet import ROOT, until
@@ -196,13 +197,47 @@ def test_prepare_writes_the_role_and_names_what_is_missing(kit, new_fleet):
     assert done.code == 0, str(done)
 
 
+def test_rights_that_are_missing_end_a_validate_before_anything_is_made(kit, new_fleet):
+    kit.add_nodes(1, gpus=0)
+    fleet = new_fleet(gpuval_mark_nodes=True)
+    kit.deny("patch", "", "nodes")
+    done = fleet.play()
+    assert done.code != 0
+    for told in ("this user may not patch nodes", "kubectl create clusterrolebinding gpuval-marks"):
+        assert told in done.told, told
+    assert "FINAL ACCEPTANCE" not in done.output and not there(kit)
+    kit.permit()
+    kit.change("Namespace", "gpuval", {"metadata": {"labels": {POD_SECURITY: "restricted"}}}, "")
+    done = fleet.play()
+    assert done.code != 0
+    assert "set gpuval_pods.run_as_user" in done.told
+    assert not there(kit)
+    kit.change("Namespace", "gpuval", {"metadata": {"labels": {POD_SECURITY: "privileged"}}}, "")
+    passed(fleet, fleet.play(), 1)
+    assert run_folder.known_run_ids(fleet.results) == [fleet.run_id], "it is the same run each time"
+
+
+@pytest.mark.parametrize("verdict", ["PASS", "FAIL"])
+def test_marks_that_are_refused_fail_the_playbook_after_the_verdict(kit, new_fleet, verdict):
+    kit.add_nodes(1, gpus=0)
+    kit.on_stage.states.update({("node-001", "second"): "failure"} if verdict == "FAIL" else {})
+    fleet = new_fleet(gpuval_mark_nodes=True, gpuval_retries=0)
+    kit.deny_after(Asked("create", "batch", "jobs"), Asked("patch", "", "nodes"))
+    done = fleet.play()
+    assert done.code != 0
+    failed, _, block = done.output.partition(f"FINAL ACCEPTANCE: {verdict}")
+    assert block and fleet.report()["counts"][verdict] == 1
+    (line,) = [line for line in failed.splitlines() if "no verdict is changed on the nodes" in line]
+    assert "this user may not patch nodes" in line and "kubectl create clusterrolebinding gpuval-marks" in line
+
+
 def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     """With marks that are set, change with the verdict, and are removed."""
     kit.add_nodes(2, gpus=0)
     kit.install_job_sets()
     bound = ("gpuval-controller", "gpuval-nodes", "gpuval-marks")
     roles = [role for role in permissions.documents("gpuval") if role["metadata"]["name"] in bound]
-    allowed = permissions.granted(roles) | {permissions.REVIEW}
+    allowed = permissions.granted(roles) | {permissions.REVIEW, permissions.RULES_REVIEW}
     kit.allow_only(lambda asked: tuple(asked) in allowed)
     fleet = new_fleet(gpuval_mark_nodes="true", gpuval_taint_failed="true", gpuval_retries=0)  # as -e gives them
     done = fleet.play("gpuval.fleet.prepare")

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.kit.cluster import ClusterKit, Fault, StageEnd
+from tests.kit.cluster import Asked, ClusterKit, Fault, StageEnd
 from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
 
 SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"]}
@@ -73,7 +73,7 @@ def test_nonsense_between_the_markers_costs_its_own_node_only(tmp_path, kit, con
 
 
 def test_output_that_may_not_be_read_names_the_rule(tmp_path, kit):
-    kit.deny("get", "", "pods", "log")
+    kit.deny_after(Asked("create", "batch", "jobs"), Asked("get", "", "pods", "log"))
     fleet = fleet_of(tmp_path, kit, 1, gpuval_store_address="", run_pull_seconds=1)
     done = fleet.play()
     assert fleet.verdict("node-001")["verdict"] == "INCOMPLETE", str(done)
@@ -116,14 +116,14 @@ def test_a_job_that_may_not_be_made_costs_its_own_node_only(tmp_path, kit):
 
 def test_a_watch_that_is_forbidden_names_the_rule_and_the_run_can_be_resumed(tmp_path, kit):
     fleet = fleet_of(tmp_path, kit, 2)
-    kit.deny("watch", "", "pods")
+    kit.deny_after(Asked("list", "", "pods"), Asked("watch", "", "pods"))
     done = fleet.play()
     assert done.code != 0
     assert "watch" in done.told
     assert "pods" in done.told
     assert "FINAL ACCEPTANCE: PASS" not in done.output
     run_id = fleet.run_id
-    kit.permit()
+    kit.allow_only(None)
     done = fleet.play()
     assert done.code == 0, str(done)
     assert fleet.run_id == run_id

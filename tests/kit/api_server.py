@@ -76,6 +76,8 @@ _PATH = re.compile(
 
 _JOB_SETS_PATH = "/apis/jobset.x-k8s.io/v1alpha2"
 _ACCESS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_RULES_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 #: Its events are not cached, and what is not cached has no bookmarks.
 _NO_BOOKMARKS = ("Event",)
 
@@ -259,6 +261,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.lost: Counter[str] = Counter()  # verbs whose answers get lost
         self.down_until = 0.0
         self.gone_by_status = False
+        self.lists_rules = True  # webhook authorizers do not
         self.job_sets = False  # whether the cluster has their API
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
@@ -268,6 +271,8 @@ class ApiServer(kmock.KubernetesScaffold):
             return self._hang_up(raw_request)
         if raw_request.path == _ACCESS_PATH:
             return await self._review_access(raw_request)
+        if raw_request.path == _RULES_PATH:
+            return self._review_rules()
         if raw_request.path == "/api/v1":
             return aiohttp.web.json_response(_known_resources())
         if raw_request.path == _JOB_SETS_PATH and self.job_sets:
@@ -303,6 +308,19 @@ class ApiServer(kmock.KubernetesScaffold):
         allowed = self._allows(asked) and bool(wanted["namespace"]) == resource.namespaced
         status = {"allowed": allowed}
         return aiohttp.web.json_response({"kind": "SelfSubjectAccessReview", "status": status}, status=201)
+
+    def _review_rules(self) -> aiohttp.web.StreamResponse:
+        """Say what this user may do in a namespace."""
+        self.asked.append(Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews"))
+        rules = [
+            {"verbs": [verb], "apiGroups": [item.group], "resources": [f"{item.plural}/{sub}" if sub else item.plural]}
+            for item in RESOURCES.values()
+            for verb in _VERBS
+            for sub in ("", "log", "exec")
+            if self.lists_rules and self._allows(Asked(verb, item.group, item.plural, sub))
+        ]
+        status = {"resourceRules": rules, "incomplete": not self.lists_rules}
+        return aiohttp.web.json_response({"kind": "SelfSubjectRulesReview", "status": status}, status=201)
 
     def _allows(self, asked: Asked) -> bool:
         return self.denied.get(asked, 0) == 0 and (self.allowed is None or self.allowed(asked))

@@ -325,6 +325,10 @@ class ClusterKit:
     def deny(self, verb: str, group: str, resource: str, subresource: str = "", times: int | None = None) -> None:
         self.do(self.server.denied.__setitem__, Asked(verb, group, resource, subresource), times)
 
+    def deny_after(self, first: Asked, *denied: Asked) -> None:
+        """Deny these once `first` was asked for."""
+        self.allow_only(lambda asked: asked not in denied or first not in self.server.asked)
+
     def permit(self) -> None:
         """Take back all that was denied."""
         self.do(self.server.denied.clear)

@@ -341,7 +341,9 @@ class TestRefusals:
             cluster.list("Job")
         assert kit.counts()[Asked("list", "batch", "jobs")] == 3
 
-    def test_all_missing_rules_at_once(self, kit, cluster):
+    @pytest.mark.parametrize("lists_rules", [True, False])
+    def test_all_missing_rules_at_once(self, kit, cluster, lists_rules):
+        kit.server.lists_rules = lists_rules
         needed = sorted(permissions.granted(permissions.documents("gpuval")))
         cluster.check(needed)
         kit.deny("create", "batch", "jobs")
@@ -349,7 +351,9 @@ class TestRefusals:
         with pytest.raises(Forbidden) as caught:
             cluster.check(needed)
         assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
-        assert kit.counts() == {permissions.REVIEW: 2 * len(needed)}
+        of_nodes = [asked for asked in needed if asked.resource in permissions.CLUSTER_SCOPED]
+        single = 2 * len(of_nodes) + 1 if lists_rules else 2 * len(needed)
+        assert kit.counts() == {permissions.RULES_REVIEW: 2, permissions.REVIEW: single}
 
     def test_the_documented_role_is_enough_for_each_call_here(self, kit, cluster):
         kit.add_node("node-001")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 
-from ..plugin_utils.cluster import marks
+from ..plugin_utils.cluster import marks, permissions
 from ..plugin_utils.cluster.api import Access, Cluster, Forbidden, Missing
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.text import some_of
@@ -15,11 +15,6 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.slurm import drains
 
 MAX_SHOWN = 300
-#: The rule alone is of no use to one who has the file of gpuval's Roles.
-GRANT = (
-    "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
-    "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
-)
 
 
 class ActionModule(RunAction):
@@ -29,7 +24,7 @@ class ActionModule(RunAction):
         try:
             return self._marked(options)
         except Forbidden as error:
-            raise AnsibleActionFail(f"no verdict is changed on the nodes: {error}\n{GRANT}") from None
+            raise AnsibleActionFail(f"no verdict is changed on the nodes: {error}\n{permissions.BIND_MARKS}") from None
 
     def _marked(self, options):
         with Cluster(Access.of(options)) as cluster:

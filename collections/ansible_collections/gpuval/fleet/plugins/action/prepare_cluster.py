@@ -29,18 +29,20 @@ class ActionModule(ControllerAction):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             files.replace(path, role.encode())
         if role != before:
-            self._show(path, role)
+            written = "would be written to" if self.check_mode else "is in"
+            self._display.display(f"what gpuval needs to be allowed on the cluster {written} {path}")
         try:
             with Cluster(Access.of(options)) as cluster:
                 made = self._prepare(cluster, options)
         except ClusterError as error:
             if not isinstance(error, (Forbidden, Missing)):
                 raise AnsibleActionFail(str(error)) from None
-            if role == before:
-                self._show(path, role)
+            self._display.display(*role.split("\n"))
             grant = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
             first = f"; first, where the namespace is missing: kubectl create namespace {options['namespace']}"
-            raise AnsibleActionFail(f"{error}\n{grant}{first if isinstance(error, Forbidden) else ''}") from None
+            if isinstance(error, Forbidden):
+                grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARK in error.asked else "")
+            raise AnsibleActionFail(f"{error}\n{grant}") from None
         return {
             "changed": role != before or made,
             "role_file": str(path),
@@ -84,12 +86,6 @@ class ActionModule(ControllerAction):
                 raise Refused(text, error.code) from None
             if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):
                 self._display.warning(text)
-
-    def _show(self, path, role):
-        written = "would be written to" if self.check_mode else "is in"
-        self._display.display(
-            f"What gpuval needs to be allowed on the cluster {written} {path}:", "", *role.split("\n")
-        )
 
 
 def _try_namespace(cluster):

@@ -10,8 +10,8 @@ module: prepare_cluster
 short_description: Check that gpuval has the permissions that it needs on a cluster
 version_added: 1.0.0
 description:
-  - Writes the least Role that gpuval needs, for an administrator of the cluster to apply, and shows it when it is new
-    or has changed, or when something is missing.
+  - Writes the least Role that gpuval needs, for an administrator of the cluster to apply, and shows it when something
+    is missing.
   - Asks the cluster whether all of it is allowed and names the rules that are missing. This is one request, and one
     more for each rule that the cluster does not list (webhook authorizers).
   - Checks that the namespace exists and admits a pod of O(pods), with server-side dry runs that make nothing.

@@ -260,8 +260,10 @@ class Cluster:
         return any(item.get("kind") == kind for item in listed.get("resources") or ())
 
     def check(self, needed: Sequence[Asked]) -> None:
-        """Raise ``Forbidden`` with all rules that are missing; one request for each."""
-        lacking = [asked for asked in needed if not self._may(asked)]
+        """Raise ``Forbidden`` with all rules that are missing. One request, and one for each that it does not list."""
+        status = self._review(permissions.RULES_REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
+        listed = status.get("resourceRules") or ()
+        lacking = [asked for asked in needed if not permissions.is_listed(asked, listed) and not self._may(asked)]
         if lacking:
             raise Forbidden(lacking, self.namespace)
 
@@ -274,10 +276,15 @@ class Cluster:
             "resource": asked.resource,
             "subresource": asked.subresource,
         }
-        version = f"{permissions.REVIEW.group}/v1"
-        review = {"kind": "SelfSubjectAccessReview", "apiVersion": version, "spec": {"resourceAttributes": attributes}}
-        request = Request(permissions.REVIEW, "POST", f"/apis/{version}/{permissions.REVIEW.resource}", body=review)
-        return bool((_document(self._call(request)).get("status") or {}).get("allowed"))
+        spec = {"resourceAttributes": attributes}
+        return bool(self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"))
+
+    def _review(self, asked: Asked, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The status of a question about this user's rights."""
+        version = f"{asked.group}/v1"
+        body = {"kind": kind, "apiVersion": version, "spec": spec}
+        request = Request(asked, "POST", f"/apis/{version}/{asked.resource}", body=body)
+        return _document(self._call(request)).get("status") or {}
 
     def watch(
         self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float

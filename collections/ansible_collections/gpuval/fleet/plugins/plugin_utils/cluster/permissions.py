@@ -30,8 +30,16 @@ class Asked(NamedTuple):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-#: Allowed to every authenticated user (ClusterRole system:basic-user).
+#: Allowed to every authenticated user (ClusterRole system:basic-user): one right, and the list of those in a namespace.
 REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
+RULES_REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
+
+#: What marks on nodes need, and how it is granted: the Role's file has the ClusterRole and no binding of it.
+MARK = Asked("patch", "", "nodes")
+BIND_MARKS = (
+    "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
+    "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
+)
 
 #: Resources without a namespace, of those that gpuval uses.
 CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
@@ -95,6 +103,21 @@ def explain(asked: Sequence[Asked], namespace: str) -> str:
         parts.append(f"a ClusterRole needs this rule:\n{rule_text(outside)}")
     what = ", ".join(f"{item.verb} {item.full_resource}" for item in asked)
     return f"this user may not {what}; " + "\n".join(parts)
+
+
+def is_listed(asked: Asked, rules: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether rules that hold in a namespace allow this. A rule for objects of some names does not."""
+
+    def fits(rule: Mapping[str, Any], key: str, *names: str) -> bool:
+        return not {"*", *names}.isdisjoint(rule.get(key) or ())
+
+    return asked.resource not in CLUSTER_SCOPED and any(
+        fits(rule, "verbs", asked.verb)
+        and fits(rule, "apiGroups", asked.group)
+        and fits(rule, "resources", asked.full_resource)
+        and not rule.get("resourceNames")
+        for rule in rules
+    )
 
 
 def needed(
