@@ -45,8 +45,10 @@ def preload():
     importlib.import_module("ansible.cli.playbook")
     importlib.import_module("ansible.plugins.loader").init_plugin_loader()
     warnings.filterwarnings("ignore", "AnsibleCollectionFinder has already been configured")
-    for path in (ROOT / "collections/ansible_collections/gpuval/fleet/plugins/action").glob("*.py"):
-        importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.action.{path.stem}")
+    plugins = "ansible_collections.gpuval.fleet.plugins"
+    for path in (ROOT / "collections" / plugins.replace(".", "/") / "action").glob("*.py"):
+        importlib.import_module(f"{plugins}.action.{path.stem}")
+    importlib.import_module(f"{plugins}.plugin_utils.watch.launching").archives()  # kept by the function
 
 
 if __name__ == "__main__":
