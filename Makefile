@@ -214,7 +214,7 @@ test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": t
 lint: lint-ansible lint-code ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
 
 lint-ansible: $(VENV)/.tests
-	$(BIN)/ansible-lint --offline
+	PATH="$(CURDIR)/tests/kit/bin:$$PATH" $(BIN)/ansible-lint --offline
 
 lint-code: $(VENV)/.tests
 	$(BIN)/ruff check .

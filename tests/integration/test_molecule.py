@@ -1,13 +1,11 @@
 """The molecule scenarios, as `make molecule` runs them, and what they leave behind."""
 
 import os
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.container_fleet import needs_docker
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, no_engines
 from tests.kit.processes import end_all_below
@@ -19,17 +17,14 @@ pytestmark = pytest.mark.molecule
 
 
 def molecule(folder, *arguments, seconds, **variables):
-    (folder / "bin").mkdir(parents=True, exist_ok=True)
-    quick = folder / "bin/ansible-playbook"
-    quick.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
-    quick.chmod(0o755)
     environment = {
         **os.environ,
         **variables,
-        "PATH": f"{quick.parent}:{MOLECULE.parent}:{os.environ['PATH']}",
+        "PATH": f"{ROOT}/tests/kit/bin:{MOLECULE.parent}:{os.environ['PATH']}",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(folder),
         "NO_COLOR": "1",
     }
+    folder.mkdir(exist_ok=True)
     log = folder.with_suffix(".log")
     with log.open("a") as stream:
         try:
