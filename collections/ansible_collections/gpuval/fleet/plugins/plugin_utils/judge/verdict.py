@@ -12,10 +12,11 @@ impossible figure that is reported counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ..core.beside import beside
 from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records import launch_errors
@@ -86,11 +87,21 @@ def judge(
     subjects = subjects_of(run, evidence, lacked_gpus)
     context = Context(baseline, PeerHistory() if history is None else history)
     _compare(run, criteria, subjects, context)
-    nodes = [
-        judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
-        for name in names
-    ]
-    busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+    figures = {name: _figures_of(run["nodes"][name], subjects[name]) for name in names}
+
+    def analysed(without: Collection[str] = ()) -> dict[str, Any] | None:
+        kept = [name for name in names if name not in without]
+        return fleet.analyse([figures[name] for name in kept], [subjects[name].properties for name in kept])
+
+    with beside(analysed, len(names)) as analysis_of_all:
+        nodes = [
+            judge_node(
+                run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name]
+            )
+            for name in names
+        ]
+        busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+        analysis = analysed(busy) if busy else analysis_of_all()
     nodes = [node for node in nodes if node["name"] not in busy]
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
     counted = Counter(node["verdict"] for node in nodes)
@@ -129,10 +140,21 @@ def judge(
     untested = not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, subjects, criteria)
     if untested:
         report["fleet"]["not_tested"] = untested
-    analysis = fleet.analyse(nodes, [subjects[node["name"]].properties for node in nodes])
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
     return report
+
+
+def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+    """What the analysis of the fleet reads of a node's entry."""
+    return {
+        "name": subject.name,
+        "catalogue_sku": subject.catalogue_sku,
+        "accelerator": subject.accelerator,
+        "identity": identity_of(subject.records.get(FACTS)),
+        "stages": [_stage(stage, subject.records.get(stage), failed=False) for stage in expected["stages"]],
+        "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
+    }
 
 
 def _compare(
