@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.beside import beside
 from ..judge import verdict
 from ..judge.baseline import Baseline
 from ..judge.check import Check
@@ -44,33 +43,16 @@ def report_on(
         gang_evidence.take(evidence, folder, run, gangs)
     if judged is not None:
         _keep_judged(evidence, folder, run, judged, frozen=frozen)
-    with beside(lambda: _digests(evidence), len(run["nodes"])) as digests_of_all:
-        report = verdict.judge(
-            run,
-            evidence,
-            checks,
-            judged_at=run_folder.now(),
-            baseline=baseline,
-            history=history,
-            lacked_gpus=lacked_gpus,
-        )
-        digests = digests_of_all()
-    for name, node in [(one["name"], one) for one in report["nodes"]] + [*report["run"].get("busy", {}).items()]:
-        changed, _ = evidence.changed.get(name, ((), ""))
-        node["evidence"] = {
-            **{stage: judged["evidence"][name][stage] for stage in changed if judged is not None},
-            **digests.get(name, {}),
-        }
+    report = verdict.judge(
+        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, lacked_gpus=lacked_gpus
+    )
+    if judged is not None:
+        entries = {**{node["name"]: node for node in report["nodes"]}, **report["run"].get("busy", {})}
+        for name, (stages, _) in evidence.changed.items():
+            entries[name]["evidence"] |= {stage: judged["evidence"][name][stage] for stage in stages}
     if with_gangs and gangs is not None:
         report["fleet"]["gangs"] = report_section.of_document(gangs)
     return report
-
-
-def _digests(evidence: Evidence) -> dict[str, dict[str, str]]:
-    return {
-        name: {stage: digest_of(record) for stage, record in records.items() if _ended(record)}
-        for name, records in evidence.records.items()
-    }
 
 
 def _keep_judged(

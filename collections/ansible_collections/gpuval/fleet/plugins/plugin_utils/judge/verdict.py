@@ -21,7 +21,8 @@ from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
-from ..records.evidence import Evidence
+from ..records.evidence import Evidence, digest_of
+from ..records.states import FINAL_STATES
 from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
@@ -93,15 +94,19 @@ def judge(
         kept = [name for name in names if name not in without]
         return fleet.analyse([figures[name] for name in kept], [subjects[name].properties for name in kept])
 
-    with beside(analysed, len(names)) as analysis_of_all:
+    with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
         nodes = [
             judge_node(
                 run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name]
             )
             for name in names
         ]
-        busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
-        analysis = analysed(busy) if busy else analysis_of_all()
+        analysis, digests = of_all()
+    for node in nodes:
+        node["evidence"] = digests.get(node["name"], {})
+    busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+    if busy:
+        analysis = analysed(busy)
     nodes = [node for node in nodes if node["name"] not in busy]
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
     counted = Counter(node["verdict"] for node in nodes)
@@ -145,6 +150,14 @@ def judge(
     return report
 
 
+def _digests(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """Of each node, by stage, the digest of what ended: what is judged now is known again later."""
+    return {
+        name: {stage: digest_of(record) for stage, record in records.items() if record["state"] in FINAL_STATES}
+        for name, records in evidence.records.items()
+    }
+
+
 def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
     """What the analysis of the fleet reads of a node's entry."""
     return {
@@ -182,8 +195,12 @@ def _is_busy(node: Mapping[str, Any]) -> bool:
     return LEFTOVER not in reason
 
 
-def _busy_with(node: Mapping[str, Any]) -> dict[str, str]:
-    return {"class": node["class"], "reason": (headline(node) or {}).get("reason", "")}
+def _busy_with(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "class": node["class"],
+        "reason": (headline(node) or {}).get("reason", ""),
+        "evidence": node["evidence"],
+    }
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
