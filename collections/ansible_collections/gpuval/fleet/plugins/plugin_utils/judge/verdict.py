@@ -264,8 +264,8 @@ def judge_node(
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
-        moved = gpu_order_checks(subject, stage, records.get(stage), identity)
-        checks = [*without_parts(stage, checks), *moved] if moved else checks
+        checks += gpu_order_checks(subject, stage, records.get(stage), identity)
+    checks = without_parts(checks)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
