@@ -84,11 +84,10 @@ def judge(
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence, lacked_gpus)
-    context = Context(baseline, PeerHistory() if history is None else history)
-    _compare(run, criteria, subjects, context)
+    context = Context(criteria, baseline, PeerHistory() if history is None else history)
+    _compare(run, subjects, context)
     nodes = [
-        judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
-        for name in names
+        judge_node(run, name, evidence, context, twins=twins, copies=copies, subject=subjects[name]) for name in names
     ]
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
     nodes = [node for node in nodes if node["name"] not in busy]
@@ -135,13 +134,11 @@ def judge(
     return report
 
 
-def _compare(
-    run: Mapping[str, Any], criteria: Sequence[Check], subjects: Mapping[str, Subject], context: Context
-) -> None:
+def _compare(run: Mapping[str, Any], subjects: Mapping[str, Subject], context: Context) -> None:
     """Hold nodes against each other, by the criteria that do: the context has the entries of each then."""
     between = [
         (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
-        for check in criteria
+        for check in context.criteria
         if KINDS[check.kind].needs_peers(check)
     ]
     for check, asked in between:
@@ -224,11 +221,10 @@ def judge_node(
     run: Mapping[str, Any],
     name: str,
     evidence: Evidence,
-    criteria: Sequence[Check],
+    context: Context,
     *,
     twins: Mapping[str, Twins] | None = None,
     copies: Mapping[str, Mapping[str, list[str]]] | None = None,
-    context: Context | None = None,
     subject: Subject | None = None,
 ) -> dict[str, Any]:
     """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine, ``copies``
@@ -236,7 +232,6 @@ def judge_node(
 
     A ``context`` in which nodes were not compared judges the node by its own records alone.
     """
-    context = context or Context()
     expected = run["nodes"][name]
     subject = subject or subject_of(run, name, evidence)
     records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
@@ -257,9 +252,9 @@ def judge_node(
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += _checks_of_facts(expected, subject)
-        if stage not in context.criteria:
-            context.criteria[stage] = of_stage(criteria, stage)
-        for check in context.criteria[stage]:
+        if stage not in context.of_stages:
+            context.of_stages[stage] = of_stage(context.criteria, stage)
+        for check in context.of_stages[stage]:
             if check.catalogue_sku is None or check.catalogue_sku in skus:
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
@@ -269,8 +264,8 @@ def judge_node(
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
-    _withhold(checks, criteria)
-    causes.follow_the_fleet(checks, criteria)
+    _withhold(checks, context.criteria)
+    causes.follow_the_fleet(checks, context.criteria)
     checks = causes.name_the_cause(checks)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)
