@@ -86,8 +86,8 @@ def judge(
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence, lacked_gpus)
-    context = Context(baseline, PeerHistory() if history is None else history)
-    _compare(run, criteria, subjects, context)
+    context = Context(criteria, baseline, PeerHistory() if history is None else history)
+    _compare(run, subjects, context)
     figures = {name: _figures_of(run["nodes"][name], subjects[name]) for name in names}
 
     def analysed(without: Collection[str] = ()) -> dict[str, Any] | None:
@@ -96,9 +96,7 @@ def judge(
 
     with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
         nodes = [
-            judge_node(
-                run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name]
-            )
+            judge_node(run, name, evidence, context, twins=twins, copies=copies, subject=subjects[name])
             for name in names
         ]
         analysis, digests = of_all()
@@ -170,13 +168,11 @@ def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]
     }
 
 
-def _compare(
-    run: Mapping[str, Any], criteria: Sequence[Check], subjects: Mapping[str, Subject], context: Context
-) -> None:
+def _compare(run: Mapping[str, Any], subjects: Mapping[str, Subject], context: Context) -> None:
     """Hold nodes against each other, by the criteria that do: the context has the entries of each then."""
     between = [
         (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
-        for check in criteria
+        for check in context.criteria
         if KINDS[check.kind].needs_peers(check)
     ]
     for check, asked in between:
@@ -263,11 +259,10 @@ def judge_node(
     run: Mapping[str, Any],
     name: str,
     evidence: Evidence,
-    criteria: Sequence[Check],
+    context: Context,
     *,
     twins: Mapping[str, Twins] | None = None,
     copies: Mapping[str, Mapping[str, list[str]]] | None = None,
-    context: Context | None = None,
     subject: Subject | None = None,
 ) -> dict[str, Any]:
     """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine, ``copies``
@@ -275,7 +270,6 @@ def judge_node(
 
     A ``context`` in which nodes were not compared judges the node by its own records alone.
     """
-    context = context or Context()
     expected = run["nodes"][name]
     subject = subject or subject_of(run, name, evidence)
     records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
@@ -296,20 +290,20 @@ def judge_node(
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += _checks_of_facts(expected, subject)
-        if stage not in context.criteria:
-            context.criteria[stage] = of_stage(criteria, stage)
-        for check in context.criteria[stage]:
+        if stage not in context.of_stages:
+            context.of_stages[stage] = of_stage(context.criteria, stage)
+        for check in context.of_stages[stage]:
             if check.catalogue_sku is None or check.catalogue_sku in skus:
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
-        moved = gpu_order_checks(subject, stage, records.get(stage), identity)
-        checks = [*without_parts(stage, checks), *moved] if moved else checks
+        checks += gpu_order_checks(subject, stage, records.get(stage), identity)
+    checks = without_parts(checks)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
-    _withhold(checks, criteria)
-    causes.follow_the_fleet(checks, criteria)
+    _withhold(checks, context.criteria)
+    causes.follow_the_fleet(checks, context.criteria)
     checks = causes.name_the_cause(checks)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)
