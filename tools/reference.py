@@ -261,7 +261,8 @@ def named(value: Any) -> str:
 def criteria() -> str:
     checks = []
     for path in sorted((COLLECTION / "roles").glob("*/files/criteria*.yml")):
-        checks += yaml.safe_load(path.read_text())["checks"]
+        document = yaml.safe_load(path.read_text())
+        checks += [{"stage": document.get("stage"), **check} for check in document["checks"]]
     stages: dict[str, list[list[str]]] = {}
     for check in checks:
         row = [
