@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secrets, plans
 from gpuval_runner import environment, layout, machine, plan, redact, stage
