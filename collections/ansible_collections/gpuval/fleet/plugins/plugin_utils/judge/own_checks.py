@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.escape import one_line
 from ..core.text import natural_order, some_of
-from ..core.vendors import GPU_VENDORS
 from ..records import environment, launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
