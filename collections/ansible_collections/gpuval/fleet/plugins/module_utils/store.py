@@ -47,14 +47,16 @@ def as_store_error() -> Iterator[None]:
 
 
 @cache
-def descriptions() -> Any:
-    """botocore's descriptions of S3, for all sessions of this process: it takes a third of a second to read them."""
-    loader = botocore.session.get_session().get_component("data_loader")
+def session() -> Any:
+    """The session of all clients of this process, with botocore's descriptions of S3: both take a third of a second."""
+    made = botocore.session.get_session()
+    made.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+    loader = made.get_component("data_loader")
     for name in ("endpoints", "partitions", "sdk-default-configuration"):
         loader.load_data(name)
     for kind in ("service-2", "endpoint-rule-set-1"):
         loader.load_service_model("s3", kind)
-    return loader
+    return boto3.session.Session(botocore_session=made)
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,6 @@ class Store:
             raise StoreError(f"boto3 is needed on the controller: pip install boto3 ({BOTO3_ERROR})")
         self.connection = connection
         self._timeout, self._attempts = timeout, attempts
-        session = botocore.session.get_session()
-        session.register_component("data_loader", descriptions())
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-        self._session = boto3.session.Session(botocore_session=session)
         self.client = self._client(connection.endpoint)
 
     @cached_property
@@ -125,7 +123,7 @@ class Store:
     def _client(self, endpoint: str | None, keys: tuple[str, str] | None = None) -> Any:
         connection = self.connection
         access_key, secret_key = keys or (connection.access_key, connection.secret_key)
-        return self._session.client(
+        return session().client(
             "s3",
             endpoint_url=endpoint,
             region_name=connection.region,
