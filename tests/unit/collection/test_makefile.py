@@ -216,6 +216,15 @@ def test_a_path_with_spaces_stays_one_path(project, arguments, variables):
     assert given == json.loads(json.dumps(variables).replace("{cwd}", str(project)))
 
 
+def test_a_checkout_in_a_path_with_spaces_is_refused_at_once(project, tmp_path):
+    moved = project.rename(tmp_path.with_name("my checkout"))
+    done = make("runs", cwd=moved, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"Makefile:8: *** the path of the checkout has spaces: move {moved} to a path without.  Stop."
+    ]
+
+
 def test_an_inventory_with_a_space_in_its_path_and_a_run_are_passed_whole(project):
     make("report", "INVENTORY=/srv/my nodes", "RUN=20261124-1", cwd=project)
     assert notes(project) == [
