@@ -1,6 +1,5 @@
 """The embedded store: a real rclone, spoken to by boto3 and plain HTTP."""
 
-import json
 import os
 import signal
 import stat
@@ -54,6 +53,30 @@ def test_a_changed_object_has_another_stamp(embedded):
     before = next(iter(store.list("etag/"))).stamp
     store.put("etag/x", b"2")
     assert next(iter(store.list("etag/"))).stamp != before
+
+
+def test_files_are_listed_and_read_as_the_server_does(embedded, monkeypatch):
+    by_requests, by_files = Store(embedded.connection()), embedded.store()
+    for key in ("run/records/b/n1.json", "run/records/a/n1.json", "run/records/a-b/n2.json", "run/run.json"):
+        by_requests.put(key, key.encode())
+    (embedded.objects / "run/records/a/.rclone_temp_half").write_text("an upload under way")
+    for prefix in ("run/", "run/records/", "run/records/a", "run/run.json", "none/"):
+        listed = [entry for entry in by_requests.list(prefix) if ".rclone_temp_" not in entry.key]
+        assert [(one, one.stamp) for one in by_files.list(prefix)] == [(one, one.stamp) for one in listed]
+    monkeypatch.setattr(by_files, "client", None)  # no request
+    assert by_files.get("run/records/a/n1.json", max_bytes=2) == b"run"
+    monkeypatch.undo()
+    assert by_files.get_if_there("run/records/a/n3.json", max_bytes=2) is None
+
+
+def test_files_of_a_store_that_does_not_answer_are_not_listed(tmp_path):
+    """Nodes could not write: it is to be restarted."""
+    embedded = EmbeddedStore(tmp_path, "gpuval")
+    embedded.start()
+    store = embedded.store()
+    embedded.stop()
+    with pytest.raises(StoreError, match="connect"):
+        list(store.list("run/"))
 
 
 @pytest.mark.parametrize(
@@ -179,21 +202,6 @@ def test_the_urls_of_nodes_end_and_nothing_else_does(embedded):
     assert embedded.reader() == before
     assert embedded.start() is False
     assert put(Store(embedded.connection()).sign_put("ended/a", 60), b"2") == 200
-
-
-def test_the_store_of_a_version_without_a_signer_gets_one_at_its_next_start(embedded):
-    """It may be at work: what was signed by the writer's keys stays valid."""
-    state_file = embedded.directory / "store.json"
-    state = json.loads(state_file.read_text())
-    signed_later = state.pop("signer")
-    state_file.write_text(json.dumps(state))
-    assert embedded.connection().signing is None
-    before = Store(embedded.connection()).sign_put("old/x", 60)
-    assert embedded.start() is True
-    assert embedded.start() is False
-    assert embedded.connection().signing not in (None, tuple(signed_later.values()))
-    now = Store(embedded.connection()).sign_put("new/x", 60)
-    assert put(before, b"1") == put(now, b"1") == 200
 
 
 def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):

@@ -54,9 +54,22 @@ def sku_files() -> list[Path]:
     return sorted(COLLECTION.glob("skus/*.yml"))
 
 
+@functools.cache
+def _shipped() -> tuple[Criteria, ...]:
+    return tuple(read_file(path) for path in shipped_files())
+
+
+def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
+    """As `load`, after the shipped criteria, which a process reads once, and before it forks for all of its workers."""
+    return _merged([*_shipped(), *(read_file(Path(path)) for path in paths)])
+
+
 def load(paths: Iterable[str | Path]) -> Criteria:
     """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError."""
-    files = [read_file(Path(path)) for path in paths]
+    return _merged([read_file(Path(path)) for path in paths])
+
+
+def _merged(files: Sequence[Criteria]) -> Criteria:
     return Criteria(merge(files), (one for file in files for one in file.informational))
 
 
@@ -94,9 +107,10 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
     except CriteriaError as error:
         return [str(error)]
     found, good = [], []
+    head = {key: document[key] for key in ("schema", "stage") if key in document}
     for line, entry in zip(_lines(path), entries):
         try:
-            checks = parse({"schema": CRITERIA_SCHEMA, "checks": [entry]})
+            checks = parse({**head, "checks": [entry]})
         except CriteriaError as error:
             found.append(f"{path}:{line}: {error}")
             continue
@@ -114,7 +128,7 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
 
 def doubtful_metrics(path: Path) -> list[str]:
     """Remarks on checks of a right file whose metric no shipped check has, and that is close to one that is there."""
-    shipped = load(shipped_files())
+    shipped = beside_shipped([])
     known = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
     return [
         f"{path}: check '{check.name}': no shipped check has the metric {check.metric}{near}"
@@ -145,7 +159,8 @@ def parse(document: Any) -> list[Check]:
         schemas.validate("criteria", document, what="criteria")
     except schemas.Invalid as error:
         raise CriteriaError(_explained(document, error)) from error
-    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage(entry)]
+    given = {"stage": document["stage"]} if "stage" in document else {}
+    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**given, **entry})]
     names = [check.name for check in checks]
     for name in names:
         if names.count(name) > 1:
@@ -214,6 +229,8 @@ def _shared_checks() -> Any:
 
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
+    if "stage" not in entry:
+        raise CriteriaError(f"check '{entry['name']}': no stage: give it one, or its whole file")
     own, also = entry["stage"], entry.get("also", ())
     if (also or entry.get("every_stage")) and not entry["name"].startswith(f"{own}_"):
         raise CriteriaError(f"check '{entry['name']}': also and every_stage need a name that begins with {own}_")
