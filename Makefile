@@ -4,6 +4,9 @@ INVENTORY ?= inventories/local
 ARGS ?=
 PYTHON ?= python3
 
+# They break make's functions and the shebangs of an environment.
+$(if $(word 2,$(CURDIR)),$(error the path of the checkout has spaces: move $(CURDIR) to a path without))
+
 VENV := .venv
 NODE_VENV := .venv-node
 COLLECTION := collections/ansible_collections/gpuval/fleet

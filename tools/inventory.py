@@ -10,7 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError  # noqa: E402 - needs the path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import (  # noqa: E402 - needs the path
+    SettingError,
+    reason_of,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list  # noqa: E402 - needs the path
 
 HOSTS = "---\nplugin: gpuval.fleet.node_list\npath: nodes.csv\n"
@@ -38,7 +41,7 @@ def lines_of(nodes: str) -> str:
         try:
             text = Path(nodes).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"{nodes} cannot be read: {error}") from None
+            raise SettingError(f"{nodes} cannot be read: {reason_of(error)}") from None
     elif not nodes:
         raise SettingError('NODES= is empty: make inventory NODES="gpu[01-16]"')
     else:

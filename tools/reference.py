@@ -20,6 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 sys.path.insert(0, str(ROOT / "collections"))
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import DOCUMENTATION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria as judged
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import sku_entries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
@@ -110,11 +111,15 @@ def settings(role: Path) -> list[str]:
 
 def readme(role: Path) -> str:
     """What Galaxy shows of a role; the import of the collection asks for it."""
+    found = [
+        f"- [{title}]({DOCUMENTATION}docs/reference/variables.md#{title}): {text}." for title, text, _ in sections(role)
+    ]
     return page(
         f"gpuval.fleet.{role.name}",
         "The collection's playbooks run this role; its settings are variables of the inventory or of `-e`. "
+        f"`ansible-doc -t role gpuval.fleet.{role.name}` shows them. "
         f"The role `{SHARED}` declares those that all roles share.",
-        *settings(role),
+        "\n".join(found),
     )
 
 
@@ -261,7 +266,8 @@ def named(value: Any) -> str:
 def criteria() -> str:
     checks = []
     for path in sorted((COLLECTION / "roles").glob("*/files/criteria*.yml")):
-        checks += yaml.safe_load(path.read_text())["checks"]
+        document = yaml.safe_load(path.read_text())
+        checks += [{"stage": document.get("stage"), **check} for check in document["checks"]]
     stages: dict[str, list[list[str]]] = {}
     for check in checks:
         row = [

@@ -9,17 +9,18 @@ as they do in a run: read the evidence, judge, write report.json; read it, write
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import fleet
+import psutil
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,19 +31,30 @@ MAX_OPEN_SECONDS = 2
 MAX_BYTES = {"html": 6e6, "json": 40e6, "csv": 30e6}
 
 
-def used() -> dict[str, float]:
-    """Bytes that this process held at most (children share its pages), and processor seconds of them all."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return {"memory": own.ru_maxrss * 1024, "cpu": cpu}
-
-
 def measured(step: str, folder: Path) -> dict[str, float]:
-    """Run one step as a process of its own: wall seconds, and the most memory that it held."""
-    begin = time.perf_counter()
-    command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return {"seconds": time.perf_counter() - begin, **json.loads(done.stdout.splitlines()[-1])}
+    """Run one step as a process of its own: wall and processor seconds, and the most memory that it held.
+
+    Memory is that of its children too; a page that they share counts once.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin, memory = time.perf_counter(), 0
+    step_process = psutil.Popen([sys.executable, __file__, "--step", step, "--folder", str(folder)])
+    while step_process.poll() is None:
+        memory = max(memory, _held_by(step_process))
+        time.sleep(0.1)
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if step_process.returncode:
+        raise SystemExit(f"the step {step} failed")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"seconds": seconds, "cpu": cpu, "memory": memory}
+
+
+def _held_by(process: psutil.Process) -> int:
+    held = 0
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        for one in [process, *process.children(recursive=True)]:
+            held += one.memory_full_info().pss
+    return held
 
 
 def one_fleet(nodes: int, points: int, kept: Path | None) -> dict[str, float]:
@@ -99,7 +111,6 @@ def main() -> int:
     _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
     if options.step:
         {"judge": fleet.judge, "report": fleet.report}[options.step](options.folder)
-        print(json.dumps(used()))
         return 0
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
     heads = "".join(f" {head:>8}" for head in ("judge", "report", "CPU"))

@@ -151,7 +151,9 @@ def test_a_killed_controller_is_resumed_and_nothing_runs_twice(kit, new_fleet):
     assert len(kit.all("Job")) == 2
     kit.settings.stage_seconds_of["second"] = 0.1
     kit.forget_requests()
-    passed(fleet, fleet.play(), 3)
+    resumed = fleet.play()
+    passed(fleet, resumed, 3)
+    assert "resumed where it stopped" in resumed.output
     assert fleet.run_id == run_id
     assert begun(kit, fleet) == {(f"node-00{number}", stage): 1 for number in (1, 2, 3) for stage in STAGES}
     assert there(kit)["Job"] == there(kit)["Secret"] == 3

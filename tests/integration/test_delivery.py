@@ -157,3 +157,5 @@ def test_a_folder_as_destination(finished):
     done = deliver(fleet, delivery_name="local", delivery_destination=str(fleet.root / "handover"))
     assert done.code == 0, done
     assert files_below(fleet.root / "handover/local") == files_below(fleet.run_folder / "delivery/local")
+    refused = deliver(fleet, delivery_name="local", delivery_destination="/proc/handover")
+    assert refused.code != 0 and "set delivery_destination to a folder that you can write" in refused.told

@@ -16,7 +16,7 @@ from tests.kit.project import Project
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def laid_out(tmp_path_factory):
     """Six runs in the bucket: a GPU that becomes slower, a node that goes back and forth, a record that lies."""
     project = Project(tmp_path_factory.mktemp("project"), nodes={"localhost": {}})
     project.lay_out()
@@ -41,9 +41,20 @@ def project(tmp_path_factory):
         project.close()
 
 
-def test_the_fleet_then_a_node_then_data(project):
-    first = project.play("gpuval.fleet.history")
+@pytest.fixture(scope="module")
+def first(laid_out):
+    """The first history, which starts the store and reads it all."""
+    return laid_out.play("gpuval.fleet.history")
+
+
+@pytest.fixture
+def project(laid_out, first):
+    """The project after its first history."""
     assert first.code == 0, first
+    return laid_out
+
+
+def test_the_fleet_then_a_node_then_data(project, first):
     assert "history of the fleet: 6 runs, 2026-09-01 to 2026-10-06" in first.output
     assert re.search(r"node-2 gpu:2 \(serial node-2/2\) training_model_tflops -[56]\.\d+ % over 6 runs", first.told), (
         first

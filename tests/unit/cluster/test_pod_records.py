@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Container
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, Trouble
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
@@ -218,6 +219,18 @@ def test_figures_of_a_heartbeat_do_not_stand_for_those_of_a_stage_that_succeeded
     assert [one["metrics"] for one in made["attempts"]] == [beat["metrics"]]
     failed = pod_records.record_from_termination(last_word("training", "crash", code=9), PLAN, "training", 1, AT, beat)
     assert take(failed)["metrics"] == beat["metrics"]
+
+
+@pytest.mark.parametrize(("earlier", "cause"), [(None, None), ("crash", "flaky"), ("running", "interrupted")])
+def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another_attempt(earlier, cause):
+    attempt = 2 if earlier else 1
+    figure = [{"name": "training_tokens_per_second", "value": 9.5, "unit": "1/s", "scope": "node"}]
+    attempts = [record("training", earlier)] if earlier else []
+    beat = record("training", "running", attempt, metrics=figure, attempts=attempts)
+    ended = last_word("training", "success")
+    made = take(pod_records.record_from_termination(ended, PLAN, "training", attempt, AT, before=beat))
+    assert made["attempts"][-1]["metrics"] == figure
+    assert retries.retried_for(made) == cause
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ GIVEN = {
     "AFTER": "a", "IDS": "i", "FILE": "f", "N": "20", "TRANSFERS": "8", "SERIAL": "S 1", "SKU": "h200",
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
     "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml", "REPO": "models", "TAGS": "pyt,a:b=1",
+    "LIST": "1",
 }  # fmt: skip
 
 
@@ -150,6 +151,27 @@ def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(
     assert len(re.findall(r"^  done after [0-9]+ s$", done.stdout, re.MULTILINE)) == 2
 
 
+def test_setup_shows_that_pip_works(project, monkeypatch):
+    shutil.rmtree(project / ".venv")
+    (project / "bin").mkdir()
+    program(project / "bin/sleep", "#!/bin/sh\nexec /bin/sleep 0.1\n")
+    monkeypatch.setenv("PATH", f"{project}/bin:{os.environ['PATH']}")
+    slow = PYTHON.replace("echo pip", "/bin/sleep 1; echo pip")
+    done = make("setup", f"PYTHON={program(project / 'python3.12', slow)}", cwd=project)
+    assert re.search(r"^  pip works, [0-9]+ s$", done.stdout, re.MULTILINE)
+
+
+def test_rerun_validates_what_is_named_with_the_settings_of_its_run(project):
+    naming = """case "$*" in *runs_rerun=*) echo gpu-2 > "${*##*runs_rerun=}/nodes";; esac\n"""
+    program(project / ".venv/bin/ansible-playbook", NOTES + naming)
+    make("rerun", cwd=project)
+    (_, *runs), (_, *validate) = notes(project)
+    folder = extra_variables(runs)[0].removeprefix("runs_rerun=")
+    chosen = ["--limit", f"@{folder}/nodes", "-e", f"@{folder}/settings.json"]
+    assert validate == ["-i", "inventories/local", "gpuval.fleet.validate", *chosen]
+    assert not Path(folder).exists()
+
+
 @pytest.mark.parametrize(("given", "used"), [("C", "C.UTF-8"), ("", ""), ("de_DE.UTF-8", "de_DE.UTF-8")])
 def test_a_locale_that_ansible_refuses_is_replaced(project, monkeypatch, given, used):
     monkeypatch.setenv("LC_ALL", given)
@@ -214,6 +236,15 @@ def test_a_path_with_spaces_stays_one_path(project, arguments, variables):
     make(*arguments, cwd=project)
     given = {name: value for one in extra_variables(notes(project)[0]) for name, value in json.loads(one).items()}
     assert given == json.loads(json.dumps(variables).replace("{cwd}", str(project)))
+
+
+def test_a_checkout_in_a_path_with_spaces_is_refused_at_once(project, tmp_path):
+    moved = project.rename(tmp_path.with_name("my checkout"))
+    done = make("runs", cwd=moved, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"Makefile:8: *** the path of the checkout has spaces: move {moved} to a path without.  Stop."
+    ]
 
 
 def test_an_inventory_with_a_space_in_its_path_and_a_run_are_passed_whole(project):

@@ -193,6 +193,25 @@ def test_a_gpu_is_followed_to_another_node_by_its_serial(bucket):
     assert [run["median"] for run in figure["runs"]] == [700, 700, 678, 677]
 
 
+def test_a_gpu_that_the_stage_numbers_otherwise_than_the_facts_has_no_serial(bucket, tmp_path):
+    for number in range(3):
+        run = Run(number)
+        run.speed("node-1", [700, 650, 700, 700])
+        order = [0, 1, 2, 3] if number < 2 else [1, 0, 2, 3]
+        devices = [{"index": index, "uuid": f"node-1-{which}"} for index, which in enumerate(order)]
+        run.records["node-1"]["training"]["environment"]["devices"] = devices
+        run.put(bucket.store)
+    (figure,) = bucket.ask(serial="node-1/1")["figures"]
+    assert [one["run_id"] for one in figure["runs"]] == ["run-0", "run-1"]
+    (figure,) = bucket.ask(node="node-1")["figures"]
+    assert [one["parts"] for one in figure["runs"]] == [4, 4, 4], "the node still has them"
+    exported(bucket, tmp_path / "records.jsonl", metric="training_model_tflops")
+    documents = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
+    gpus = {one["_id"]: [each["gpu"] for each in one["metrics"]] for one in documents if one["stage"] == "training"}
+    assert gpus["run-2/node-1/training"] == [None] * 4
+    assert gpus["run-2/node-2/training"] == [f"node-2/{gpu}" for gpu in range(4)]
+
+
 def test_a_renamed_node_is_shown_under_both_names(bucket):
     Run(0).put(bucket.store)
     renamed = Run(1, nodes=("node-1", "node-2", "new-name"))

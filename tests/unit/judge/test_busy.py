@@ -1,9 +1,11 @@
 """A run of idle nodes: one with other work, or that gave way to it, is listed as busy and has no verdict."""
 
 import json
+import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.beside import MIN_NODES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
@@ -56,6 +58,18 @@ def test_a_busy_node_has_no_verdict_and_is_listed(change, word):
     assert report["run"]["busy"]["busy"]["class"] == word
     assert f"Busy, not checked: busy ({word})" in report["summary"]
     assert failed_checks.accepts(report["run"]) and not failed_checks.is_whole(report["run"])
+
+
+@pytest.mark.parametrize("only_idle", [True, False])
+def test_the_analysis_of_a_fleet_is_without_busy_nodes_on_two_processors_as_on_one(monkeypatch, only_idle):
+    nodes = ["busy", *(f"idle-{number}" for number in range(MIN_NODES))]
+    reports = []
+    for processors in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, found=processors: found)
+        reports.append(report_on(gave_way, nodes, only_idle=only_idle))
+    assert reports[0] == reports[1]
+    counted = {one["nodes"] for one in reports[0]["fleet"]["analysis"]["statistics"] if one["stage"] == "facts"}
+    assert counted == {MIN_NODES + (not only_idle)}
 
 
 @pytest.mark.parametrize(("change", "word"), CASES)

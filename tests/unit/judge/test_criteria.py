@@ -32,6 +32,7 @@ def test_later_file_replaces_a_check_of_the_same_name(tmp_path):
     [
         (SPEED + "  colour: red\n", "check 'speed': .*colour"),
         (SPEED.replace("  value: 10\n", ""), "check 'speed': \"value\" is a required property"),
+        (SPEED.replace("  stage: training\n", ""), "check 'speed': no stage"),
         (SPEED.replace("value: 10", "value: .inf"), "check 'speed': value: a number must be finite"),
         (SPEED.replace("value: 10", "value: 1e9"), 'check \'speed\': value: "1e9" is not of type "number"'),
         (SPEED.replace("kind: min", "kind: equal").replace("value: 10", "value: 1e9"), "1.0e\\+9"),
@@ -56,6 +57,20 @@ def test_refusals_name_the_file_and_the_check(tmp_path, text, said):
     with pytest.raises(CriteriaError, match=said) as caught:
         criteria.load([path])
     assert str(path) in str(caught.value)
+
+
+def test_a_file_may_name_the_stage_of_its_checks_once(tmp_path):
+    alone, other = (
+        SPEED.replace("  stage: training\n", ""),
+        SPEED.replace("speed", "other").replace("training", "loading"),
+    )
+    path = write(tmp_path, alone + other)
+    path.write_text("stage: training\n" + path.read_text())
+    assert [(check.name, check.stage) for check in criteria.load([path])] == [
+        ("speed", "training"),
+        ("other", "loading"),
+    ]
+    assert criteria.problems_of(path, ["training", "loading"]) == []
 
 
 def test_missing_file_is_named(tmp_path):

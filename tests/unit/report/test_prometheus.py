@@ -87,6 +87,21 @@ def test_verdicts_actions_and_figures(mixed):
     assert 'gpuval_health_timestamp_seconds{node="good"} 1793617200' in lines
 
 
+def test_a_stage_that_numbers_the_gpus_otherwise_names_no_serial():
+    run = make_run(stages=["facts", "training"], gpu_count=8)
+    evidence = healthy(run)
+    for index, gpu in enumerate(evidence.records["node-1"]["facts"]["environment"]["gpus"]):
+        gpu["uuid"] = f"GPU-{index}"
+    order = [1, 0, 2, 3, 4, 5, 6, 7]
+    for devices, named in ((sorted(order), 8), (order, 0)):
+        evidence.records["node-1"]["training"]["environment"]["devices"] = [
+            {"index": index, "uuid": f"GPU-{which}"} for index, which in enumerate(devices)
+        ]
+        lines = [line for line in run_text(judge(run, evidence)).splitlines() if re.search(r'_flops\{.*gpu="\d"', line)]
+        assert len(lines) == 8
+        assert sum('serial=""' not in line for line in lines) == named
+
+
 def test_a_run_of_no_nodes():
     text = run_text(judge(make_run([]), healthy(make_run([]))))
     assert "gpuval_node" not in text

@@ -3,15 +3,13 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secrets, plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from gpuval_runner import environment, layout, machine, plan, redact, stage
 from gpuval_runner.containers import devices
 from gpuval_runner.result import STATES as RESULT_STATES
-from gpuval_workloads.common import device, result
+from gpuval_workloads.common import device
 from gpuval_workloads.common.result import STATES as WORKLOAD_STATES
 from gpuval_workloads.job import program
 
@@ -24,10 +22,6 @@ def test_the_states_of_a_record():
 
 def test_how_a_job_says_that_its_work_is_done():
     assert (stage.STAY_FILE, stage.STAY_LINE) == (program.STAY_FILE, program.STAY_LINE)
-
-
-def test_how_a_stage_says_what_its_image_lacks():
-    assert (result.NEEDED_VARIABLE, result.MISSING) == (launching.NEEDED_VARIABLE, orchestrate.MISSING)
 
 
 def test_where_a_job_finds_its_secrets(tmp_path):

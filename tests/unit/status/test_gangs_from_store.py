@@ -180,12 +180,16 @@ def test_gangs_that_cannot_be_read_are_reported_and_not_called_unformed(store, o
 
 
 def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
-    document = gang_document.read(own)
-    document["findings"]["all"]["nodes"]["../../../escaped"] = "bad"
-    put(store, gang_document.key_of(own.read_run()), document)
-    _, after = report(store, tmp_path / "other")
-    assert all("names nodes that are not in the run" in reason for reason in reasons(after))
-    evidence.lay_out(own, own.read_run(), document)
+    stranger = "../../../escaped"
+    for place in ("left_out", "the search of all"):
+        document = gang_document.read(own)
+        named = document["left_out"] if place == "left_out" else document["findings"]["all"]["nodes"]
+        named[stranger] = "bad"
+        put(store, gang_document.key_of(own.read_run()), document)
+        _, after = report(store, tmp_path / "other")
+        (reason,) = reasons(after)
+        assert f"{place}: {stranger} is foreign or listed twice" in reason
+        evidence.lay_out(own, own.read_run(), document)
     assert not list(tmp_path.rglob("escaped*"))
 
 

@@ -1,6 +1,5 @@
 """The embedded store: a real rclone, spoken to by boto3 and plain HTTP."""
 
-import json
 import os
 import signal
 import stat
@@ -179,21 +178,6 @@ def test_the_urls_of_nodes_end_and_nothing_else_does(embedded):
     assert embedded.reader() == before
     assert embedded.start() is False
     assert put(Store(embedded.connection()).sign_put("ended/a", 60), b"2") == 200
-
-
-def test_the_store_of_a_version_without_a_signer_gets_one_at_its_next_start(embedded):
-    """It may be at work: what was signed by the writer's keys stays valid."""
-    state_file = embedded.directory / "store.json"
-    state = json.loads(state_file.read_text())
-    signed_later = state.pop("signer")
-    state_file.write_text(json.dumps(state))
-    assert embedded.connection().signing is None
-    before = Store(embedded.connection()).sign_put("old/x", 60)
-    assert embedded.start() is True
-    assert embedded.start() is False
-    assert embedded.connection().signing not in (None, tuple(signed_later.values()))
-    now = Store(embedded.connection()).sign_put("new/x", 60)
-    assert put(before, b"1") == put(now, b"1") == 200
 
 
 def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):

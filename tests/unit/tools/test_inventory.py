@@ -61,7 +61,7 @@ def test_a_terminal_is_asked(tmp_path, monkeypatch):
         ({"nodes": "gpu[01-16"}, "'gpu[01-16': a range has two brackets"),
         ({"nodes": "gpu[16-01]"}, "the range 'gpu[16:01]'"),
         ({"nodes": "a,a"}, "lines 2 and 3 have the same name a"),
-        ({"nodes": "none.csv"}, "none.csv cannot be read"),
+        ({"nodes": "none.csv"}, "none.csv cannot be read: No such file or directory"),
         ({"nodes": "a", "user": "me too"}, "SSH_USER 'me too' is no name of a user"),
         ({"nodes": "a", "key": "/nowhere/id.pub"}, "KEY /nowhere/id.pub: give the file of a private key"),
         ({"nodes": "a", "gpus": "eight"}, "GPUS 'eight' is not a whole number"),

@@ -53,11 +53,6 @@ def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
     assert node_directory.ONE_AT_ONCE_SECONDS < placement.LAUNCH_SECONDS
 
 
-def test_a_late_node_has_what_is_left_of_the_runs_time():
-    assert launching.remaining_seconds({"deadline_seconds": 7200}, 3600.0) == 3600.0
-    assert launching.remaining_seconds({"deadline_seconds": 7200}, -5.0) == 7200.0
-
-
 def node_store(read_keys=(), reachable=True):
     connection = Connection("gpuval", "https://127.0.0.1:9", access_key="key", secret_key="secret")
     return launching.NodeStore(S3Service(connection, *read_keys), Store(connection), RUN, reachable)

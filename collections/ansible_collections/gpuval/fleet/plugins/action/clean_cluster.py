@@ -20,9 +20,7 @@ class ActionModule(ControllerAction):
                 cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
             )
         if options["results_dir"] and not trial and not cleaned.left:
-            results = project_path(options["results_dir"])
-            for run_id in set(run_ids) & set(run_folder.known_run_ids(results)):
-                run_folder.RunFolder(results / run_id).mark_cleaned()
+            run_folder.mark_cleaned(project_path(options["results_dir"]), run_ids)
         lines = cleaning.lines(run_ids, cleaned, options["namespace"], trial=trial)
         self._display.display(*lines)
         before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)

@@ -28,9 +28,7 @@ class ActionModule(ControllerAction):
                 if left:
                     time.sleep(POLL_SECONDS)
         if options["results_dir"] and not self.check_mode and not left:
-            results = project_path(options["results_dir"])
-            for run_id in set(run_ids) & set(run_folder.known_run_ids(results)):
-                run_folder.RunFolder(results / run_id).mark_cleaned()
+            run_folder.mark_cleaned(project_path(options["results_dir"]), run_ids)
         shown = some_of(f"{job.id} ({job.node})" for job in (left or found).values())
         verb = "would cancel" if self.check_mode else "cancelled"
         message = f"Slurm: {verb} {len(found)} job(s)" + (f": {shown}" if found else "")

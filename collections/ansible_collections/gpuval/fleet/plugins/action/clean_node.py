@@ -6,9 +6,8 @@ from __future__ import annotations
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.ssh.findings import REACHABLE
 from ..plugin_utils.watch import cleaning
-
-REACHABLE = "reachable"
 
 DOCUMENTATION = r"""
 module_options: [directory, run_ids, keep_models, remove_images]

@@ -7,6 +7,7 @@ import os
 
 from ..module_utils.redaction import is_secret
 from ..module_utils.store import Connection
+from ..plugin_utils.core.errors import disk_problem
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.core.urls import in_clear
@@ -44,7 +45,11 @@ class ActionModule(RunAction):
             built = build.build(request, sensitive, self._display.display)
             sent = self._send(place, bucket, request, built)
         except OSError as error:
-            raise DeliveryError(f"the delivery could not be written: {error}") from None
+            folders = {"gpuval_results_dir": folder.path.parent}
+            if place and place[0] == "folder":
+                folders["delivery_destination"] = project_path(place[1])
+            problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"
+            raise DeliveryError(problem) from None
         lines = self._summary(held, ids, built, sent, options["destination"])
         self._display.display(*lines)
         return {

@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..module_utils.hardware.pci import GPU_VENDORS
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.core.vendors import GPU_VENDORS
 from ..plugin_utils.judge import sku_catalogue
 from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
 from ..plugin_utils.mad.documents import located

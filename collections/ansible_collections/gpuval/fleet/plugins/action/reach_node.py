@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..plugin_utils.cluster import names
 from ..plugin_utils.cluster.api import Access, Cluster, ClusterError
@@ -86,7 +87,7 @@ class ActionModule(RunAction):
             connection = [target.executable, *shlex.split(pinned), *target.options, target.host]
         elif target.connection not in ("local", "ansible.builtin.local"):
             raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
-        become = str(values.get("ansible_become", False)).lower() in ("true", "yes", "1")
+        become = boolean(values.get("ansible_become", False), strict=False)
         user = str(values.get("ansible_become_user") or "root") if become else ""
         followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
         ended = folder.read_run()["finished_at"] is not None

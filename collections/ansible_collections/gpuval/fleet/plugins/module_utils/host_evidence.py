@@ -147,7 +147,7 @@ def pack(parts, redact, limit_bytes, late=0, now=0.0):
             notes[part.name] = part.note
         if not part.data:
             continue
-        data = part.data if part.name.endswith(".gz") else _clean(part.data, redact)
+        data = part.data if part.name.endswith(".gz") else redact.data(part.data)
         left = limit_bytes - used - TAR_OVERHEAD_BYTES
         data, cut = _fit(data, left, whole=part.name.endswith(".gz"))
         if cut:
@@ -322,10 +322,6 @@ def _unpacked(data):
         return zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
     except zlib.error:
         return b""
-
-
-def _clean(data, redact):
-    return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
 def _compressed(data):

@@ -66,6 +66,10 @@ class Redaction:
             text = pattern.sub(instead, text)
         return text
 
+    def data(self, data: bytes) -> bytes:
+        """The content of a file, without secrets."""
+        return self(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+
 
 def secrets_of_run(directory):
     """The secrets in a run's folder on a node: signatures of URLs, keys, jobs' own. What cannot be read hides none."""

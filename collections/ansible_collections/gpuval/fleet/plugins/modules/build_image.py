@@ -143,10 +143,6 @@ build_duration_seconds:
   description: How long the build took.
   returned: when it was built
   type: float
-save_duration_seconds:
-  description: How long saving took.
-  returned: when an archive was asked for
-  type: float
 """
 
 import time
@@ -194,7 +190,7 @@ def work(module):
     if module.check_mode:
         result["changed"] = result["needed"]
     elif parameters["archive"]:
-        result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
+        result["archive"] = save(builder, reference, parameters["archive"], parameters["timeout_seconds"])
         result["listing"] = builder.listing(reference)
     elif parameters["push"]:
         result.update(changed=True, pushed=builder.push(reference))
@@ -207,7 +203,6 @@ def _base(here):
 
 def save(builder, reference, path, seconds):
     """Save the image and say what is in the archive."""
-    began = time.monotonic()
     try:
         sha256, count = image_archive.save(builder.save_command(reference), path, seconds)
         image = image_archive.image_of(path, reference)
@@ -215,8 +210,7 @@ def save(builder, reference, path, seconds):
         Path(path).unlink(missing_ok=True)
         raise
     Path(path).chmod(0o644)
-    archive = {"sha256": sha256, "bytes": count, "id": image["id"], "architecture": image["architecture"]}
-    return {"archive": archive, "save_duration_seconds": round(time.monotonic() - began, 1)}
+    return {"sha256": sha256, "bytes": count, "id": image["id"], "architecture": image["architecture"]}
 
 
 def main():

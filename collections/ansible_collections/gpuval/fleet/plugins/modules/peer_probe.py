@@ -139,13 +139,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-listening:
-  description: Ports on which listeners were started.
-  returned: when O(phase=listen)
-  type: list
-  elements: int
 not_listening:
-  description: Why there is no listener on the others; V(in_use) by a service of the node.
+  description: Why there is no listener on some ports; V(in_use) by a service of the node.
   returned: when O(phase=listen)
   type: dict
 measured:
@@ -186,7 +181,7 @@ def listen(module):
     parameters = module.params
     wanted = sorted({parameters["probe_port"], *parameters["ports"]})
     if module.check_mode or not parameters["askers"]:
-        module.exit_json(changed=False, listening=[], not_listening={})
+        module.exit_json(changed=False, not_listening={})
     base = base_directory(parameters["directory"])
     listener.stop(base)
     found, others = listener.open_ports(wanted)
@@ -198,8 +193,7 @@ def listen(module):
             "network_probe_port to a free one"
         )
     listener.start(base, parameters["node"], found, parameters["listen_seconds"], set(parameters["askers"]))
-    reasons = {str(port): reason for port, reason in others.items()}
-    module.exit_json(changed=False, listening=sorted(found), not_listening=reasons)
+    module.exit_json(changed=False, not_listening={str(port): reason for port, reason in others.items()})
 
 
 def measure(module):

@@ -40,16 +40,6 @@ _UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does n
 
 
 @dataclass(frozen=True)
-class Disk:
-    """What fio measured. ``direct``: past the page cache; ``problem``: why a direction is missing, empty if none is."""
-
-    write_bytes_per_second: float | None = None
-    read_bytes_per_second: float | None = None
-    direct: bool = True
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class Side:
     """One direction: what was moved, how fast, and by percentile how long a request took."""
 
@@ -118,10 +108,6 @@ def read_report(text: str) -> Measured:
     return Measured(write, read, "fio moved no data" if write is None and read is None else "")
 
 
-def _rate(side: Side | None) -> float | None:
-    return side.bytes_per_second if side else None
-
-
 def _side(sides: list[dict]) -> Side | None:
     """One direction of all jobs together; None when none of them moved data. Latency is that of the slowest job."""
     moved = [side for side in sides if (number(side.get("io_bytes")) or 0) > 0]
@@ -142,45 +128,41 @@ def _side(sides: list[dict]) -> Side | None:
     return Side(int(sum(number(side["io_bytes"]) or 0 for side in moved)), sum(rates), requests, latency)
 
 
-def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
+def run(directory: Path, seconds: float, size_bytes: int) -> Measured | None:
     """Write a file of so many bytes into the folder, then read it, for at most so long in all; None without fio.
 
-    Past the page cache where the filesystem allows it (``direct``). The file is removed again. A disk that cannot be
-    measured has a ``problem``, for instance that it is full.
+    Past the page cache where the filesystem allows it. The file is removed again.
     """
     fio = find()
     if fio is None:
         return None
     try:
         with tempfile.TemporaryDirectory(prefix="fio-", dir=directory) as folder:
-            for engine in _ENGINES:
-                measured = replace(_measure(fio, Path(folder), seconds, size_bytes, engine), direct=engine.direct)
-                if not any(sign in measured.problem for sign in _UNSUPPORTED):
+            path = Path(folder) / "data"
+            for engine in _ENGINES:  # written once through and flushed
+                depth = DEPTH if engine.name == "libaio" else 1
+                work = Work("write", BLOCK, depth, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
+                written = call(fio, path, work, engine)
+                if not _is_unsupported(written):
                     break
-            return measured
+            if written.problem:
+                return Measured(problem=written.problem)
+            again = ("--invalidate=1", "--time_based=1")
+            found = call(fio, path, replace(work, rw="read", arguments=again), engine)
+            return Measured(written.write, None if found.problem else found.read, found.problem)
     except OSError as error:
-        return Disk(problem=f"{directory}: {error.strerror or error}")
+        return Measured(problem=f"{directory}: {error.strerror or error}")
 
 
-def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, engine: Engine) -> Disk:
-    measured: dict[str, float | None] = {}
-    for name in _NAMES:
-        # Written once through and flushed; read again and again for its half of the time.
-        how = ("--end_fsync=1",) if name == "write" else ("--invalidate=1", "--time_based=1")
-        work = Work(name, BLOCK, DEPTH if engine.name == "libaio" else 1, size_bytes, seconds / 2, arguments=how)
-        found = call(fio, folder / "data", work, engine)
-        rate = _rate(found.write if name == "write" else found.read)
-        if found.problem or rate is None:
-            return Disk(measured.get("write"), problem=found.problem or "fio moved no data")
-        measured[name] = rate
-    return Disk(measured["write"], measured["read"])
+def _is_unsupported(found: Measured) -> bool:
+    return any(sign in found.problem for sign in _UNSUPPORTED)
 
 
 def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[Engine, Measured]:
     """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
     for engine in _ENGINES:
         found = call(fio, path, Work("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
-        if not any(sign in found.problem for sign in _UNSUPPORTED):
+        if not _is_unsupported(found):
             break
     return engine, found
 

@@ -93,9 +93,10 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
             if measured is None:
                 write, read = _plain(directory, meter.report)
             else:
-                write, read = measured.write_bytes_per_second, measured.read_bytes_per_second
-        if measured is not None and measured.problem:
-            found.left_out["disk"] = measured.problem
+                sides = (measured.write, measured.read)
+                write, read = (side.bytes_per_second if side else None for side in sides)
+                if measured.problem:
+                    found.left_out["disk"] = measured.problem
     except OSError as error:
         found.left_out["disk"] = f"{directory}: {error.strerror or error}"
         return found

@@ -21,6 +21,7 @@ from .tree import Tree
 DEVICES = "/sys/bus/pci/devices"
 SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
+GPU_VENDORS = tuple(VENDORS.values())
 KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanalabs",)}
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
 from ..core import files, schemas
 from ..core.text import meant
-from ..core.vendors import GPU_VENDORS
 
 SCHEMA = "gpuval.images/1"
 PREFIX = "images/"

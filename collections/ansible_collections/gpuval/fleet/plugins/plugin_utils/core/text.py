@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str:
@@ -13,6 +13,12 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     words = [str(thing) for thing in things]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, with columns as wide as their cells."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def meant(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -99,10 +99,6 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
     return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(states), "without": without}
 
 
-def _clean(data: bytes, redact: Redaction) -> bytes:
-    return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
-
-
 def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> Iterator[tuple[str, bytes]]:
     """Names and contents, one at a time: a hundred nodes together exceed memory."""
     folder = logs_folder(run_folder)
@@ -122,11 +118,11 @@ def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> It
             ):
                 continue
             seen.add(path)
-            yield f"results/{path.relative_to(run_folder).as_posix()}", _clean(path.read_bytes(), redact)
+            yield f"results/{path.relative_to(run_folder).as_posix()}", redact.data(path.read_bytes())
     for name in STORE_LOGS:
         path = store / name
         if path.is_file():
-            yield f"store/{name}", _clean(path.read_bytes()[-MAX_STORE_LOG_BYTES:], redact)
+            yield f"store/{name}", redact.data(path.read_bytes()[-MAX_STORE_LOG_BYTES:])
 
 
 def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> dict[str, str]:

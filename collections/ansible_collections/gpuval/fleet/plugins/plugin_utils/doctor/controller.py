@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..core import text
 from ..core.commands import REQUIREMENTS, pasteable
 from ..core.paths import COLLECTION
 from ..core.text import some_of
@@ -50,8 +51,7 @@ class Row:
 
 def table(rows: Sequence[Row]) -> list[str]:
     """The lines of the table."""
-    widths = [max((len(cell) for cell in cells), default=0) for cells in zip(*((row.state, row.name) for row in rows))]
-    return [f"{row.state:<{widths[0]}}  {row.name:<{widths[1]}}  {row.text}" for row in rows]
+    return text.table([(row.state, row.name, row.text) for row in rows])
 
 
 def unknown_store(rows: Sequence[Row], problem: str) -> Row:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas
+from ..core.escape import one_line
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 
@@ -60,18 +61,22 @@ def read(run: RunFolder) -> dict[str, Any] | None:
 
 
 def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
-    """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out."""
+    """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out.
+
+    Names become paths: none is of another run.
+    """
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}
     found = [*document["searches"].items(), *document["findings"].items()]
     for place, listed, known in (
         ("gangs", chain(*gangs.values()), nodes),
+        *((place, document[place], nodes) for place in ("left_out", "alone")),
         *((f"round {item['name']}", chain(*item["gangs"].values()), members) for item in document["rounds"]),
         *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in found),
     ):
         odd = next((node for node, count in Counter(iter(listed)).items() if count > 1 or node not in known), None)
         if odd is not None:
-            return f"{place}: {odd} is foreign or listed twice"
+            return one_line(f"{place}: {odd} is foreign or listed twice")
     lacking = (name for name, one in found if name not in gangs or len(one["nodes"]) < len(gangs[name]))
     return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 

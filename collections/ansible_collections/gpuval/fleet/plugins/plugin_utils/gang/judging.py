@@ -46,12 +46,10 @@ def report_on(
     report = verdict.judge(
         run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, lacked_gpus=lacked_gpus
     )
-    for name, node in [(one["name"], one) for one in report["nodes"]] + [*report["run"].get("busy", {}).items()]:
-        changed, _ = evidence.changed.get(name, ((), ""))
-        node["evidence"] = {
-            **{stage: judged["evidence"][name][stage] for stage in changed if judged is not None},
-            **{stage: digest_of(record) for stage, record in evidence.records.get(name, {}).items() if _ended(record)},
-        }
+    if judged is not None:
+        entries = {**{node["name"]: node for node in report["nodes"]}, **report["run"].get("busy", {})}
+        for name, (stages, _) in evidence.changed.items():
+            entries[name]["evidence"] |= {stage: judged["evidence"][name][stage] for stage in stages}
     if with_gangs and gangs is not None:
         report["fleet"]["gangs"] = report_section.of_document(gangs)
     return report

@@ -9,10 +9,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.paths import COLLECTION
-from ..core.vendors import GPU_VENDORS
 from ..judge import sku_catalogue
 from ..judge.criteria import CriteriaError, read_document
 

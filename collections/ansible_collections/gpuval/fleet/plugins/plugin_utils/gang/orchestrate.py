@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import MISSING
+
 from ..core.parent_process import AbandonedError
 from ..core.text import some_of
 from ..judge import sku_catalogue
@@ -25,8 +27,6 @@ from .search.localise import Limits, Search, Topology
 
 #: Versions that must be the same on all members of a gang.
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
-#: What a stage says of the packages that multi-node stages need and its image lacks.
-MISSING = "missing_packages"
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
 #: In the reason of a gang whose image or environment lacks DeepSpeed: pairs of nodes would not find the cause.

@@ -30,8 +30,8 @@ from . import database
 from .database import json_lines, parquet
 
 #: Version of the files' format; a cache of another version is rebuilt.
-FORMAT = 3
-TABLES = ("nodes", "records", "metrics", "gpus", "judged")
+FORMAT = 4
+TABLES = ("nodes", "records", "gpus", "judged", "metrics")
 #: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
 

@@ -34,7 +34,7 @@ COLUMNS = {
     "nodes": {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": "MAP(VARCHAR, VARCHAR)"},
     "judged": {
         "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
-        "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
+        "renumbered": "VARCHAR[]", "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
     },
 }  # fmt: skip
 

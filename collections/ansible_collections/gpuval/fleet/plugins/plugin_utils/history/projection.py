@@ -14,6 +14,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..judge import retries, sku_catalogue
 from ..judge.identity import is_useless
+from ..judge.own_checks import renumbered
 from ..judge.subject import FACTS
 from ..judge.versions import KINDS
 from ..records import environment
@@ -63,7 +64,7 @@ def of_refusal(node: str, stage: str, stamp: str, reason: str) -> dict[str, Any]
 
 
 def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
-    """One node of a report: its verdict, and the required checks it did not pass."""
+    """One node of a report: its verdict, the required checks it did not pass, and stages with GPUs in another order."""
     against = [
         {key: one_line(str(check[key]), MAX_WORD) for key in ("name", "part", "verdict")}
         for check in node["checks"]
@@ -74,6 +75,7 @@ def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": node["verdict"],
         "class": one_line(node.get("class") or "", MAX_WORD) or None,
         "flaky": node["flaky"],
+        "renumbered": sorted(renumbered(node["checks"])),
         "failed": sorted(against, key=lambda check: check["verdict"])[:MAX_CHECKS],
     }
 

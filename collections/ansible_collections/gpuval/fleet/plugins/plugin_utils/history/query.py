@@ -44,6 +44,11 @@ _JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.n
     LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
         ON bad.folder = r.folder AND bad.node = c.node"""
 
+#: The columns of metrics: a GPU of a stage that numbers them otherwise than the facts is none of ``parts``.
+_PLACED = """* REPLACE (CASE WHEN part LIKE 'gpu:%' AND (folder, node, stage)
+    IN (SELECT (folder, node, unnest(renumbered)) FROM judged)
+    THEN part || ' as ' || stage || ' numbers it' ELSE part END AS part)"""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -103,7 +108,8 @@ class History:
             self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, shown])
         for name in TABLES:
             files = parquet(*(run.file(name) for run, _ in cached))
-            self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {files}")
+            columns = _PLACED if name == "metrics" else "*"
+            self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM {files}")
         identity.resolve(cache.connection)
         self._choose_subject()
         self._choose_metrics(checks)

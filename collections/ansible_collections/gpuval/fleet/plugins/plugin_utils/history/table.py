@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import one_line
-from ..core.text import some_of
+from ..core.text import some_of, table
 from .trend import MIN_TOTAL
 
 MAX_ROWS = 60
@@ -175,9 +175,7 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Columns as wide as their cells; empty ones are dropped."""
     cells = [[one_line(cell, MAX_CELL) for cell in row] for row in rows]
     kept = [column for column in range(len(header)) if any(row[column] for row in cells)]
-    table = [[row[column] for column in kept] for row in [list(header), *cells]]
-    widths = [max(len(row[column]) for row in table) for column in range(len(kept))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+    return table([[row[column] for column in kept] for row in [list(header), *cells]])
 
 
 def _human(value: float, unit: str) -> str:

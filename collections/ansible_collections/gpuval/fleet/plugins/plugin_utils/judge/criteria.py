@@ -94,9 +94,10 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
     except CriteriaError as error:
         return [str(error)]
     found, good = [], []
+    head = {key: document[key] for key in ("schema", "stage") if key in document}
     for line, entry in zip(_lines(path), entries):
         try:
-            checks = parse({"schema": CRITERIA_SCHEMA, "checks": [entry]})
+            checks = parse({**head, "checks": [entry]})
         except CriteriaError as error:
             found.append(f"{path}:{line}: {error}")
             continue
@@ -145,7 +146,8 @@ def parse(document: Any) -> list[Check]:
         schemas.validate("criteria", document, what="criteria")
     except schemas.Invalid as error:
         raise CriteriaError(_explained(document, error)) from error
-    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage(entry)]
+    given = {"stage": document["stage"]} if "stage" in document else {}
+    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**given, **entry})]
     names = [check.name for check in checks]
     for name in names:
         if names.count(name) > 1:
@@ -214,6 +216,8 @@ def _shared_checks() -> Any:
 
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
+    if "stage" not in entry:
+        raise CriteriaError(f"check '{entry['name']}': no stage: give it one, or its whole file")
     own, also = entry["stage"], entry.get("also", ())
     if (also or entry.get("every_stage")) and not entry["name"].startswith(f"{own}_"):
         raise CriteriaError(f"check '{entry['name']}': also and every_stage need a name that begins with {own}_")

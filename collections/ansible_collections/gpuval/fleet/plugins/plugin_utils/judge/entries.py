@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.text import some_of
-from ..core.vendors import GPU_VENDORS
 from ..records import environment
 from ..records.documents import Record
 from ..records.states import UNFINISHED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
-from ..core.vendors import GPU_VENDORS
 from . import sku_catalogue
 from .entries import Entry, own_entry
 from .subject import FACTS, Subject

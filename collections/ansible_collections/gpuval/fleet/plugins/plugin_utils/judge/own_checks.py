@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
 from ..core.escape import one_line
 from ..core.text import natural_order, some_of
-from ..core.vendors import GPU_VENDORS
 from ..records import environment, launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
@@ -19,7 +19,7 @@ from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
-IMAGE, IN_USE = "image", "accelerators_in_use"
+IMAGE, IN_USE, GPU_ORDER = "image", "accelerators_in_use", "gpu_order"
 WRONG_DIGEST, NO_PACKAGE, DISK_FULL = "wrong_digest", "no_package", "disk_full"
 #: Faults of a stage that says no and proves nothing by it.
 NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = BLAMELESS_FAILURES = "no_rclone", "store_incomplete", "no_server"
@@ -181,7 +181,7 @@ def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identi
     if not moved:
         return []
     entry = own_entry(
-        "gpu_order", stage, "identity", "missing", expected="the GPUs in the order of the facts",
+        GPU_ORDER, stage, "identity", "missing", expected="the GPUs in the order of the facts",
         reason=f"{stage} numbers the GPUs otherwise: {one_line(some_of(moved), 300)}",
         remedy="unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER on the node and in the stage's environment; if a GPU "
         f"was replaced since the facts, run the facts again: new run id, --limit {subject.name}",
@@ -189,13 +189,19 @@ def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identi
     return [entry]
 
 
-def without_parts(stage: str, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries of a stage whose numbers of GPUs are not those of the facts: no GPU is named by serial."""
+def renumbered(checks: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The stages of a node whose numbers of GPUs are not those of the facts: no GPU of theirs is named by serial."""
+    return {check["stage"] for check in checks if check["name"] == GPU_ORDER}
+
+
+def without_parts(checks: Sequence[Entry]) -> list[Entry]:
+    """The checks of a node; those of a renumbered stage are on the node as a whole."""
+    stages = renumbered(checks)
     return [
-        {**one, "part": "node", "reason": f"{one['part']} as {stage} numbers it: {one['reason']}"}
-        if one["stage"] == stage and one["part"].startswith("gpu:")
+        {**one, "part": "node", "reason": f"{one['part']} as {one['stage']} numbers it: {one['reason']}"}
+        if one["stage"] in stages and one["part"].startswith("gpu:")
         else one
-        for one in entries
+        for one in checks
     ]
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
-from ..core.vendors import GPU_VENDORS
 from ..records import environment
 from ..records.documents import Record
 from . import peer_statistics

@@ -24,10 +24,12 @@ def retried_for(record: Mapping[str, Any]) -> str | None:
 
 def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     message = str(attempt.get("message") or "")
-    if attempt["state"] in ("pending", "skipped"):
+    earlier = attempt["attempt"] < record["attempt"]
+    # A heartbeat of the same attempt: its end is known from the pod alone.
+    if attempt["state"] in ("pending", "skipped") or (attempt["state"] == "running" and not earlier):
         return None
     # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
-    new_pod = message.startswith(_CUT_OFF) and attempt["attempt"] < record["attempt"]
+    new_pod = message.startswith(_CUT_OFF) and earlier
     if attempt["state"] in ("running", "cancelled") or _ENDED_WITH_POD in message or new_pod:
         return INTERRUPTED
     if attempt["state"] != "crash":

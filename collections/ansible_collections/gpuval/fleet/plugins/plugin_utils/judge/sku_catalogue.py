@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core.text import meant, pattern_of
-from ..core.vendors import GPU_VENDORS
 from . import criteria
 from .check import Check
 from .criteria import CriteriaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.vendors import GPU_VENDORS
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..records.documents import Record
 from ..records.evidence import Evidence
 from . import setups, sku_catalogue

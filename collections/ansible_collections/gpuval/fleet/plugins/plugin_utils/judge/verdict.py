@@ -12,15 +12,17 @@ impossible figure that is reported counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ..core.beside import beside
 from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
-from ..records.evidence import Evidence
+from ..records.evidence import Evidence, digest_of
+from ..records.states import FINAL_STATES
 from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
@@ -84,13 +86,25 @@ def judge(
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence, lacked_gpus)
-    context = Context(baseline, PeerHistory() if history is None else history)
-    _compare(run, criteria, subjects, context)
-    nodes = [
-        judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
-        for name in names
-    ]
+    context = Context(criteria, baseline, PeerHistory() if history is None else history)
+    _compare(run, subjects, context)
+    figures = {name: _figures_of(run["nodes"][name], subjects[name]) for name in names}
+
+    def analysed(without: Collection[str] = ()) -> dict[str, Any] | None:
+        kept = [name for name in names if name not in without]
+        return fleet.analyse([figures[name] for name in kept], [subjects[name].properties for name in kept])
+
+    with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
+        nodes = [
+            judge_node(run, name, evidence, context, twins=twins, copies=copies, subject=subjects[name])
+            for name in names
+        ]
+        analysis, digests = of_all()
+    for node in nodes:
+        node["evidence"] = digests.get(node["name"], {})
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
+    if busy:
+        analysis = analysed(busy)
     nodes = [node for node in nodes if node["name"] not in busy]
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
     counted = Counter(node["verdict"] for node in nodes)
@@ -129,19 +143,36 @@ def judge(
     untested = not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, subjects, criteria)
     if untested:
         report["fleet"]["not_tested"] = untested
-    analysis = fleet.analyse(nodes, [subjects[node["name"]].properties for node in nodes])
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
     return report
 
 
-def _compare(
-    run: Mapping[str, Any], criteria: Sequence[Check], subjects: Mapping[str, Subject], context: Context
-) -> None:
+def _digests(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """Of each node, by stage, the digest of what ended: what is judged now is known again later."""
+    return {
+        name: {stage: digest_of(record) for stage, record in records.items() if record["state"] in FINAL_STATES}
+        for name, records in evidence.records.items()
+    }
+
+
+def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+    """What the analysis of the fleet reads of a node's entry."""
+    return {
+        "name": subject.name,
+        "catalogue_sku": subject.catalogue_sku,
+        "accelerator": subject.accelerator,
+        "identity": identity_of(subject.records.get(FACTS)),
+        "stages": [_stage(stage, subject.records.get(stage), failed=False) for stage in expected["stages"]],
+        "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
+    }
+
+
+def _compare(run: Mapping[str, Any], subjects: Mapping[str, Subject], context: Context) -> None:
     """Hold nodes against each other, by the criteria that do: the context has the entries of each then."""
     between = [
         (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
-        for check in criteria
+        for check in context.criteria
         if KINDS[check.kind].needs_peers(check)
     ]
     for check, asked in between:
@@ -160,8 +191,12 @@ def _is_busy(node: Mapping[str, Any]) -> bool:
     return LEFTOVER not in reason
 
 
-def _busy_with(node: Mapping[str, Any]) -> dict[str, str]:
-    return {"class": node["class"], "reason": (headline(node) or {}).get("reason", "")}
+def _busy_with(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "class": node["class"],
+        "reason": (headline(node) or {}).get("reason", ""),
+        "evidence": node["evidence"],
+    }
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
@@ -224,11 +259,10 @@ def judge_node(
     run: Mapping[str, Any],
     name: str,
     evidence: Evidence,
-    criteria: Sequence[Check],
+    context: Context,
     *,
     twins: Mapping[str, Twins] | None = None,
     copies: Mapping[str, Mapping[str, list[str]]] | None = None,
-    context: Context | None = None,
     subject: Subject | None = None,
 ) -> dict[str, Any]:
     """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine, ``copies``
@@ -236,7 +270,6 @@ def judge_node(
 
     A ``context`` in which nodes were not compared judges the node by its own records alone.
     """
-    context = context or Context()
     expected = run["nodes"][name]
     subject = subject or subject_of(run, name, evidence)
     records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
@@ -257,20 +290,20 @@ def judge_node(
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += _checks_of_facts(expected, subject)
-        if stage not in context.criteria:
-            context.criteria[stage] = of_stage(criteria, stage)
-        for check in context.criteria[stage]:
+        if stage not in context.of_stages:
+            context.of_stages[stage] = of_stage(context.criteria, stage)
+        for check in context.of_stages[stage]:
             if check.catalogue_sku is None or check.catalogue_sku in skus:
                 entries = causes.of_the_node(check, subject, _entries(check, subject, context))
                 checks.extend(causes.beside_other_work(check, records.get(stage), entries))
         checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
-        moved = gpu_order_checks(subject, stage, records.get(stage), identity)
-        checks = [*without_parts(stage, checks), *moved] if moved else checks
+        checks += gpu_order_checks(subject, stage, records.get(stage), identity)
+    checks = without_parts(checks)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
-    _withhold(checks, criteria)
-    causes.follow_the_fleet(checks, criteria)
+    _withhold(checks, context.criteria)
+    causes.follow_the_fleet(checks, context.criteria)
     checks = causes.name_the_cause(checks)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)

@@ -21,7 +21,8 @@ COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "
 
 
 def perf_csv(report: Mapping[str, Any]) -> str:
-    """The CSV text. A stage that did not succeed has a row without performance, whose metric is its state."""
+    """The CSV text. A stage that did not succeed has a row without performance, whose metric is its state; so has the
+    launch of a node that was never started, whose metric is the class of its failure."""
     stream = io.StringIO()
     stream.write(",".join(COLUMNS) + "\n")
     zeros = len(report["nodes"]) <= MAX_WHOLE_NODES
@@ -32,6 +33,10 @@ def perf_csv(report: Mapping[str, Any]) -> str:
 
 def _rows(node: Mapping[str, Any], *, zeros: bool) -> Iterator[str]:
     of_node = _cell(node["name"])
+    launch = node["checks"][0]
+    if launch["kind"] == "launch" and launch["verdict"] == "missing" and not node["metrics"]:
+        yield f"launch,,{_cell(str(launch['value']))},{of_node},launch,node,,,\n"
+        return
     for stage in node["stages"]:
         of_stage = _cell(stage["name"])
         model = _cell(stage.get("workload") or stage["name"])

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import one_line
+from ..judge.own_checks import renumbered
 
 #: Metric, labels and value.
 Sample = tuple[str, Mapping[str, str], float]
@@ -104,7 +105,8 @@ def _of_node(node: Mapping[str, Any], run_id: str) -> Iterator[Sample]:
 def _figures(node: Mapping[str, Any], exported: str) -> Iterator[Sample]:
     """A figure of the node or its GPUs in its base unit. What is in no such unit is another figure."""
     stage, name, unit = FIGURES[exported]
-    serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in node["identity"].get("gpus", [])}
+    gpus = [] if stage in renumbered(node["checks"]) else node["identity"].get("gpus", [])
+    serials = {f"gpu:{gpu['index']}": gpu.get("serial", "") for gpu in gpus}
     for metric in node["metrics"].get(stage, ()):
         scope, value = metric["scope"], metric["value"]
         if metric["name"] != name or value is None or not math.isfinite(value):

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
-from ..core.vendors import GPU_VENDORS
 from ..gang import console
 from ..judge import retries
 from ..judge.sku_catalogue import AUTO

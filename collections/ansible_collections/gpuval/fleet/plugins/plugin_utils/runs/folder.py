@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -347,6 +347,12 @@ def newest_first(results: Path) -> list[str]:
 def hint(name: str, known: Sequence[str]) -> str:
     """What to give in place of a run that is unknown: the nearest of the known ones, the newest first."""
     return meant(name, known).removeprefix("; ") or f"the latest are {some_of(known, 5)}"
+
+
+def mark_cleaned(results: Path, run_ids: Iterable[str]) -> None:
+    """Record of those of the runs that are known here that nothing is left of them."""
+    for run_id in {*run_ids} & {*known_run_ids(results)}:
+        RunFolder(results / run_id).mark_cleaned()
 
 
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.text import some_of
+from ..core.text import some_of, table
 from . import datasets, origin, plans, publishing, state
 from . import folder as run_folder
 
@@ -47,9 +47,7 @@ def _row(folder: run_folder.RunFolder, run: Mapping[str, Any], verdict: Mapping[
 
 def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table, with the reason of each run that failed."""
-    table = [HEAD, *(_cells(row) for row in found)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
-    shown = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    shown = table([HEAD, *(_cells(row) for row in found)])
     reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in found if row["reason"]]
     return [*shown, *reasons]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant
-from ..core.vendors import GPU_VENDORS
 from ..records import nonces
 from . import datasets, outputs
 from .settings import SHIPPED_STAGES

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ...module_utils.store import StoreError
 from ..core.errors import GpuvalError, SettingError
 from ..core.escape import one_line
@@ -159,10 +161,9 @@ class SlurmPlacement(Placement):
             for name in self._members(view.name):
                 finding = nodes.finding(name, self._nodes.get(name), reservation=order.settings.reservation)
                 if finding.state != findings.REACHABLE:
-                    found = _reason(finding)
-                    if name != view.name:
-                        found["message"] = f"{name}, a member of its gang: {finding.message}"
-                    return {**launch, "state": "unreachable", "class": finding.state, **found}
+                    whose = "" if name == view.name else f"{name}, a member of its gang: "
+                    found = {"class": finding.state, "message": whose + finding.message, "remedy": finding.remedy}
+                    return {**launch, "state": "unreachable", **found}
             if not self._store.reachable:
                 raise plans.PlanError(NO_STORE)
             try:
@@ -398,10 +399,6 @@ class SlurmPlacement(Placement):
         self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
 
 
-def _reason(finding: findings.Finding) -> dict[str, str]:
-    return {"message": finding.message, "remedy": finding.remedy}
-
-
 def directory_of(chosen: object) -> str:
     """The folder of gpuval on the nodes, where jobs run as the user of this controller, by gpuval_node_dir."""
     if chosen:
@@ -426,7 +423,7 @@ class SlurmWatcher(Watcher):
         wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
         chosen = values_for(self._action, name, self._task_vars, wanted)
         settings = script.Settings.of(chosen)
-        force = str(chosen["gpuval_force"]).lower() in ("true", "yes", "1")
+        force = boolean(chosen["gpuval_force"], strict=False)
         plan = plan_of(run, name, chosen, chosen[self._workloads])
         declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
         packages = launching.packages(expected, declared, "host")

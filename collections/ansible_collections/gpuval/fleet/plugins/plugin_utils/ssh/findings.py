@@ -331,7 +331,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
         return Finding(
             "jump_host",
             f"ssh failed at the jump host {at.proxy}: {last}",
-            f"log in to the jump host by hand (ssh {at.proxy}) to accept its host key: only those of nodes are pinned",
+            f"log in by hand ({at.login()}) to accept the host key of the jump host: only those of nodes are pinned",
         )
     if re.search(r"timed out during banner exchange|banner line contains invalid", stderr):
         return hung(at, seconds, "sends no SSH banner")

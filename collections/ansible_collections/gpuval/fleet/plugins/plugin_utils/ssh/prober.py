@@ -96,7 +96,7 @@ class Prober:
             finding = failed.finding
         except Exception as error:  # one failing probe must not end the others
             text = f"the probe itself failed: {type(error).__name__}: {error}"
-            finding = Finding("ssh_error", text, f"try it by hand: ssh {target.host}")
+            finding = Finding("ssh_error", text, f"try it by hand: ansible -m ping -i INVENTORY {target.node}")
         return replace(finding, seconds=time.monotonic() - began)
 
     def _probe(self, target: Target) -> Finding:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.text import some_of
+from ..core.text import some_of, table
 from ..records import lines as stage_lines
 from ..records.states import FINAL_STATES
 from ..runs.state import WORKING
@@ -164,14 +164,8 @@ def table_lines(status: Status, nodes: Sequence[NodeStatus], *, whole: bool) -> 
         return notes
     remedies = {node.remedy: node.name for node in reversed(rows) if node.remedy}  # each once, with its first node
     notes = [f"{name}: {one_line(text.replace('{node}', name), 1200)}" for text, name in remedies.items()][::-1] + notes
-    table: list[tuple[str, ...]] = [("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")]
-    table += [_row(node, status.known.moment) for node in rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
-    lines = [
-        "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in table
-    ]
-    return [*lines, *notes]
+    head = ("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")
+    return [*table([head, *(_row(node, status.known.moment) for node in rows)]), *notes]
 
 
 def _row(node: NodeStatus, moment: datetime) -> tuple[str, ...]:

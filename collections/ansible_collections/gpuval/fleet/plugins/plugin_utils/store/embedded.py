@@ -79,8 +79,8 @@ class State:
 
     writer: Server = field(default_factory=Server)
     reader: Server = field(default_factory=Server)
-    #: Further keys of the writer, which sign the nodes' URLs. A store of an earlier version has none until it starts.
-    signer: Keys | None = None
+    #: Further keys of the writer, which sign the nodes' URLs.
+    signer: Keys = field(default_factory=Keys)
     #: Address by which nodes reach it; empty: loopback only.
     address: str = ""
 
@@ -117,7 +117,7 @@ class EmbeddedStore(StoreBackend):
 
     def connection(self) -> Connection:
         state = self._read()
-        signing = (state.signer.access_key, state.signer.secret_key) if state.signer else None
+        signing = (state.signer.access_key, state.signer.secret_key)
         return replace(self._connection(state, state.writer), signing=signing)
 
     def reader(self) -> Connection:
@@ -164,11 +164,10 @@ class EmbeddedStore(StoreBackend):
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
             renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
-            has_signer, state.signer = state.signer is not None, state.signer or Keys()
             ran = self.running()
             try:
                 started = [
-                    self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed or not has_signer),
+                    self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
                     self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
                 ]
                 self._check_address(state)
@@ -322,8 +321,7 @@ class EmbeddedStore(StoreBackend):
         try:
             raw = json.loads(self._file.read_text())
             writer, reader = Server(**raw["writer"]), Server(**raw["reader"])
-            signer = Keys(**raw["signer"]) if raw.get("signer") else None
-            return State(writer=writer, reader=reader, signer=signer, address=str(raw.get("address", "")))
+            return State(writer, reader, signer=Keys(**raw["signer"]), address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
                 f"there is no embedded store ({self._file} is missing): `make validate` starts it, and `make clean` "
@@ -357,9 +355,7 @@ class EmbeddedStore(StoreBackend):
             return False
         self._stop(server)
         log = self._log(name)
-        accepted: list[Keys] = [server]
-        if server is state.writer and state.signer:
-            accepted.append(state.signer)
+        accepted = [server, state.signer] if server is state.writer else [server]
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
             # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.

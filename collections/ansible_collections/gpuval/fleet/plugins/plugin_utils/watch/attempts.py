@@ -18,9 +18,9 @@ from .state import WatchedRun
 class Attempts:
     def __init__(self, watched: WatchedRun, placement: Placement, checks: Sequence[Check], retries: int) -> None:
         """`retries`: how often a stage is repeated. Raises SettingError."""
-        self._watched, self._placement, self._checks, self._retries = watched, placement, checks, retries
+        self._watched, self._placement, self._retries = watched, placement, retries
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
-        self._context = Context(baseline.read(Path(held)) if held else None)
+        self._context = Context(checks, baseline.read(Path(held)) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
 
@@ -53,8 +53,6 @@ class Attempts:
         if self._judged.get(view.name) == view.changed_at:
             return []
         self._judged[view.name] = view.changed_at
-        node = verdict.judge_node(
-            self._watched.info, view.name, self._watched.evidence, self._checks, context=self._context
-        )
-        failed = verdict.failed_criteria(node, self._checks)
+        node = verdict.judge_node(self._watched.info, view.name, self._watched.evidence, self._context)
+        failed = verdict.failed_criteria(node, self._context.criteria)
         return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...module_utils.store import Store
 from ..core import schemas
-from ..core.escape import one_line
 from ..gang import document as gang_document
 from ..gang import rounds
 from ..runs import applied_criteria, publishing
@@ -115,17 +114,6 @@ def _gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> N
 
 
 def _check_gangs(run: dict[str, Any], document: dict[str, Any]) -> None:
-    """All that it names are nodes of the run: names become paths."""
-    named = {member["node"] for members in document["gangs"].values() for member in members}
-    named |= document["left_out"].keys() | set(document["alone"])
-    named |= {node for item in document["rounds"] for nodes in item["gangs"].values() for node in nodes}
-    named |= {node for found in document["findings"].values() for node in found["nodes"]}
-    strangers = sorted(named - run["nodes"].keys())
-    if strangers:
-        names = one_line(", ".join(strangers), 120)
-        raise stored_runs.Damaged(
-            f"{gang_document.key_of(run)} in the store names nodes that are not in the run: {names}"
-        )
     problem = gang_document.problem_of(document, run["nodes"])
     if problem:
         raise stored_runs.Damaged(f"{gang_document.key_of(run)} in the store: {problem}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import NEEDED_VARIABLE
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.inference.servers import SERVING
 
 from ...module_utils.store import Connection, Store
@@ -21,7 +22,7 @@ from ..jobs import stages as job_stages
 from ..runs import datasets, job_secrets, plans
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
-from ..ssh import target
+from ..ssh import findings, target
 from ..ssh.known_hosts import HostKeyError
 from ..store.access import object_key, open_store, signed_urls
 from ..store.backend import StoreBackend
@@ -29,7 +30,6 @@ from ..store.rclone import rclone_config
 
 #: The result of the probe, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"
-REACHABLE = "reachable"
 #: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
 
@@ -41,7 +41,6 @@ LOADING = "gpuval_workloads.loading"
 
 #: The program of multi-node stages; its `training` uses DeepSpeed.
 GANG = "gpuval_workloads.gang"
-JOB = "gpuval_workloads.job"
 #: By launcher of a job the package that it needs.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
 #: What the node's own programs import: of what is between bars one, of what is between plus signs all.
@@ -49,9 +48,6 @@ OWN_PACKAGES = {
     **{f"gpuval_workloads.{name}": "torch" for name in ("diagnostics", "fingerprint", "training")},
     "gpuval_workloads.inference": f"vllm|{'+'.join(SERVING)}",
 }
-#: By this a stage looks for the packages that multi-node stages in its image need.
-NEEDED_VARIABLE = "GPUVAL_NEEDED_PACKAGES"
-
 #: Message for a node that cannot load a model for want of a reachable store.
 NO_MODEL = (
     "the embedded store listens on the controller's loopback only, so this node cannot load the model or a dataset: "
@@ -166,7 +162,7 @@ def warm_schemas() -> None:
 def unreachable(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     """Why the node is unreachable by the probe (gpuval.probe/1); None when it answers or was not probed."""
     found = probed.get("nodes", {}).get(node)
-    if not found or found.get("state") == REACHABLE:
+    if not found or found.get("state") == findings.REACHABLE:
         return None
     known = {"state": "unreachable", "class": str(found["state"]), "message": str(found.get("message") or "")}
     return {**known, "remedy": str(found["remedy"])} if found.get("remedy") else known
@@ -247,7 +243,7 @@ def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:
     words = {str(word) for word in declaration.get("command", ())}
     if {GANG, "training"} <= words:
         return {"deepspeed"}
-    if JOB not in words:
+    if plans.JOB not in words:
         return set()
     used = job_stages.launchers(declaration.get("environment") or {})
     return {package for launcher, package in LAUNCHER_PACKAGES.items() if launcher in used}
@@ -256,7 +252,7 @@ def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:
 def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether a stage finds the packages that another has: a program of gpuval's own, in the same image."""
     words = [str(word) for word in own.get("command", ())]
-    if JOB in words or not any(word.startswith("gpuval_workloads.") for word in words):
+    if plans.JOB in words or not any(word.startswith("gpuval_workloads.") for word in words):
         return False
     paths = [(one.get("environment") or {}).get("PYTHONPATH") for one in (own, other)]
     alike = all((own.get(key) or None) == (other.get(key) or None) for key in ("image", "container"))
@@ -273,11 +269,6 @@ def folders(plan: Mapping[str, Any]) -> list[str]:
             dataset = following.get("--dataset")
             found.append(f"{datasets.FOLDER}{dataset}" if dataset else following.get("--model-folder", ""))
     return [name for name in found if name]
-
-
-def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
-    """What is left of the run's time for a node launched now."""
-    return float(run["deadline_seconds"]) - max(0.0, begun_seconds_ago)
 
 
 def shown(plan: Mapping[str, Any]) -> str:

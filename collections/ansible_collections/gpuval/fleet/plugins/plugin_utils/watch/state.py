@@ -11,7 +11,6 @@ from ...module_utils.store import Store
 from ..records.evidence import Evidence
 from ..runs import folder as run_folder
 from ..runs import opening
-from . import launching
 from .decisions import NodeView
 
 MEMORY_FILE = "watch.json"
@@ -63,7 +62,7 @@ class WatchedRun:
 
     def seconds_left(self, now: float) -> float:
         """What is left of the run's time for a node launched now."""
-        return launching.remaining_seconds(self.info, now - self.begun)
+        return float(self.info["deadline_seconds"]) - max(0.0, now - self.begun)
 
     def restore_times(self, now: float) -> None:
         """When each node last changed and was fetched from, as an earlier controller saved it."""

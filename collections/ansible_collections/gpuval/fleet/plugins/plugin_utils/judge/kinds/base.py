@@ -42,10 +42,11 @@ class Context:
     ``fleet`` are the entries of the fleet; ``nodes`` those of each node, by the name of the check.
     """
 
+    criteria: Sequence[Check]
     baseline: Baseline | None = None
     history: PeerHistory = field(default_factory=PeerHistory)
-    #: By stage the criteria that hold for it: the same for all nodes.
-    criteria: dict[str, list[Check]] = field(default_factory=dict)
+    #: By stage those of the criteria that hold for it: the same for all nodes.
+    of_stages: dict[str, list[Check]] = field(default_factory=dict)
     fleet: list[Entry] = field(default_factory=list)
     #: What nodes report of each check, until they are compared; by SKU the tails of whole nodes, and of their parts.
     samples: dict[str, dict[GroupKey, list[PeerSample]]] = field(default_factory=lambda: defaultdict(dict))

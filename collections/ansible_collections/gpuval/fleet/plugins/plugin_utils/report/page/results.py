@@ -3,6 +3,7 @@ one makes the other forms of the report."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,8 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple
     if len(files) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
         yield files, map(read, nodes)
         return
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    # Frozen, so that no process looks through the report for garbage, which copies its pages.
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=gc.freeze)
     try:
         yield files, pool.map(read, nodes, chunksize=8)
     finally:
