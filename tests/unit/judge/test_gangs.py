@@ -3,8 +3,8 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import own_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
