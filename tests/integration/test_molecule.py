@@ -20,7 +20,7 @@ def molecule(folder, *arguments, seconds, **variables):
     environment = {
         **os.environ,
         **variables,
-        "PATH": f"{MOLECULE.parent}:{os.environ['PATH']}",
+        "PATH": f"{ROOT}/tests/kit/bin:{MOLECULE.parent}:{os.environ['PATH']}",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(folder),
         "NO_COLOR": "1",
     }

@@ -28,13 +28,13 @@ def new_fleet(tmp_path, slurm):
 
 def test_both_nodes_pass_alone_and_together_and_keep_nothing(new_fleet, slurm):
     """The gang is one job; torchrun starts its ranks on both nodes."""
-    own = {"gpuval_stages": ["facts", "diagnostics"], "run_gang_stages": ["collective"]}
+    own = {"gpuval_stages": ["facts", "work"], "work_workload": nap(1), "run_gang_stages": ["collective"]}
     fleet = new_fleet(settings={**own, "collective_seconds": 2, "collective_largest_bytes": 1 << 20})
     done = fleet.play(seconds=RUN_SECONDS)
     assert done.code == 0, str(done)
     assert fleet.report()["counts"]["PASS"] == 2
     stages = {stage["name"]: stage["state"] for stage in fleet.verdict("gpu-1")["stages"]}
-    assert stages == {"facts": "success", "diagnostics": "success", "collective": "success"}
+    assert stages == {"facts": "success", "work": "success", "collective": "success"}
     measured = fleet.record("gpu-2", "collective")
     assert "gang_all_reduce_bus_bytes_per_second" in {item["name"] for item in measured["metrics"]}
     jobs = sorted(slurm.jobs())

@@ -15,7 +15,8 @@ from pathlib import Path
 import jsonschema
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
-from tests.kit.ansible_playbook import PROGRAM
+from tests.kit.ansible_playbook import PROGRAM, SETTINGS
+from tests.kit.fork_server import ForkedProcess
 from tests.kit.processes import below, end_all_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,11 +63,16 @@ class Done:
         return {name: int(count) for name, count in (pair.split("=") for pair in line.split())}
 
 
+class PlaybookProcess(ForkedProcess):
+    preloads = "tests.kit.ansible_playbook"
+
+
 class Playing:
     """A playbook under way. Every wait has a deadline, and tells the output when it passes."""
 
     def __init__(self, command, cwd, environment):
-        self._process = subprocess.Popen(
+        forked = command[: len(PROGRAM)] == PROGRAM and SETTINGS.items() <= environment.items()
+        self._process = (PlaybookProcess if forked else subprocess.Popen)(
             command,
             cwd=cwd,
             env=environment,
@@ -178,10 +184,7 @@ class Fleet:
             **({} if self.engines else no_engines(self.root)),
             "PATH": os.pathsep.join([str(ANSIBLE_PLAYBOOK.parent), os.environ["PATH"]]),
             "HOME": str(self.home),
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests/kit/callback"),
-            "ANSIBLE_CALLBACKS_ENABLED": "recap,gpuval.fleet.acceptance",
-            "ANSIBLE_NOCOLOR": "1",
+            **SETTINGS,
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
         }

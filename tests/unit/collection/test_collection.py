@@ -42,6 +42,14 @@ def test_a_role_declares_its_variables_by_its_name_depends_on_no_other_and_is_li
     assert (link / "meta" / "main.yml").is_file()
 
 
+def test_the_variables_of_all_stages_are_linked_in_one_folder():
+    """A play that imports it has them all, without an end of sixteen roles on each of its hosts."""
+    files = (FLEET / "roles").glob("*/defaults/main.yml")
+    declared = {path.parents[1].name: path for path in files if re.search(r"^\w+_workload:", path.read_text(), re.M)}
+    links = {link.stem: link.resolve() for link in (FLEET / "roles/gpuval/defaults/stages").iterdir()}
+    assert links == declared
+
+
 LOGIC = re.compile(
     r"\{\{.*?\}\}|^ *(?:- )?(?:when|until|failed_when|changed_when|that):[^\n]*(?:\n +- [^\n]*)*",
     re.MULTILINE | re.DOTALL,

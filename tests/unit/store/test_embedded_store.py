@@ -55,6 +55,30 @@ def test_a_changed_object_has_another_stamp(embedded):
     assert next(iter(store.list("etag/"))).stamp != before
 
 
+def test_files_are_listed_and_read_as_the_server_does(embedded, monkeypatch):
+    by_requests, by_files = Store(embedded.connection()), embedded.store()
+    for key in ("run/records/b/n1.json", "run/records/a/n1.json", "run/records/a-b/n2.json", "run/run.json"):
+        by_requests.put(key, key.encode())
+    (embedded.objects / "run/records/a/.rclone_temp_half").write_text("an upload under way")
+    for prefix in ("run/", "run/records/", "run/records/a", "run/run.json", "none/"):
+        listed = [entry for entry in by_requests.list(prefix) if ".rclone_temp_" not in entry.key]
+        assert [(one, one.stamp) for one in by_files.list(prefix)] == [(one, one.stamp) for one in listed]
+    monkeypatch.setattr(by_files, "client", None)  # no request
+    assert by_files.get("run/records/a/n1.json", max_bytes=2) == b"run"
+    monkeypatch.undo()
+    assert by_files.get_if_there("run/records/a/n3.json", max_bytes=2) is None
+
+
+def test_files_of_a_store_that_does_not_answer_are_not_listed(tmp_path):
+    """Nodes could not write: it is to be restarted."""
+    embedded = EmbeddedStore(tmp_path, "gpuval")
+    embedded.start()
+    store = embedded.store()
+    embedded.stop()
+    with pytest.raises(StoreError, match="connect"):
+        list(store.list("run/"))
+
+
 @pytest.mark.parametrize(
     ("text", "by_botocore"),
     [

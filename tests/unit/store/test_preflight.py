@@ -46,6 +46,11 @@ def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(tmp_path):
         assert not done.failed, done.text
         assert "gpuval_s3_read_access_key can write" in done.text, "both keys of this service may do all"
         assert not list(service.data.rglob("preflight-*"))
+        wrong = {"store": {"bucket": "gpuval", "endpoint": service.endpoint, "state_dir": str(tmp_path), **named}}
+        wrong["store"]["read_secret_key"] = "not-this-one"
+        done = run_action("serve_store", wrong)
+        assert done.failed and "the read-only key cannot list models/" in done.text, done.text
+        assert not [key for key in ("w-secret", "not-this-one") if key in done.text]
     assert not list(embedded.objects.rglob("preflight-*"))
 
 

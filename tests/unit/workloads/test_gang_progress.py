@@ -17,8 +17,8 @@ from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang import progress
 
+from tests.kit.fork_server import ROOT
 from tests.kit.ports import free_port
-from tests.kit.torch_server import ROOT
 from tests.kit.workload_process import NODE
 
 QUIET_SECONDS = 12.0

@@ -35,7 +35,7 @@ class ActionModule(RunAction):
         earlier, damaged = earlier_faults.read(folder, run, actions.shipped().window_days)
         for remark in [*remarks, *damaged]:
             self._display.warning(remark)
-        checks = criteria.load([*criteria.shipped_files(), *files])
+        checks = criteria.beside_shipped(files)
         baseline_read = baseline.read(Path(held)) if held else None
         judged = publishing.judged(folder)
         frozen = publishing.is_final(run, judged)

@@ -15,7 +15,7 @@ from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
-from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, setups, versions
+from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, setups, sku_catalogue, versions
 from ..plugin_utils.runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -23,12 +23,16 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.settings import SHIPPED_STAGES
 from ..plugin_utils.store import guard
 
+# With the import, which is before Ansible forks a worker for each task that needs them.
+criteria.beside_shipped(())
+sku_catalogue.shipped()
+
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         # A broken file is found now, not after the run.
-        criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        criteria.beside_shipped(options["criteria"])
         if options["baseline"]:
             baseline.read(Path(options["baseline"]))
         hosts = task_vars["ansible_play_hosts_all"]

@@ -24,7 +24,7 @@ class ActionModule(RunAction):
             return {"changed": False, **session.summary(known)}
         folder.advance(run_state.WORKING)
         limits = Limits.of({**options, **session.LIMITS})
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        checks = criteria.beside_shipped(options["criteria"])
         with WATCHERS[options["placement"]](self, options, task_vars, gangs=True) as watcher:
             context = session.context(
                 folder, access, checks, options, lambda below: watcher.watch(below, limits, checks), self._display

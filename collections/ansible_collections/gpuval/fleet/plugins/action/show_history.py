@@ -22,7 +22,7 @@ class ActionModule(ControllerAction):
         path = project_path(options["output"]) if options["output"] else None
         if path:
             output.check_name(path)
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        checks = criteria.beside_shipped(options["criteria"])
         connection = open_store(options["store"]).connection()
         root = project_path(options["store"]["state_dir"]) / "history"
         # the embedded store has another port each time that it is set up, but one folder

@@ -24,7 +24,7 @@ class ActionModule(RunAction):
         watcher = WATCHERS[options["placement"]](self, options, task_vars)
         if self.check_mode:
             return self._show(watcher.plans())
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        checks = criteria.beside_shipped(options["criteria"])
         folder.advance(run_state.WORKING)
         run_folder.remember(folder.path.parent, folder.path.name)
         with watcher:

@@ -20,7 +20,7 @@ class ActionModule(RunAction):
     def work(self, options, task_vars):
         folder = self.folder(options)
         run = folder.read_run()
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        checks = criteria.beside_shipped(options["criteria"])
         document = gang_document.read(folder)
         report = session.judge_of(folder, checks, options)(document)
         for remark in unsettled(run, document):

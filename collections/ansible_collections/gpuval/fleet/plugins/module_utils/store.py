@@ -37,7 +37,7 @@ class StoreError(GpuvalError):
 
 
 @contextmanager
-def _as_store_error() -> Iterator[None]:
+def as_store_error() -> Iterator[None]:
     try:
         yield
     except CLIENT_ERRORS as error:
@@ -47,14 +47,16 @@ def _as_store_error() -> Iterator[None]:
 
 
 @cache
-def descriptions() -> Any:
-    """botocore's descriptions of S3, for all sessions of this process: it takes a third of a second to read them."""
-    loader = botocore.session.get_session().get_component("data_loader")
+def session() -> Any:
+    """The session of all clients of this process, with botocore's descriptions of S3: both take a third of a second."""
+    made = botocore.session.get_session()
+    made.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+    loader = made.get_component("data_loader")
     for name in ("endpoints", "partitions", "sdk-default-configuration"):
         loader.load_data(name)
     for kind in ("service-2", "endpoint-rule-set-1"):
         loader.load_service_model("s3", kind)
-    return loader
+    return boto3.session.Session(botocore_session=made)
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,6 @@ class Store:
             raise StoreError(f"boto3 is needed on the controller: pip install boto3 ({BOTO3_ERROR})")
         self.connection = connection
         self._timeout, self._attempts = timeout, attempts
-        session = botocore.session.get_session()
-        session.register_component("data_loader", descriptions())
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-        self._session = boto3.session.Session(botocore_session=session)
         self.client = self._client(connection.endpoint)
 
     @cached_property
@@ -121,11 +119,11 @@ class Store:
         connection = self.connection
         return self._client(connection.public_endpoint or connection.endpoint, connection.signing)
 
-    @_as_store_error()
+    @as_store_error()
     def _client(self, endpoint: str | None, keys: tuple[str, str] | None = None) -> Any:
         connection = self.connection
         access_key, secret_key = keys or (connection.access_key, connection.secret_key)
-        return self._session.client(
+        return session().client(
             "s3",
             endpoint_url=endpoint,
             region_name=connection.region,
@@ -147,7 +145,7 @@ class Store:
             ),
         )
 
-    @_as_store_error()
+    @as_store_error()
     def ensure_bucket(self, *, create: bool) -> bool:
         """See that the bucket is there. Returns whether it was created. Raises StoreError without one."""
         bucket = self.connection.bucket
@@ -203,7 +201,7 @@ class Store:
         return folders, entries
 
     def _pages(self, **arguments: str) -> Iterator[dict[str, Any]]:
-        with _as_store_error():
+        with as_store_error():
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, **arguments)
 
     def get_if_there(self, key: str, *, max_bytes: int) -> bytes | None:
@@ -216,7 +214,7 @@ class Store:
                 return None
             raise
 
-    @_as_store_error()
+    @as_store_error()
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large."""
         body = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"]
@@ -225,7 +223,7 @@ class Store:
         finally:
             body.close()
 
-    @_as_store_error()
+    @as_store_error()
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """The object's bytes from `start` up to, not with, `end`."""
         span = f"bytes={start}-{end - 1}"
@@ -235,7 +233,7 @@ class Store:
         finally:
             body.close()
 
-    @_as_store_error()
+    @as_store_error()
     def put(self, key: str, data: bytes, content_type: str = "application/octet-stream") -> None:
         self.client.put_object(Bucket=self.connection.bucket, Key=key, Body=data, ContentType=content_type)
 
@@ -245,7 +243,7 @@ class Store:
             raise ValueError("refusing to delete the whole bucket")
         return self.delete(entry.key for entry in self.list(prefix))
 
-    @_as_store_error()
+    @as_store_error()
     def delete(self, keys: Iterable[str]) -> int:
         """Delete objects by their keys. Returns how many. Raises StoreError for those that the service keeps."""
         keys, kept = list(keys), []
@@ -274,7 +272,7 @@ class Store:
         """A URL that allows exactly one thing: reading this key, for so many seconds."""
         return self._sign(self.signer, "get_object", key, seconds)
 
-    @_as_store_error()
+    @as_store_error()
     def _sign(self, client: Any, operation: str, key: str, seconds: float) -> str:
         return client.generate_presigned_url(
             operation,

@@ -54,9 +54,22 @@ def sku_files() -> list[Path]:
     return sorted(COLLECTION.glob("skus/*.yml"))
 
 
+@functools.cache
+def _shipped() -> tuple[Criteria, ...]:
+    return tuple(read_file(path) for path in shipped_files())
+
+
+def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
+    """As `load`, after the shipped criteria, which a process reads once, and before it forks for all of its workers."""
+    return _merged([*_shipped(), *(read_file(Path(path)) for path in paths)])
+
+
 def load(paths: Iterable[str | Path]) -> Criteria:
     """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError."""
-    files = [read_file(Path(path)) for path in paths]
+    return _merged([read_file(Path(path)) for path in paths])
+
+
+def _merged(files: Sequence[Criteria]) -> Criteria:
     return Criteria(merge(files), (one for file in files for one in file.informational))
 
 
@@ -115,7 +128,7 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
 
 def doubtful_metrics(path: Path) -> list[str]:
     """Remarks on checks of a right file whose metric no shipped check has, and that is close to one that is there."""
-    shipped = load(shipped_files())
+    shipped = beside_shipped([])
     known = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
     return [
         f"{path}: check '{check.name}': no shipped check has the metric {check.metric}{near}"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, descriptions
+from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, session
 from ..runs.folder import RunError
 from .backend import StoreBackend
 from .embedded import EmbeddedStore
 from .service import S3Service
 
 if BOTO3_ERROR is None:
-    descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them
+    session()  # with the import, which is before Ansible forks a worker for each task that needs them
 
 #: By the scheme of the endpoint's URL; without one the controller serves the store itself.
 BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service, "http": S3Service}

@@ -44,6 +44,7 @@ from .address import (
 )
 from .backend import StoreBackend
 from .certificates import CertificateFiles
+from .file_reads import FileReads
 from .guard import FileGuard, shortage
 from .rclone import find_rclone
 
@@ -114,6 +115,9 @@ class EmbeddedStore(StoreBackend):
         directory = project_path(options["state_dir"]) / "store"
         given = options["bucket"], options["address"], options["port"]
         return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")))
+
+    def store(self) -> Store:
+        return FileReads(self.connection(), self.objects)
 
     def connection(self) -> Connection:
         state = self._read()
