@@ -700,8 +700,7 @@ def deleted_at(at, grace=30):
 @pytest.mark.parametrize("code", [137, 1], ids=["killed", "runner-ended"])
 def test_the_removal_of_a_pod_is_no_new_deletion(name, end_at, code):
     """The kubelet removes a deleted pod without grace, and the API server sets the time of its deletion anew."""
-    said = '{"stage":"gpu_memory","state":"cancelled","exit_code":null,"signal":null,"message":""}' if code == 1 else ""
-    end = ended(code, at=f"2026-11-20T20:{end_at}Z", message=said)
+    end = ended(code, at=f"2026-11-20T20:{end_at}Z", message=CANCELLED if code == 1 else "")
     cluster = Cluster(pod([ended(), ended(), running()], "Running"))
     if name == "job_deleted":
         cluster.see(job(), change="DELETED")
@@ -711,6 +710,39 @@ def test_the_removal_of_a_pod_is_no_new_deletion(name, end_at, code):
         cluster.see(pod([ended(), ended(), end], "Failed", **deleted_at("18:03", grace=0)), change=change)
         trouble = cluster.trouble
         assert (trouble.name, trouble.evidence, trouble.retryable, cluster.status.done) == (name, False, True, True)
+
+
+CANCELLED = '{"stage":"gpu_memory","state":"cancelled","exit_code":null,"signal":null,"message":""}'
+
+
+@pytest.mark.parametrize(
+    ("end", "name"),
+    [
+        (ended(137, at="2026-11-20T20:18:02Z"), "pod_deleted"),
+        (ended(143, at="2026-11-20T20:16:20Z"), "pod_deleted"),  # the rest of the grace period went to a sidecar
+        (ended(1, at="2026-11-20T20:18:02Z", message=CANCELLED), "pod_deleted"),
+        (ended(137, at="2026-11-20T20:18:06Z"), "pod_deleted"),  # the clock of the node is ahead
+        (ended(137, at="2026-11-20T20:16:02Z"), "container_failed"),  # long before the deletion
+        (ended(7, at="2026-11-20T20:18:02Z"), "container_failed"),
+        (ended(139, at="2026-11-20T20:18:02Z"), "container_failed"),
+        (ended(137, "OOMKilled", at="2026-11-20T20:18:02Z"), "oom_killed"),
+    ],
+    ids=["killed", "slow", "cancelled", "clock", "long-before", "failed", "segfault", "oom"],
+)
+def test_a_deleted_pod_that_is_first_seen_at_its_removal(end, name):
+    """A controller that resumes has not seen when the deletion was requested: only how and when the container ended."""
+    removed = pod([ended(), ended(), end], "Failed", **deleted_at("18:05", grace=0))
+    removed["spec"]["terminationGracePeriodSeconds"] = 106
+    cluster = Cluster(removed)
+    assert (cluster.trouble.name, cluster.trouble.evidence) == (name, name != "pod_deleted")
+
+
+def test_a_sidecar_that_the_kubelet_stopped_excuses_no_container_that_failed():
+    removed = pod([ended(), ended(), ended(7, at="2026-11-20T20:18:02Z")], "Failed", **deleted_at("18:05", grace=0))
+    sidecar = {"name": "mesh", "state": ended(143, at="2026-11-20T20:18:04Z"), "restartCount": 0, "image": IMAGE}
+    removed["spec"]["containers"].append({"name": "mesh", "image": IMAGE})
+    removed["status"]["containerStatuses"].append(sidecar)
+    assert Cluster(removed).trouble.name == "container_failed"
 
 
 def test_a_job_that_waits_for_its_pods_is_deleted():

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import own_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
@@ -343,6 +344,15 @@ def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
     assert (state["verdict"], state["reason"]) == ("missing", "gang all of 2 nodes: failure: node-2: launcher mpirun")
     assert "nodes/NODE/ddp.log" in state["remedy"]
     assert "search" not in state["remedy"]
+
+
+def test_a_node_that_refused_its_part_in_a_gang_has_the_remedy_of_its_refusal():
+    reason = f"not started in its gang (refused): {placement.BUSY.format(run='first', holder='')}"
+    problem = {"node": "node-1", "stage": "collective", "reason": reason}
+    state = own_checks.state_check("node-1", "collective", None, [problem], of_gang=True)
+    assert state["reason"] == reason
+    assert "-e gpuval_wait_for_node=SECONDS" in state["remedy"]
+    assert "with others of its kind" in state["remedy"]
 
 
 def test_a_job_of_one_node_is_repeated_by_its_own_command():

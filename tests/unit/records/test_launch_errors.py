@@ -34,7 +34,7 @@ OWN = [
     ("refused", placement.LACKING.format(python="python3", names="deepspeed", first="deepspeed"), "no_package"),
     (
         "failed",
-        "/data/gpuval is shared with another machine, on which n1 is at work: set gpuval_node_dir to",
+        "/data/gpuval is shared with another machine, on which n1 is at work",
         "shared_folder",
     ),
     (
@@ -44,7 +44,7 @@ OWN = [
     ),
     ("failed", "no answer within 180 s: is the node overloaded?", "no_answer"),
     ("failed", "Timed out after 75 second(s).", "no_answer"),
-    ("failed", "Python 3.6.8 is too old for the runner, which needs 3.9: install a newer one", "old_python"),
+    ("failed", "Python 3.6.8 is too old for the runner, which needs 3.9: /usr/bin/python3", "old_python"),
     ("failed", "/var/lib/gpuval cannot be made: Read-only file system. Set gpuval_node_dir", "read_only"),
     ("failed", "/var/lib/gpuval/r/n/runner.pyz cannot be written: No space left on device. Free space", "disk_full"),
     ("failed", "the store cannot be used: it does not answer", "store_away"),

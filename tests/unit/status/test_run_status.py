@@ -97,6 +97,13 @@ def test_nodes_are_shown_in_the_order_in_which_they_need_a_look():
     assert [node.name for node in found.nodes if node.matters] == ["broke", "away", "lost", "silent"]
 
 
+def test_what_to_do_about_nodes_that_were_not_started_is_below_the_table_once():
+    away = {**AWAY, "remedy": "start sshd, then validate again with --limit {node}"}
+    found = status({"a": {}, "b": {}, "runs": TRAINS}, launches={"a": away, "b": away})
+    lines = status_lines.table_lines(found, found.nodes, whole=False)
+    assert [line for line in lines if "sshd" in line] == ["a: start sshd, then validate again with --limit a"]
+
+
 def test_a_node_that_was_not_started_says_why():
     found = status({"away": {}}, launches={"away": AWAY})
     assert found.nodes[0].message == "unreachable (refused): port 22 refused the connection"

@@ -45,6 +45,16 @@ def test_without_a_wait_it_is_refused_at_once(queue):
     assert one.lines == ["n1: not started (refused): run first is at work on this node"]
 
 
+def test_what_to_do_about_a_refusal_is_said_once(queue):
+    one = queue(0)
+    for run in ("first", "second"):
+        one.end(100, {**REFUSED, "message": f"run {run} is at work on this node", "remedy": "wait with --limit {node}"})
+    assert one.lines == [
+        "n1: not started (refused): run first is at work on this node: wait with --limit n1",
+        "n1: not started (refused): run second is at work on this node",
+    ]
+
+
 def test_it_is_tried_again_and_starts_when_the_other_run_has_ended(queue):
     one = queue(600)
     one.end(100, REFUSED)

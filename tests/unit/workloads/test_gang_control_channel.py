@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import poller
 from gpuval_workloads.gang import control_channel
 from gpuval_workloads.gang.control_channel import (
     CAUSE,
@@ -115,12 +116,24 @@ def test_a_member_that_has_ended_is_not_waited_for(parties, monkeypatch):
     assert asked[-1] == ["node-2"]
 
 
-def test_who_is_waited_for_is_printed(parties, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [((0, 1), "waiting for node-3 (127.0.0.3) to join"),
+     ((1,), "waiting to join: node-1 (127.0.0.1), the leader, is unreachable at port")],
+)  # fmt: skip
+def test_who_is_waited_for_is_printed_and_is_the_progress_of_the_stage(
+    parties, monkeypatch, capfd, tmp_path, indices, text
+):
+    result = tmp_path / "result.json"
+    monkeypatch.setenv("GPUVAL_RESULT_FILE", str(result))
     monkeypatch.setattr(control_channel, "WAITING_SECONDS", 0.3)
-    parties(0, Limits(join_seconds=60, silence_seconds=3))
-    parties(1, Limits(join_seconds=60, silence_seconds=3))
+    for index in indices:
+        parties(index, Limits(join_seconds=60, silence_seconds=3))
     printed = []
-    until(lambda: printed.append(capfd.readouterr().out) or "waiting for node-3" in "".join(printed))
+    until(lambda: printed.append(capfd.readouterr().out) or text in "".join(printed))
+    until(lambda: result.exists() and text in json.loads(result.read_text())["message"])
+    shown = json.loads(result.read_text())
+    assert shown["state"] == "running" and shown["message"].startswith(poller.WAITING)
 
 
 def test_who_has_another_token_may_not_join(parties):

@@ -137,10 +137,7 @@ def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
         its_boot = _boot_of(path)
         if _is_locked(path):
             if boot and its_boot and its_boot != boot:
-                raise NodeError(
-                    f"{base} is shared with another machine, on which {path.name} is at work: set gpuval_node_dir to a "
-                    "folder on a disk of the node's own"
-                )
+                raise NodeError(f"{base} is shared with another machine, on which {path.name} is at work")
             names.append(path.name)
         elif boot and its_boot == boot:
             names.append(path.name)
@@ -171,10 +168,7 @@ def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
         descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if not _take(descriptor, deadline):
-                raise NodeError(
-                    f"another launch or clean has been at work in {base} for more than {seconds:.0f} s: see on the "
-                    "node what hangs (ps -eo pid,stat,etime,args | grep -i ansible), end it or reboot, and try again"
-                )
+                raise NodeError(f"another launch or clean has been at work in {base} for more than {seconds:.0f} s")
             if not _is_still(descriptor, base):
                 continue  # a clean removed the folder meanwhile
             yield
@@ -291,8 +285,7 @@ def within(seconds, function, *arguments):
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)
         raise NodeError(
-            f"the node did not answer within {seconds:.0f} s: a file system, a driver or the container engine hangs "
-            "(processes in state D: ps -eo pid,stat,comm | grep ' D'); repair or reboot it"
+            f"the node did not answer within {seconds:.0f} s: a file system, a driver or the container engine hangs"
         )
     os.waitpid(child, 0)
     try:

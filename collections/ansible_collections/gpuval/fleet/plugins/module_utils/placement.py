@@ -42,19 +42,10 @@ OLDEST_PYTHON = (3, 9)
 REFUSED = 96
 JOB_FETCH_BYTES = 1 << 20
 MOST_NAMED = 8
-IN_THE_WAY = (
-    "others use this node's accelerators or run here: {named}. Measuring beside them would mean nothing: stop them "
-    "(the clean playbook for runs of gpuval), or run all the same with -e gpuval_force=true"
-)
-BUSY = (
-    "run {run} is at work on this node{holder}, and two at once would measure each other: wait for it "
-    "(-e gpuval_wait_for_node=SECONDS does), or end it with the clean playbook and -e gpuval_run_id={run}; "
-    "-e gpuval_force=true runs all the same"
-)
-TWICE = (
-    "this machine is in this run already, as {name}: one machine is listed twice. Take one of the two names out of the "
-    "inventory, or correct its address"
-)
+#: Messages say what is wrong: the remedy of their class (failures/launch.yml) says what to do.
+IN_THE_WAY = "others use this node's accelerators or run here: {named}"
+BUSY = "run {run} is at work on this node{holder}"
+TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
 FIND_PACKAGES = (
     "import importlib.util as u, sys; "
@@ -240,10 +231,7 @@ def has_ended(directory, stage, attempt):
 def check_python():
     """Raise NodeError unless the runner can work with this Python and system."""
     if sys.version_info < OLDEST_PYTHON:
-        raise NodeError(
-            f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: install a newer one and set "
-            "ansible_python_interpreter"
-        )
+        raise NodeError(f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: {sys.executable}")
     if not sys.platform.startswith("linux"):
         raise NodeError(f"a node must run Linux, this is {sys.platform}: a Mac can be the controller, not a node")
 

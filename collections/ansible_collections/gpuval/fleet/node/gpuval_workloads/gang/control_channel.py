@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.result import Result
 from ..common.stall import Beat, Watch
 from .host.routes import is_ip
 from .members import Gang, Member
@@ -39,7 +40,7 @@ RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
 #: How often the leader looks for an ended stage of members that have not joined.
 LOOK_SECONDS = 10.0
-#: How often a member prints what it waits for.
+#: How often a member shows what it waits for.
 WAITING_SECONDS = 30.0
 CLOSED_ERRORS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 #: For the others to receive the last message: closing a connection with unread input may discard it.
@@ -476,7 +477,7 @@ class _BrokenError(Exception):
 
 
 class _Waiting:
-    """Prints what a member waits for, now and then: silence for minutes looks like a hang."""
+    """Shows what a member waits for, now and then: silence for minutes looks like a hang."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + WAITING_SECONDS
@@ -484,7 +485,13 @@ class _Waiting:
     def say(self, text: str) -> None:
         if time.monotonic() >= self._next:
             self._next += WAITING_SECONDS
-            print(text, flush=True)
+            show(text)
+
+
+def show(text: str) -> None:
+    """Print where this member stands, and make it the progress that the runner reports."""
+    with suppress(OSError):
+        Result().report(text)
 
 
 def _is_closed(error: BaseException) -> bool:

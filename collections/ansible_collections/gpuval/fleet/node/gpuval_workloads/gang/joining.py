@@ -13,7 +13,7 @@ from typing import Any
 from ..common import processes
 from ..common.result import WorkloadFailure
 from .absent import MemberRecords
-from .control_channel import CAUSE, Beats, ControlChannel, Limits, Stop, StoppedError
+from .control_channel import CAUSE, Beats, ControlChannel, Limits, Stop, StoppedError, show
 from .launching import PATH_VARIABLE, check_blanks
 from .members import Gang
 from .ssh_server import SshServer, passed
@@ -51,7 +51,7 @@ def open_channel(
 def join(channel: ControlChannel, gang: Gang) -> list[Any]:
     """What all members bring, in order, once they have joined. Raises ``StoppedError``."""
     brought = channel.join()
-    print(f"all {len(gang.members)} members have joined", flush=True)
+    show(f"all {len(gang.members)} members have joined")
     return brought
 
 

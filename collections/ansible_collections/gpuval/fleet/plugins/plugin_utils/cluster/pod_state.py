@@ -22,6 +22,8 @@ MESSAGE_CHARACTERS = 600
 MAX_TERMINATION_CHARACTERS = 4096
 #: Reasons of a terminated container that never ran.
 NOT_RUN_REASONS = frozenset({"StartError", "ContainerCannotRun"})
+#: By which the clocks of a node and of the API server may differ.
+CLOCK_SECONDS = 10
 SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
     11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
@@ -92,6 +94,8 @@ class Pod:
     host_uid: str = ""
     #: A container failed, and no deletion had been requested before.
     failed_first: bool = False
+    #: Seconds by which the deletion may be older than `deleted_at`: the pod is being removed, which sets its time anew.
+    deleted_before: int = 0
 
     @property
     def ended(self) -> bool:
@@ -122,8 +126,12 @@ class Pod:
 
         Only where a failure and the deletion are seen at once do their times decide: they are of two clocks.
         """
-        ends = [one.finished_at for one in self.stages.values() if one.exit_code and one.finished_at]
-        self.failed_first = bool(ends) and (self.deleted_at is None or max(ends) < self.deleted_at)
+        failed = {stage: one for stage, one in self.stages.items() if one.exit_code and one.finished_at}
+        asked = self.deleted_at
+        if asked and all(_was_stopped(stage, one) for stage, one in failed.items()):
+            asked = _earlier(asked, self.deleted_before)
+        ends = [str(one.finished_at) for one in failed.values()]
+        self.failed_first = bool(ends) and (asked is None or max(ends) < asked)
         if before is None:
             return
         if before.deleted_at or before.failed_first:
@@ -164,6 +172,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     }
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
+    is_removed, grace = meta.get("deletionGracePeriodSeconds") == 0, spec.get("terminationGracePeriodSeconds")
     unscheduled = None
     if scheduled.get("status") == "False":
         unscheduled = (str(scheduled.get("reason", "")), one_line(str(scheduled.get("message", "")), 2000))
@@ -181,6 +190,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         scheduled_at=_moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
         deleted_at=_asked_at(meta),
+        deleted_before=(grace if isinstance(grace, int) else 0) + CLOCK_SECONDS if is_removed else 0,
         unscheduled=unscheduled,
         disruption=disruption,
         stages={names.stage_of(name): _container(reported.get(name) or {}) for name in named},
@@ -265,8 +275,18 @@ def _asked_at(meta: Mapping[str, Any]) -> str | None:
     until, grace = _moment(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
     if until is None:
         return None
-    asked = datetime.fromisoformat(until) - timedelta(seconds=grace if isinstance(grace, int) else 0)
-    return asked.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _earlier(until, grace if isinstance(grace, int) else 0)
+
+
+def _earlier(moment: str, seconds: int) -> str:
+    return (datetime.fromisoformat(moment) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _was_stopped(stage: str, container: Container) -> bool:
+    """Whether it ended as after a deletion: by the kubelet's signals (not `OOMKilled`), or its runner cancelled."""
+    report = termination_report(stage, container)
+    killed = container.signal in ("SIGTERM", "SIGKILL") and container.reason == "Error"
+    return killed or (report is not None and report.state == "cancelled")
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ _OF_GANG_JOB = (
     "read nodes/NODE/{stage}.log of the node that the message names, fix the cause, then run the job again on all of "
     "its nodes"
 )
+#: Classes of launches in a gang whose own remedy is better.
+_REFUSED_GANG = (NO_PACKAGE, "other_run", "foreign_work")
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
@@ -130,8 +132,8 @@ def state_check(
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
-        if launch_errors.classify("", reason).name == NO_PACKAGE:
-            remedy = f"{launch_errors.NAMED[NO_PACKAGE].steps}, then {_WITH_OTHERS}"
+        if (known := launch_errors.classify("", reason)).name in _REFUSED_GANG:
+            remedy = f"{known.steps}, then {_WITH_OTHERS}"
     fault = str(record["environment"].get("fault")) if record and state in ("crash", "failure") else ""
     fault = fault if state == "crash" or fault in BLAMELESS_FAILURES else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
@@ -249,15 +251,11 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     return entry("pass", "a CPU node: no GPU hardware")
 
 
-_LISTED_TWICE = (
-    "give every machine one name in the inventory, and correct a name whose address reaches another machine; give "
-    "cloned disks their own machine id"
-)
+def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry]:
+    listed_twice = launch_errors.NAMED["same_machine_twice"].remedy.replace("{node}", name)
 
-
-def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
-    def entry(verdict: str, reason: str, name: str = "identity", **fields: Any) -> Entry:
-        return own_entry(name, FACTS, "identity", verdict, expected="unique in the run", reason=reason, **fields)
+    def entry(verdict: str, reason: str, check: str = "identity", **fields: Any) -> Entry:
+        return own_entry(check, FACTS, "identity", verdict, expected="unique in the run", reason=reason, **fields)
 
     repeated = repeated_gpus(facts)
     if repeated:
@@ -266,7 +264,7 @@ def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
         return [entry("fail", reason, "gpu_uuids", value=some_of(repeated, 3), remedy=remedy)]
     if twins.same or twins.claims:
         others, reason = _named(twins.same or twins.claims)
-        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=_LISTED_TWICE)]
+        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=listed_twice)]
     if twins.open:
         others, reason = _named(twins.open)
         remedy = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
@@ -274,7 +272,7 @@ def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
     if twins.claimed_by:
         others, reason = _named(twins.claimed_by)
         reason = f"{reason}; the other evidence of the two differs"
-        return [entry("warn", reason, severity="advisory", value=others, remedy=_LISTED_TWICE)]
+        return [entry("warn", reason, severity="advisory", value=others, remedy=listed_twice)]
     if facts is None:
         return []
     if identity_values(facts):

@@ -277,7 +277,7 @@ def judge_node(
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
-    checks = [launch_check(name, launch, records), *identity_checks(facts, (twins or {}).get(name) or Twins())]
+    checks = [launch_check(name, launch, records), *identity_checks(name, facts, (twins or {}).get(name) or Twins())]
     checks += copy_checks((copies or {}).get(name, {}))
     never_started = not records and checks[0]["verdict"] == "missing"  # the launch says it all
     if not expected["stages"]:

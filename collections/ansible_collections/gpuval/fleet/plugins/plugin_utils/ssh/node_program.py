@@ -29,8 +29,7 @@ def fail(text):
     sys.stdout.write(chr(10) + {ANSWER!r} + json.dumps(dict(failed=True, msg=text, python=sys.executable)) + chr(10))
     sys.exit(0)
 if sys.version_info < {OLDEST_PYTHON!r}:
-    fail("Python " + sys.version.split()[0] + " is too old for the runner, which needs {OLDEST}: install a newer one "
-         "and set ansible_python_interpreter")
+    fail("Python " + sys.version.split()[0] + " is too old for the runner, which needs {OLDEST}: " + sys.executable)
 if not sys.platform.startswith("linux"):
     fail("a node must run Linux, this is " + sys.platform + ": a Mac can be the controller, not a node")
 import os

@@ -162,6 +162,8 @@ def table_lines(status: Status, nodes: Sequence[NodeStatus], *, whole: bool) -> 
             notes.append(f"{hidden} node(s) without problems are not shown (ALL=1 shows all)")
     if not rows:
         return notes
+    remedies = {node.remedy: node.name for node in reversed(rows) if node.remedy}  # each once, with its first node
+    notes = [f"{name}: {one_line(text.replace('{node}', name), 1200)}" for text, name in remedies.items()][::-1] + notes
     head = ("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")
     return [*table([head, *(_row(node, status.known.moment) for node in rows)]), *notes]
 

@@ -74,6 +74,8 @@ class NodeStatus:
     message: str
     stages: Mapping[str, str]
     attempts: Mapping[str, int]
+    #: Of a launch that failed; ``{node}`` stands for the name.
+    remedy: str = ""
 
     @property
     def over_time(self) -> bool:
@@ -241,6 +243,7 @@ def _node(name: str, known: Known, verdict: str | None) -> NodeStatus:
         message=_message(state, launch, shown, verdict),
         stages=states,
         attempts={stage: one.attempt for stage, one in briefs.items()},
+        remedy=str(launch.get("remedy") or "") if state == "not started" else "",
     )
 
 

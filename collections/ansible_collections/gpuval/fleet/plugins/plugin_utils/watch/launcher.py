@@ -37,6 +37,7 @@ class Launcher:
         self.ordered: dict[str, Attempt] = {}
         self.started: set[str] = set()
         self._store_problems: set[str] = set()
+        self._remedies: set[str] = set()
         self.window = asked
         memory = watched.memory
         if memory.window not in (None, [asked.nodes, asked.transfers]):  # a new command overrides an earlier `window`
@@ -151,4 +152,7 @@ class Launcher:
             return
         state, message = view.launch.get("state"), view.launch.get("message")
         if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
-            self._warn(f"{view.name}: not started ({state}): {message}")
+            remedy = str(view.launch.get("remedy") or "") if state == "refused" else ""
+            new = f": {remedy.replace('{node}', view.name)}" if remedy and remedy not in self._remedies else ""
+            self._remedies.add(remedy)
+            self._warn(f"{view.name}: not started ({state}): {message}{new}")

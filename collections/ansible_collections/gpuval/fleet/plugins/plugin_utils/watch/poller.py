@@ -17,6 +17,8 @@ from .state import WatchedRun
 #: How often the watch uploads as nodes do, and the object that it writes.
 UPLOADS_SECONDS = 30.0
 UPLOAD_CHECK = "report/upload-check"
+#: Begins the progress of a gang's member that waits for others.
+WAITING = "waiting "
 
 
 class StorePoller:
@@ -100,4 +102,8 @@ class StorePoller:
             view.answered_at = now
             if view.launch.get("contact"):
                 watched.write_launch(view, launch_errors.heard_again(view.launch))
-        return update(view, stage, record, time.monotonic() if now is None else now)
+        message = record["message"]
+        shown = (one.records.get(stage, {}).get("message") for one in watched.views.values())
+        is_new = record["state"] == "running" and message.startswith(WAITING) and message not in shown
+        line = update(view, stage, record, time.monotonic() if now is None else now)
+        return line or (f"{node} {stage}: {message}" if is_new else None)
