@@ -37,6 +37,14 @@ def test_what_a_killed_child_did_not_finish_is_done_here():
         assert result() == own
 
 
+def test_what_a_child_was_killed_at_sending_is_done_here():
+    own = os.getpid()
+    with beside(lambda: os.getpid() if os.getpid() == own else "x" * 10_000_000, MIN_NODES) as result:
+        time.sleep(0.5)  # it waits: a pipe holds less
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        assert result() == own
+
+
 def test_an_error_shows_itself_here(capfd):
     with pytest.raises(ZeroDivisionError), beside(lambda: 1 / 0, MIN_NODES) as result:
         result()

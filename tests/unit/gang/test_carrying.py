@@ -133,9 +133,9 @@ def foreign_in_a_gang(document):
         (swap_rounds, "the saved search: rounds[0]: round 2 where 1 is expected"),
         (rename_a_result, "the saved search: rounds[0]: results of other groups than its own"),
         (foreign_in_a_group, "the saved search: rounds[0]: node-999 is no node of the search"),
-        (foreign_in_a_search, "the search of all: node-999 is foreign or listed twice"),
-        (foreign_in_a_round, "round search-01: node-999 is foreign or listed twice"),
-        (foreign_in_a_gang, "gangs: node-999 is foreign or listed twice"),
+        (foreign_in_a_search, "the search of all: node-999 does not belong to it"),
+        (foreign_in_a_round, "round search-01: node-999 does not belong to it"),
+        (foreign_in_a_gang, "gangs: node-999 does not belong to it"),
     ],
 )
 def test_a_damaged_search_is_named_and_not_resumed(tmp_path, damage, named):

@@ -188,7 +188,7 @@ def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
         put(store, gang_document.key_of(own.read_run()), document)
         _, after = report(store, tmp_path / "other")
         (reason,) = reasons(after)
-        assert f"{place}: {stranger} is foreign or listed twice" in reason
+        assert f"{place}: {stranger} does not belong to it" in reason
         evidence.lay_out(own, own.read_run(), document)
     assert not list(tmp_path.rglob("escaped*"))
 

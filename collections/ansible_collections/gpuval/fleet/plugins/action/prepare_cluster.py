@@ -37,10 +37,10 @@ class ActionModule(ControllerAction):
         except ClusterError as error:
             if not isinstance(error, (Forbidden, Missing)):
                 raise AnsibleActionFail(str(error)) from None
-            self._display.display(*role.split("\n"))
             grant = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
             first = f"; first, where the namespace is missing: kubectl create namespace {options['namespace']}"
             if isinstance(error, Forbidden):
+                self._display.display(*role.split("\n"))
                 grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARK in error.asked else "")
             raise AnsibleActionFail(f"{error}\n{grant}") from None
         return {

@@ -204,9 +204,9 @@ class ControlChannel:
         async with server:
             waiting, looking = _Waiting(), self._loop.create_task(self._look_for_ended())
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
+                waiting.say(f"waiting for {_names(self._missing())} to join")
                 if time.monotonic() - begun > self._limits.join_seconds:
                     self._end_with(self._absent())
-                waiting.say(f"waiting for {_names(self._missing())} to join")
                 await asyncio.sleep(0.1)
             looking.cancel()
             if not self._stop and not self._broken:

@@ -5,7 +5,7 @@ What comes out is as untrusted as what a node uploads: it goes through ``evidenc
 Which stage of a dead pod gets a record of the controller's: one whose container ended by a fault that speaks about the
 node (out of memory, a signal, an exit code without a report, accelerators that its runtime could not provide) is a
 ``crash``; one whose runner left a termination report has the state that it names, without figures. A pod
-that was evicted, disstatus, deleted or lost with its node, one that never got its image or its place, and one that the
+that was evicted, disrupted, deleted or lost with its node, one that never got its image or its place, and one that the
 deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
 """
 

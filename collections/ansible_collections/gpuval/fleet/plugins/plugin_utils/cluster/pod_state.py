@@ -94,7 +94,7 @@ class Pod:
     host_uid: str = ""
     #: A container failed, and no deletion had been requested before.
     failed_first: bool = False
-    #: Seconds by which the deletion may be older than `deleted_at`: the pod is being removed, which sets its time anew.
+    #: Seconds by which the request may precede `deleted_at`, which the API server sets anew when it removes the pod.
     deleted_before: int = 0
 
     @property

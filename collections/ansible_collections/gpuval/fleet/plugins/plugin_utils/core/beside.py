@@ -14,13 +14,20 @@ MIN_NODES = 48
 Result = TypeVar("Result")
 
 
+def processors() -> int:
+    """How many processors may share work by fork; 1 where a process cannot fork safely (macOS, a daemon's child)."""
+    if multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
 @contextmanager
 def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], Result]]:
     """What returns the result of ``function``, which a child computes from now on, by fork as Ansible's own.
 
     For few ``nodes``, on one processor, or if the child fails, this process computes it when it is asked for.
     """
-    if nodes < MIN_NODES or len(os.sched_getaffinity(0)) < 2 or multiprocessing.current_process().daemon:
+    if nodes < MIN_NODES or processors() < 2:
         yield function
         return
     fork = multiprocessing.get_context("fork")
@@ -32,7 +39,7 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
     def result() -> Result:
         try:
             received: Result = reader.recv()
-        except EOFError:  # killed, for want of memory perhaps; an error shows itself when it is met here
+        except (EOFError, OSError):  # killed, perhaps while it sent: out of memory? An error is raised again here
             return function()
         return received
 

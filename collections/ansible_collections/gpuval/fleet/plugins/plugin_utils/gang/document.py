@@ -74,9 +74,9 @@ def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
         *((f"round {item['name']}", chain(*item["gangs"].values()), members) for item in document["rounds"]),
         *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in found),
     ):
-        odd = next((node for node, count in Counter(iter(listed)).items() if count > 1 or node not in known), None)
-        if odd is not None:
-            return one_line(f"{place}: {odd} is foreign or listed twice")
+        for node, count in Counter(iter(listed)).items():
+            if count > 1 or node not in known:
+                return one_line(f"{place}: {node} {'is listed twice' if count > 1 else 'does not belong to it'}")
     lacking = (name for name, one in found if name not in gangs or len(one["nodes"]) < len(gangs[name]))
     return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 

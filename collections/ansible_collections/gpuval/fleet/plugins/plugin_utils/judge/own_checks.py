@@ -39,9 +39,9 @@ _BLAMELESS = {
 _FREE_SPACE = "free space on the node where the message says, or set gpuval_node_dir or gpuval_models_dir, " + _AGAIN
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
 _OF_GANG = f"fix the node or link that the message and the search name, then {_WITH_OTHERS}"
+_AGAIN_WITH_ALL = "run the job again on all of its nodes"
 _OF_GANG_JOB = (
-    "read nodes/NODE/{stage}.log of the node that the message names, fix the cause, then run the job again on all of "
-    "its nodes"
+    f"read nodes/NODE/{{stage}}.log of the node that the message names, fix the cause, then {_AGAIN_WITH_ALL}"
 )
 #: Classes of launches in a gang whose own remedy is better.
 _REFUSED_GANG = (NO_PACKAGE, "other_run", "foreign_work")
@@ -131,9 +131,10 @@ def state_check(
     if record and verdict == "fail" and of_gang:  # the first to fail is often healthy
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
-        remedy = _OF_GANG if stage in settings.SHIPPED_STAGES else _OF_GANG_JOB.format(stage=stage)
+        shipped = stage in settings.SHIPPED_STAGES
+        remedy = _OF_GANG if shipped else _OF_GANG_JOB.format(stage=stage)
         if (known := launch_errors.classify("", reason)).name in _REFUSED_GANG:
-            remedy = f"{known.steps}, then {_WITH_OTHERS}"
+            remedy = f"{known.steps}, then {_WITH_OTHERS if shipped else _AGAIN_WITH_ALL}"
     fault = str(record["environment"].get("fault")) if record and state in ("crash", "failure") else ""
     fault = fault if state == "crash" or fault in BLAMELESS_FAILURES else ""
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage

@@ -25,7 +25,7 @@ def retried_for(record: Mapping[str, Any]) -> str | None:
 def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     message = str(attempt.get("message") or "")
     earlier = attempt["attempt"] < record["attempt"]
-    # A heartbeat of the same attempt: its end is known from the pod alone.
+    # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
     if attempt["state"] in ("pending", "skipped") or (attempt["state"] == "running" and not earlier):
         return None
     # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.

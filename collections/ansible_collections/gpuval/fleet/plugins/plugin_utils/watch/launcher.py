@@ -152,7 +152,7 @@ class Launcher:
             return
         state, message = view.launch.get("state"), view.launch.get("message")
         if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
-            remedy = str(view.launch.get("remedy") or "") if state == "refused" else ""
+            remedy = str(view.launch.get("remedy") or "") if state in ("refused", "failed") else ""
             new = f": {remedy.replace('{node}', view.name)}" if remedy and remedy not in self._remedies else ""
             self._remedies.add(remedy)
             self._warn(f"{view.name}: not started ({state}): {message}{new}")

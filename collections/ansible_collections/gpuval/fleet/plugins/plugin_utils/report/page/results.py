@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...core.beside import processors
 from ...core.escape import NODE_NAME
 from . import curves, environment
 
@@ -43,8 +44,8 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple
         for node in report["nodes"]
     ]  # fmt: skip
     read = partial(_of_node, directory or Path(), len(nodes))
-    processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
-    if len(files) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+    processes = min(MAX_PROCESSES, processors())
+    if len(files) < MIN_NODES_TO_SHARE or processes < 2:
         yield files, map(read, nodes)
         return
     # Frozen, so that no process looks through the report for garbage, which copies its pages.
