@@ -57,10 +57,9 @@ def test_a_changed_object_has_another_stamp(embedded):
 
 def test_files_are_listed_and_read_as_the_server_does(embedded, monkeypatch):
     by_requests, by_files = Store(embedded.connection()), embedded.store()
-    (embedded.objects / "run/records/a").mkdir(parents=True)
-    (embedded.objects / "run/records/a/.rclone_temp_half").write_text("an upload under way")
     for key in ("run/records/b/n1.json", "run/records/a/n1.json", "run/records/a-b/n2.json", "run/run.json"):
         by_requests.put(key, key.encode())
+    (embedded.objects / "run/records/a/.rclone_temp_half").write_text("an upload under way")
     for prefix in ("run/", "run/records/", "run/records/a", "run/run.json", "none/"):
         listed = [(one, one.stamp) for one in by_requests.list(prefix)]
         assert [(one, one.stamp) for one in by_files.list(prefix)] == listed

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ...module_utils.store import Connection, Entry, Store, as_store_error
+from .guard import UPLOAD
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -24,7 +25,12 @@ class FileReads(Store):
         with as_store_error():
             self.client.head_bucket(Bucket=self.connection.bucket)
         beginning = self._objects + prefix
-        paths = (f"{folder}/{name}" for folder, _, names in os.walk(beginning.rpartition("/")[0]) for name in names)
+        paths = (
+            f"{folder}/{name}"
+            for folder, _, names in os.walk(beginning.rpartition("/")[0])
+            for name in names
+            if not name.startswith(UPLOAD)
+        )
         for path in sorted(path for path in paths if path.startswith(beginning)):
             try:
                 found = Path(path).stat()
