@@ -14,7 +14,7 @@ from tests.kit.workload_process import TorchWorkload
 torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
-from gpuval_workloads.common.fio import Disk  # noqa: E402
+from gpuval_workloads.common.fio import Measured, Side  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.common.result import Result, WorkloadCrash  # noqa: E402 - torch is asked for first
 from gpuval_workloads.diagnostics import (  # noqa: E402
@@ -618,7 +618,7 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
 
     def measured(directory, seconds, size):
         time.sleep(0.3)
-        return Disk(1e9, 2e9) if is_there else None
+        return Measured(Side(1, 1e9, 1.0), Side(1, 2e9, 1.0)) if is_there else None
 
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(host.fio, "run", measured)
