@@ -7,14 +7,10 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "collections"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collections"))
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import (  # noqa: E402 - needs the path
-    SettingError,
-    reason_of,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list  # noqa: E402 - needs the path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError, reason_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory import node_list
 
 HOSTS = "---\nplugin: gpuval.fleet.node_list\npath: nodes.csv\n"
 #: Where the rest is described.

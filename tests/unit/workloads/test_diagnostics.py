@@ -14,7 +14,7 @@ from tests.kit.workload_process import TorchWorkload
 torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
-from gpuval_workloads.common.fio import Measured, Side  # noqa: E402
+from gpuval_workloads.common.fio import Measured, Side  # noqa: E402 - torch is asked for first
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.common.result import Result, WorkloadCrash  # noqa: E402 - torch is asked for first
 from gpuval_workloads.diagnostics import (  # noqa: E402

@@ -14,9 +14,9 @@ MIN_NODES = 48
 Result = TypeVar("Result")
 
 
-def processors() -> int:
-    """How many processors may share work by fork; 1 where a process cannot fork safely (macOS, a daemon's child)."""
-    if multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
+def processors(nodes: int) -> int:
+    """How many may share the work on so many nodes, by fork; 1 where that is not safe (macOS, a daemon's child)."""
+    if nodes < MIN_NODES or multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
         return 1
     return len(os.sched_getaffinity(0))
 
@@ -27,7 +27,7 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
 
     For few ``nodes``, on one processor, or if the child fails, this process computes it when it is asked for.
     """
-    if nodes < MIN_NODES or processors() < 2:
+    if processors(nodes) < 2:
         yield function
         return
     fork = multiprocessing.get_context("fork")

@@ -63,7 +63,7 @@ def read(run: RunFolder) -> dict[str, Any] | None:
 def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
     """What the schema cannot express: nodes foreign to the run or gang, and nodes that a search left out.
 
-    Names become paths: none is of another run.
+    Names of nodes become paths, so none may be of another run.
     """
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}

@@ -17,8 +17,6 @@ from ...core.beside import processors
 from ...core.escape import NODE_NAME
 from . import curves, environment
 
-#: Min nodes for reading with several processes, and max processes.
-MIN_NODES_TO_SHARE = 48
 MAX_PROCESSES = 4
 #: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
 MORE_POINTS = 4
@@ -44,8 +42,8 @@ def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple
         for node in report["nodes"]
     ]  # fmt: skip
     read = partial(_of_node, directory or Path(), len(nodes))
-    processes = min(MAX_PROCESSES, processors())
-    if len(files) < MIN_NODES_TO_SHARE or processes < 2:
+    processes = min(MAX_PROCESSES, processors(len(files)))
+    if processes < 2:
         yield files, map(read, nodes)
         return
     # Frozen, so that no process looks through the report for garbage, which copies its pages.
