@@ -85,11 +85,15 @@ print(line)
 def install(
     folder: Path, devices: dict[str, dict], *, options: tuple[str, ...] = (), sysfs: Path | None = None
 ) -> None:
-    """Put the tools into a folder for PATH; ``options`` are further long ones that they were built with."""
+    """Put the tools into a folder for PATH; ``options`` are further long ones that they were built with.
+
+    Each file is replaced whole: a test changes the behaviour of tools that are being started (ETXTBSY otherwise).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     behaviour = {"devices": devices, "options": options, "speed": SPEED, "sysfs": str(sysfs or "")}
-    (folder / "behaviour.json").write_text(json.dumps(behaviour))
-    for tool in TOOLS:
-        path = folder / tool
-        path.write_text(f"#!{sys.executable} -S\n{PROGRAM}")
-        path.chmod(0o755)
+    texts = dict.fromkeys(TOOLS, f"#!{sys.executable} -S\n{PROGRAM}") | {"behaviour.json": json.dumps(behaviour)}
+    for name, text in texts.items():
+        new = folder / f".{name}"
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(folder / name)
