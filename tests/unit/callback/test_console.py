@@ -1,6 +1,7 @@
 """The quiet console, in plays: what it shows, what only -v shows, and that no failure is lost."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,29 @@ PLAY = """
     - name: Refuses
       ansible.builtin.fail: {msg: "line one\\nFINAL line two"}
       ignore_errors: true  # so that the play comes to the failure that is not
+    - name: Is not met
+      ansible.builtin.command: echo printed
+      failed_when: true
+      ignore_errors: true
+    - name: Keeps a secret
+      ansible.builtin.command: planted-secret
+      no_log: true
+      ignore_errors: true
+    - name: Is made good
+      block:
+        - name: Writes for the run
+          ansible.builtin.file: {path: "/dev/null/{{ item }}", state: "{{ 'touch' if item else 'absent' }}"}
+          loop: [a, ""]
+          delegate_to: localhost
+          run_once: true
+      rescue:
+        - name: Starts no program
+          ansible.builtin.command: "{{ item }}"
+          loop: ["true", no-such-program]
+          run_once: true
+          ignore_errors: true
     - name: Breaks
-      ansible.builtin.command: sh -c 'echo why-it-broke >&2; exit 3'
+      ansible.builtin.command: sh -c 'seq 9 >&2; echo why-it-broke >&2; exit 3'
 """
 
 
@@ -65,7 +87,17 @@ def play(tmp_path_factory):
 
 def test_only_what_was_asked_for_and_failures_are_shown(play):
     shown = play()
-    for noise in ("TASK", "PLAY", "hidden-output", "changed: [", "skipping:"):
+    for noise in (
+        "TASK",
+        "PLAY",
+        "hidden-output",
+        "changed: [",
+        "skipping:",
+        "[ERROR]",
+        "Origin",
+        "fatal:",
+        "planted-secret",
+    ):
         assert noise not in shown, shown
     assert "wanted-output" in shown
     assert "[WARNING]: Skipped '/nowhere'" in shown
@@ -76,7 +108,13 @@ def test_only_what_was_asked_for_and_failures_are_shown(play):
         in lines
     )
     assert "ignored localhost: Refuses: line one FINAL line two" in lines
-    assert "fatal: [localhost]: FAILED!" in shown and "why-it-broke" in shown, "others' failures are shown whole"
+    assert "ignored localhost: Is not met: failed_when is true: printed" in lines
+    assert any(line.startswith("ignored localhost: Keeps a secret: the output has been hidden") for line in lines)
+    (looped,) = [line for line in lines if "Writes for the run" in line]
+    assert looped.startswith("FAILED: Writes for the run: ") and "Not a directory" in looped and looped.endswith(" [a]")
+    (unknown,) = [line for line in lines if "Starts no program" in line]
+    assert re.fullmatch(r"ignored: Starts no program: .*No such file.* \[no-such-program\]", unknown)
+    assert lines[-1] == "FAILED localhost: Breaks: non-zero return code (rc 3): 8 / 9 / why-it-broke"
 
 
 def test_v_shows_what_ansible_shows(play):

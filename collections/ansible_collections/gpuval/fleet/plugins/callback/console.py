@@ -11,8 +11,7 @@ version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints messages of the collection's actions, warnings and failures. Plays, tasks, results and the recap need C(-v).
-  - A failure of the collection is one line, without a host if it concerns the run.
-  - Other failures look as in the callback C(default).
+  - A failure is one line, without a host if it concerns the run. C(-v) shows it as the callback C(default) does.
   - Enable it by C(stdout_callback = gpuval.fleet.console).
 extends_documentation_fragment:
   - default_callback
@@ -21,17 +20,21 @@ extends_documentation_fragment:
 
 from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import console_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import console_line, one_line
 
-#: Their message says it all.
-CHECKS = ("assert", "fail", "validate_argument_spec")
-OWN = ("gpuval.fleet.", *(f"ansible.builtin.{name}" for name in CHECKS))
+#: Of what a command printed, the last lines say why it failed.
+LAST_LINES = 3
 
 
 class CallbackModule(Default):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "gpuval.fleet.console"
+
+    def __init__(self):
+        super().__init__()
+        #: Of a loop that is at work: by message the items that failed with it.
+        self._items = {}
 
     @property
     def _quiet(self):
@@ -82,8 +85,16 @@ class CallbackModule(Default):
         else:
             self._handle_warnings(result.result)
 
+    def v2_runner_item_on_failed(self, result):
+        if not self._quiet:
+            super().v2_runner_item_on_failed(result)
+            return
+        self._handle_warnings(result.result)
+        label = one_line(str(self._get_item_label(result.result)), 60)
+        self._items.setdefault(_key(result), {}).setdefault(_message(result), []).append(label)
+
     def v2_runner_on_failed(self, result, ignore_errors=False):
-        if not self._quiet or not str(result.task.resolved_action).startswith(OWN) or result.task.loop:
+        if not self._quiet:
             super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
             return
         self._handle_warnings(result.result)
@@ -99,13 +110,37 @@ class CallbackModule(Default):
 
     def _fail(self, result, what, color):
         label = "" if result.task.run_once else f" {self.host_label(result)}"
-        text = console_line(f"{what}{label}: {result.task.name or result.task.action}: {_message(result.result)}")
+        items = self._items.pop(_key(result), {})
+        message = "; ".join(f"{one} [{', '.join(labels)}]" for one, labels in items.items()) or _message(result)
+        text = console_line(f"{what}{label}: {result.task.name or result.task.action}: {message}")
         self._display.display(text, color=color, stderr=self.get_option("display_failed_stderr"))
 
 
-def _message(values):
-    """What failed, without Ansible's names of the steps that led there."""
-    text = str(values.get("msg") or "no message: -v shows the result")
-    for step in ("Task failed: ", "Action failed: "):
+def _key(result):
+    return result.host.get_name(), result.task._uuid
+
+
+def _message(result):
+    """What failed and its cause, without Ansible's names of the steps that led there; the end of what was printed."""
+    values = result.result
+    if "censored" in values:
+        return values["censored"]
+    text = str(values.get("msg") or values.get("reason") or "")
+    for step in ("Task failed: ", "Action failed: ", "Module failed: "):
         text = text.removeprefix(step)
-    return text
+    if not text:
+        text = "failed_when is true" if values.get("failed_when_result") else "no message: -v shows the result"
+    if values.get("rc"):
+        text += f" (rc {values['rc']})"
+    printed = next(filter(None, map(values.get, ("stderr", "module_stderr", "stdout", "module_stdout"))), "")
+    last = [line.strip() for line in str(printed).splitlines() if line.strip()][-LAST_LINES:]
+    more = [one for one in (_cause(result.exception), one_line(" / ".join(last))) if one not in text]
+    return ": ".join([text, *more])
+
+
+def _cause(exception):
+    """The innermost error, which the message of some modules leaves out."""
+    event = getattr(exception, "event", None)
+    while event and event.chain and event.chain.follow:
+        event = event.chain.event
+    return event.msg if event else ""
