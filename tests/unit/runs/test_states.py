@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
 
 from tests.kit.actions import run_action
-from tests.kit.builders import healthy, judge, make_run
+from tests.kit.builders import healthy, judge, make_run, write_report
 from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
@@ -136,6 +136,7 @@ def test_a_controller_killed_before_its_report_goes_on_there(results, finished):
     killed(folder)
     done = open_run(results)
     assert done.result["run"]["run_id"] == "r1"
+    assert ("resumed at its collection" in done.text) is finished
     assert folder.seen().name == "collecting"
     assert folder.advance("judged"), "the new controller works on it"
     assert run_folder.is_unreported(run) is False
@@ -258,6 +259,29 @@ def test_a_report_in_the_middle_of_a_run_is_refused(results):
     done = find_run(results)
     assert done.failed and "run r1 is working since " in done.text and "make status" in done.text
     assert not find_run(killed(folder).path.parent).failed, "its controller is gone: it is judged as it stands"
+
+
+def test_a_report_of_a_run_that_has_not_ended_is_not_in_the_store(results):
+    folder = killed(started(results, "r1"))
+    run = make_run()
+    write_report(judge(run, healthy(run)), folder.path)
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    done = run_action("report_run", {"results_dir": str(results), "store": store}, task_vars=variables(results, "a"))
+    assert not done.failed and (folder.path / "report.html").exists()
+    assert "run r1 has not ended: its report is here as it stands, and not in the store" in done.text
+    assert "not uploaded" not in done.text, "there is no store, and none was asked"
+
+
+def test_a_window_holds_from_the_next_round_or_once_the_run_is_resumed(results):
+    folder = started(results, "r1")
+    options = {"results_dir": str(results), "max_nodes_at_once": 2}
+
+    def said():
+        return run_action("update_run", options, task_vars=variables(results, "a")).result["msg"]
+
+    assert said() == "run r1: 2 node(s) at once, from the next round of its watch"
+    killed(folder)
+    assert said() == "run r1: 2 node(s) at once, once `make validate` resumes it: no controller works on it"
 
 
 def test_a_report_of_a_run_that_never_started_says_why_there_is_none(results):

@@ -48,6 +48,9 @@ class ActionModule(RunAction):
             for number, what in ((nodes, "node(s) at once"), (transfers, "node(s) bringing images at once"))
             if number is not None
         ]
-        message = f"run {run['run_id']}: {', '.join(parts)}, from the next round of its watch"
+        when = "from the next round of its watch"
+        if folder.seen().attended is False:
+            when = "once `make validate` resumes it: no controller works on it"
+        message = f"run {run['run_id']}: {', '.join(parts)}, {when}"
         self._display.display(message)
         return {"changed": after != before, "msg": message}
