@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.template import Templar
 
 ACTIONS = "ansible_collections.gpuval.fleet.plugins.action"
 
@@ -45,12 +46,18 @@ def run_action(
     connection = SimpleNamespace(
         _shell=SimpleNamespace(tmpdir="none"), transport="local"
     )  # an action on the controller has none
+    variables = task_vars or {}
     action = importlib.import_module(f"{ACTIONS}.{name}").ActionModule(
-        task=task, connection=connection, play_context=None, loader=None, templar=None, shared_loader_obj=None
+        task=task,
+        connection=connection,
+        play_context=None,
+        loader=None,
+        templar=Templar(variables=variables),
+        shared_loader_obj=None,
     )
     action._display = outcome
     try:
-        outcome.result = action.run(task_vars=task_vars or {})
+        outcome.result = action.run(task_vars=variables)
     except AnsibleActionFail as error:
         outcome.lines.append(str(error))
     return outcome

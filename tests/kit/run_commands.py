@@ -20,9 +20,9 @@ def variables(results, inventory):
     return {**vars_of({"node-1": {}}), "ansible_inventory_sources": [str(results.parent / inventory)]}
 
 
-def open_run(results, run_id="", inventory="a", **options):
+def open_run(results, run_id="", inventory="a", task_vars=None, **options):
     options = run_options(results, run_id, **{"state_dir": str(results.parent / "state"), **options})
-    return run_action("open_run", options, task_vars=variables(results, inventory))
+    return run_action("open_run", options, task_vars={**variables(results, inventory), **(task_vars or {})})
 
 
 def opened(results, run_id, inventory="a", **options):

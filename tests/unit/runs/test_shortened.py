@@ -6,6 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import shortened
 
 from tests.kit.builders import healthy, judge, make_run
+from tests.kit.run_commands import lay_out, open_run
 
 STAGES = ["facts", "image", "diagnostics", "training", "inference", "pause"]
 
@@ -34,6 +35,14 @@ def found(**settings):
 )  # fmt: skip
 def test_settings_below_those_of_the_profile_are_found(settings, expected):
     assert found(**settings) == expected
+
+
+def test_a_run_is_opened_with_what_is_shorter(tmp_path):
+    stages = ["facts", "training"]
+    options = {"profile_stages": stages, "workloads": {stage: {"command": ["true"]} for stage in stages}}
+    known = {"gpuval_profile": "standard", "training_seconds": "20"}
+    done = open_run(lay_out(tmp_path), "r1", **options, task_vars=known)
+    assert done.result["run"]["shortened"] == ["training_seconds 20 of 300"]
 
 
 def test_the_block_says_that_stages_were_shortened():
