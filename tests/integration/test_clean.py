@@ -1,6 +1,7 @@
 """What `clean` takes away, and that two runs never work on one node at once."""
 
 import json
+import re
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
 
@@ -30,7 +31,8 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         assert second.code == 0, second
         assert "FINAL ACCEPTANCE: PARTIAL" in second.output and "Busy, not checked: node-1 (other_run)" in second.output
         report = json.loads((fleet.results / "second/report.json").read_text())
-        assert "run first is at work on this node" in report["run"]["busy"]["node-1"]["reason"]
+        busy = report["run"]["busy"]["node-1"]["reason"]
+        assert re.search(r"run first is at work on this node since \S+Z, started by \S+@\S+", busy)
         assert first.running, "the first run goes on"
         cleaned = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=second")
         assert cleaned.code == 0, cleaned

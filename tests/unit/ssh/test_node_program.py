@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,17 @@ def test_the_runner_gets_none_of_the_private_variables_of_the_login(base, tmp_pa
     assert b"KEPT=yes" in variables
     assert b"s3cret" not in variables
     assert (base / "run-1" / "node-1" / "runner.log").stat().st_mode & 0o077 == 0
+
+
+def test_a_launch_beside_another_run_names_whose_it_is_and_since_when(base, tmp_path):
+    command, go = node_program.command(sys.executable, []), tmp_path / "go"
+    working = plan(stage("hello", until_written(go)), run_id="run-1", node="node-1")
+    assert node_program.answer(*sent(command, stream(base, plan=working, controller="ann@laptop")))["changed"]
+    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "run_id": "run-2"}, force=False)))
+    go.write_text("on")
+    assert re.fullmatch(
+        r"run run-1 is at work on this node since 20\S+Z, started by ann@laptop", told["launch"]["message"]
+    )
 
 
 def test_a_plan_that_the_runner_refuses_is_the_nodes_failure(base):

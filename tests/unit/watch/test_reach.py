@@ -1,14 +1,20 @@
 """The commands by which a person gets to a node, and what is new in a log."""
 
+import contextlib
 import os
 import random
 import shlex
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.action import reach_node
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.reach import FOLLOW, SHELL, ReachError
+
+from tests.kit.actions import run_action
+from tests.kit.run_commands import lay_out, started, variables
 
 ACCESS = {"kubeconfig": "/k", "context": "", "namespace": "gpuval"}
 
@@ -172,6 +178,25 @@ def test_the_container_after_one_that_ended(there, after):
     assert reach.container_after(there, "facts") == after
     failed = {**there, "status": {**there["status"], "phase": "Failed"}}
     assert reach.container_after(failed, "facts") == (after or "")
+
+
+def test_a_log_in_pods_is_followed_into_the_next_container(tmp_path, monkeypatch):
+    """Each look at the cluster is one step on; a log is what its container has printed until then."""
+    begun = pod(facts="running", training="waiting")
+    between = pod(facts="terminated", training="waiting")
+    training = pod(facts="terminated", training="running")
+    done = pod(facts="terminated", training="terminated")
+    looks = iter([begun, begun, between, between, training, done, done])
+    logs = iter(["one\n", "one\ntwo\n", "one\ntwo\nthree\n", "four\n", "four\nfive\n"])
+    cluster = SimpleNamespace(list=lambda *_, **__: ([next(looks)], ""), log=lambda *_, **__: next(logs))
+    monkeypatch.setattr(reach_node, "Cluster", lambda _access: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(reach_node, "FOLLOW_SECONDS", 0.0)
+    results = lay_out(tmp_path)
+    started(results, "r1")
+    options = {"results_dir": str(results), "node": "node-1", "placement": "kubernetes", "what": FOLLOW}
+    shown = run_action("reach_node", options, task_vars=variables(results, "a"))
+    assert shown.lines == ["facts:", "one", "two", "three", "training:", "four", "five"]
+    assert "followed the log of node-1 to its end" in shown.result["msg"]
 
 
 def test_every_line_of_a_log_is_shown_once():
