@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,12 @@ def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    return one_line(_hidden(value), _MESSAGE_CHARACTERS) if isinstance(value, str) else value
+    return _plain_text(value) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 14)  # each document of a watch repeats what the one before said
+def _plain_text(text: str) -> str:
+    return one_line(_hidden(text), _MESSAGE_CHARACTERS)
 
 
 def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
