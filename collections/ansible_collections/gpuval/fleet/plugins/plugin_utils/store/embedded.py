@@ -365,7 +365,7 @@ class EmbeddedStore(StoreBackend):
             # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.
             "RCLONE_AUTH_KEY": ",".join(f'"{keys.access_key},{keys.secret_key}"' for keys in accepted),
             "RCLONE_CONFIG": "",
-            # An upload leaves more garbage than the server holds: a seventh less processor time for 15 MB more than by 40.
+            # Uploads leave more garbage than the server holds: a seventh less processor time than by 40 for 15 MB more.
             "GOGC": os.environ.get("GOGC", "200"),
         }
         with log.open("ab") as stream:
