@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 
@@ -95,8 +93,8 @@ class ActionModule(RunAction):
     found_python = ""
 
     def run(self, tmp=None, task_vars=None):
-        """Take options out of `settings`, which the role renders as one template and as JSON for all of them."""
-        self._task.args |= json.loads(self._task.args.pop("settings", "{}"))
+        """Take options out of `settings`, which the role renders as one template for all of them."""
+        self._task.args |= self._task.args.pop("settings", {})
         return super().run(tmp, task_vars)
 
     def work(self, options, task_vars):
