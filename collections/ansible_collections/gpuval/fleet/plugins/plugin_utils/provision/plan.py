@@ -57,7 +57,8 @@ class Deletion:
     def line(self) -> str:
         if self.pool is not None:
             return f"node pool {text(self.pool, 'name')} of cluster {text(self.cluster, 'name')}"
-        return f"cluster {text(self.cluster, 'name')} with {nodes_of(self.cluster)} nodes"
+        nodes = sum(pool["count"] for pool in pools_of(self.cluster))
+        return f"cluster {text(self.cluster, 'name')} with {nodes} nodes"
 
 
 def tag_of(name: str) -> str:
@@ -74,10 +75,6 @@ def text(entry: Mapping[str, Any], key: str) -> str:
 
 def pools_of(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return cluster.get("node_pools") or []
-
-
-def nodes_of(cluster: Mapping[str, Any]) -> int:
-    return sum(pool["count"] for pool in pools_of(cluster))
 
 
 def carries(entry: Mapping[str, Any], tag: str) -> bool:
