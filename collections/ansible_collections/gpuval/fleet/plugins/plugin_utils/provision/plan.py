@@ -38,10 +38,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Plan:
-    """``pools`` are all that are ordered, ``missing`` those to be created; ``cluster`` is the present one, if any."""
+    """``missing`` are the pools to be created; ``cluster`` is the present one, if any."""
 
     cluster: Mapping[str, Any] | None
-    pools: tuple[Pool, ...]
     missing: tuple[Pool, ...]
     lines: tuple[str, ...]
 
@@ -155,7 +154,7 @@ def make_plan(
     if not found:
         if existing:
             raise ProvisionError(f"provision_cluster: the account has no cluster {name}")
-        return Plan(None, pools, pools, (f"create cluster {name} in {region}", *map(_created, pools)))
+        return Plan(None, pools, (f"create cluster {name} in {region}", *map(_created, pools)))
     cluster = found[0]
     if not existing and not carries(cluster, tag):
         raise ProvisionError(
@@ -177,7 +176,7 @@ def make_plan(
                 f"{pool.size}: choose another name, or run `make deprovision` first"
             )
     missing = tuple(pool for pool in pools if pool.name not in present)
-    return Plan(cluster, pools, missing, (f"cluster {name} exists", *map(_created, missing)))
+    return Plan(cluster, missing, (f"cluster {name} exists", *map(_created, missing)))
 
 
 def _created(pool: Pool) -> str:
