@@ -111,7 +111,7 @@ def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]
                 x, rises = curve["x"], _rises(curve["x"])
             curve["x"] = x if rises else []
         return [curve for curve in document["series"] if _is_curve(curve)]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
