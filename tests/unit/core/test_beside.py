@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.beside import MIN_NODES, beside
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.beside import MIN_NODES, beside, by_halves
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,10 @@ def test_a_child_that_is_not_asked_is_ended():
         raise KeyError
     assert time.monotonic() - begin < 30
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("nodes", (0, 1, MIN_NODES - 1, MIN_NODES + 1))
+def test_both_halves_are_done_once_and_in_order(nodes):
+    first, second = by_halves(lambda half: (os.getpid(), list(half)), range(nodes))
+    assert [*first[1], *second[1]] == list(range(nodes))
+    assert (first[0] != second[0]) == (nodes > MIN_NODES)

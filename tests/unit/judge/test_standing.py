@@ -332,7 +332,7 @@ def test_a_result_that_may_not_be_measured_again_stays_a_failure():
     assert not_passed(told(run, evidence, final)) == {("node-3", "gpu:2", "fail")}
 
 
-@pytest.mark.parametrize("value", [1e300, 5e-324, -1e308, 0, 10**31, -670])
+@pytest.mark.parametrize("value", [1e300, 5e-324, -1e308, 0, 2**63 - 1, -670])
 def test_absurd_figures_fail_and_break_nothing(value):
     run, evidence = fleet(rates(8))
     evidence.records["node-3"]["diagnostics"]["metrics"][0]["value"] = value

@@ -6,6 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.ctrf import ctrf_json
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
@@ -87,9 +88,11 @@ def test_texts_of_nodes_break_nothing():
     nasty = '"}]}\x1b[2J\u202e\ud800 \\ <script>\n'
     run = make_run(["evil"], gpu_count=8)
     evidence = healthy(run)
-    evidence.records["evil"]["training"] = make_record(
+    record = make_record(
         "evil", state="failure", message=nasty, metrics=[metric("training_tokens_per_second", 1.7e308, nasty)]
     )
+    raw = json.dumps(record).encode()
+    evidence.records["evil"]["training"] = accept_record(raw, run_id=run["run_id"], node="evil", stage="training")
     report = judge(run, evidence)
     text = "".join(ctrf_json(report))
     document(report)

@@ -95,6 +95,9 @@ def mixed():
     return judge(run, evidence)
 
 
+DEEP = '{"x": ' + "[" * 1000 + "]" * 1000 + "}"
+
+
 def series(node="good", stage="training", **fields):
     curve = {
         "name": "training_loss", "unit": "loss", "scope": "node", "x_unit": "step",
@@ -343,6 +346,7 @@ def test_curves_are_read_thinned_and_named(mixed, tmp_path):
         json.dumps(series()).replace("8.0", "1e999"),
         json.dumps(series()).replace("8.0", "NaN"),
         json.dumps(series()).replace("8.0", "1" + "0" * 400),
+        '{"node": "good", "stage": "training", "attempt": 1, "series": [' + ", ".join([DEEP, DEEP]) + "]}",
     ],
 )
 def test_a_file_of_curves_that_is_none_is_left_out(mixed, tmp_path, document):

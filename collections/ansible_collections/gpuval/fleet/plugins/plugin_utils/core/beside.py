@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 #: Fewer nodes are not worth a process.
 MIN_NODES = 48
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -49,3 +50,10 @@ def beside(function: Callable[[], Result], nodes: int) -> Iterator[Callable[[], 
         child.terminate()
         child.join()
         reader.close()
+
+
+def by_halves(function: Callable[[Sequence[Item]], Result], nodes: Sequence[Item]) -> tuple[Result, Result]:
+    """``function`` of the first half of the nodes, and of the others, which a child computes."""
+    half = len(nodes) // 2
+    with beside(lambda: function(nodes[half:]), len(nodes)) as others:
+        return function(nodes[:half]), others()

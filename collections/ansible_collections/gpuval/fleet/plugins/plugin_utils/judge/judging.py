@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..core.beside import by_halves
 from ..records.evidence import Evidence, take_record
 from ..runs.folder import RunFolder
 from ..store.access import object_key
@@ -13,9 +15,17 @@ from ..store.access import object_key
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
     """The evidence of the nodes' own stages, checked once more: files there may have been touched."""
     evidence = Evidence(launches=folder.read_launches(), problems=folder.read_problems())
-    for node, expected in run["nodes"].items():
-        for stage in expected["stages"]:
-            path = folder.evidence_file(node, stage)
-            if path.exists():
-                take_record(evidence, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+
+    def read(nodes: Sequence[str]) -> Evidence:
+        part = Evidence(launches=evidence.launches)
+        for node in nodes:
+            for stage in run["nodes"][node]["stages"]:
+                path = folder.evidence_file(node, stage)
+                if path.exists():
+                    take_record(part, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+        return replace(part, launches={})
+
+    for part in by_halves(read, list(run["nodes"])):
+        evidence.records |= part.records
+        evidence.problems += [problem for problem in part.problems if problem not in evidence.problems]
     return evidence

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..core.beside import beside
+from ..core.beside import beside, by_halves
 from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records import launch_errors
@@ -87,21 +87,25 @@ def judge(
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence, lacked_gpus)
     context = Context(criteria, baseline, PeerHistory() if history is None else history)
-    _compare(run, subjects, context)
     figures = {name: _figures_of(run["nodes"][name], subjects[name]) for name in names}
 
     def analysed(without: Collection[str] = ()) -> dict[str, Any] | None:
         kept = [name for name in names if name not in without]
         return fleet.analyse([figures[name] for name in kept], [subjects[name].properties for name in kept])
 
-    with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
-        nodes = [
+    def judged(names: Sequence[str]) -> list[dict[str, Any]]:
+        return [
             judge_node(run, name, evidence, context, twins=twins, copies=copies, subject=subjects[name])
             for name in names
         ]
+
+    with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
+        _compare(run, subjects, context)
+        nodes = [node for part in by_halves(judged, names) for node in part]
         analysis, digests = of_all()
     for node in nodes:
         node["evidence"] = digests.get(node["name"], {})
+        node["metrics"] = {stage: record["metrics"] for stage, record in subjects[node["name"]].records.items()}
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
     if busy:
         analysis = analysed(busy)
@@ -323,7 +327,6 @@ def judge_node(
         "identity": identity,
         "stages": stages,
         "checks": checks,
-        "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
         "problems": problems,
     }
 

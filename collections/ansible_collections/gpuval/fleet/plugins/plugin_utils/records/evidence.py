@@ -20,6 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
@@ -166,16 +168,15 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
     try:
         if path.is_symlink() or path.stat().st_size > max_bytes:
             return None
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = orjson.loads(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
     """SHA-256 of an accepted record, whatever the layout of the file that it was in."""
-    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(orjson.dumps(record, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
@@ -260,10 +261,12 @@ def _check_values(document: dict[str, Any]) -> None:
     raise Refused(f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _integer(text: str) -> int:
+def _integer(text: str) -> float:
+    """Beyond 64 bits, where no figure is plausible, a float stands for it: JSON's libraries have no such integers."""
     if len(text) > MAX_INTEGER_DIGITS:
         raise Refused(f"an integer of {len(text)} digits")
-    return int(text)
+    number = int(text)
+    return number if abs(number) < 1 << 63 else float(number)
 
 
 def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from ..core import units
 
 NODES = '"nodes": ['
@@ -58,7 +60,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 def read(path: Path) -> Any:
     """The document of a file. Raises OSError, and ValueError where it is no JSON."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return orjson.loads(path.read_bytes())
 
 
 def packed(report: Mapping[str, Any]) -> dict[str, Any]:

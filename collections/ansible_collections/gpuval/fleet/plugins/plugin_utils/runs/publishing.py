@@ -68,7 +68,8 @@ def watch_document(
     for name, node in nodes.items():
         place = None
         if node.plan is not None and "heartbeat_seconds" in node.plan:
-            expects = _expects(node.plan)
+            stages = {stage["name"]: stage["expected_seconds"] for stage in node.plan["stages"]}
+            expects = {"heartbeat_seconds": node.plan["heartbeat_seconds"], "stages": stages}
             place = places.setdefault(json.dumps(expects), len(plans))
             if place == len(plans):
                 plans.append(expects)
@@ -85,13 +86,6 @@ def watch_document(
         "plans": plans,
         "nodes": described,
         "problems": _problems(problems),
-    }
-
-
-def _expects(plan: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "heartbeat_seconds": plan["heartbeat_seconds"],
-        "stages": {stage["name"]: stage["expected_seconds"] for stage in plan["stages"]},
     }
 
 

@@ -163,7 +163,7 @@ class EmbeddedStore(StoreBackend):
         """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
-            state = self._read_or_new()
+            state = self._read() if self._file.exists() else State()
             self._make_bucket()
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
@@ -335,9 +335,6 @@ class EmbeddedStore(StoreBackend):
             raise StoreError(
                 f"{self._file} is damaged ({error}): remove it, and run again under a new run id"
             ) from error
-
-    def _read_or_new(self) -> State:
-        return self._read() if self._file.exists() else State()
 
     def _write(self, state: State) -> None:
         files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)

@@ -6,9 +6,7 @@ of the page allows, and forgotten. A malformed file has no curves; the report li
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
@@ -17,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from ...records.evidence import MAX_SERIES_BYTES
 from .encode import GREATEST, Shared, pairs, short
@@ -35,7 +35,6 @@ BAND = ("least", "median", "greatest")
 
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_NONE = frozenset({int, float, type(None)})
-_X = re.compile(rb'"x"\s*:\s*\[([-+0-9.eE, \t\r\n]*)\]')
 _SCOPES = ("node", "gpu:", "rank:")
 
 
@@ -97,42 +96,38 @@ def seconds(time: str | None) -> float | None:
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The well-formed curves of one file; none if it is too large, or of another node or attempt.
 
-    All GPUs are sampled at one time: half of a file is one list of times, again and again. It is read once, and the
-    curves share it. In a JSON text `"x":` stands nowhere but before it, since quotes within strings are escaped.
+    GPUs are sampled at one time: the curves share one list of times.
     """
     try:
         if path.stat().st_size > MAX_SERIES_BYTES:
             return []
-        lists: dict[bytes, int] = {}
-        raw = _X.sub(lambda found: b'"x":%d' % lists.setdefault(found[1], len(lists)), path.read_bytes())
-        document = json.loads(raw, parse_constant=_refuse)
+        document = orjson.loads(path.read_bytes())
         identity = (document["node"], document["stage"], document["attempt"])
         if identity != (node, stage["name"], stage["attempt"]):
             return []
-        known = [_rising(text) for text in lists]
-        return [{**curve, "x": known[curve["x"]]} for curve in document["series"] if _is_curve(curve, known)]
+        x, rises = None, False
+        for curve in document["series"]:
+            if curve["x"] != x:
+                x, rises = curve["x"], _rises(curve["x"])
+            curve["x"] = x if rises else []
+        return [curve for curve in document["series"] if _is_curve(curve)]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+def _rises(x: Any) -> bool:
+    """Whether it is a list of finite and rising numbers."""
+    rises = isinstance(x, list) and bool(x) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
+    return rises and -GREATEST < x[0] <= x[-1] < GREATEST
 
 
-def _rising(text: bytes) -> list[float] | None:
-    """A list of x; None unless its numbers are finite and rising."""
-    x = json.loads(b"[" + text + b"]", parse_constant=_refuse)
-    rises = bool(x) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
-    return x if rises and -GREATEST < x[0] <= x[-1] < GREATEST else None
-
-
-def _is_curve(curve: Any, known: Sequence[list[float] | None]) -> bool:
-    """Whether it can be drawn: named, and as many y as x, all of them finite numbers or nothing."""
+def _is_curve(curve: Any) -> bool:
+    """Whether it can be drawn: named, and as many y as x, all of them numbers or nothing."""
     texts = [curve.get(key) for key in ("name", "unit", "scope", "x_unit")]
     if not all(isinstance(text, str) and len(text) <= 100 for text in texts) or not texts[2].startswith(_SCOPES):
         return False
-    x, y = curve["x"], curve["y"]
-    if type(x) is not int or not 0 <= x < len(known) or not isinstance(y, list) or len(known[x] or ()) != len(y):
+    y = curve["y"]
+    if not isinstance(y, list) or not y or len(y) != len(curve["x"]):
         return False
     kinds = set(map(type, y))
     if not kinds <= _NUMBERS_AND_NONE:
