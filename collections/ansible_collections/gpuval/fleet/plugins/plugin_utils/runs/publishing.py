@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
     return _plain_text(value) if isinstance(value, str) else value
 
 
-@lru_cache(maxsize=1 << 14)  # each document of a watch repeats what the one before said
+@lru_cache(maxsize=1 << 14)  # each document of a watch repeats most texts of the one before
 def _plain_text(text: str) -> str:
     return one_line(_hidden(text), _MESSAGE_CHARACTERS)
 
