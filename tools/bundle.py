@@ -364,11 +364,8 @@ def build_collection(python, root, scratch):
 
 
 def sha256_of(path):
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while data := stream.read(CHUNK):
-            digest.update(data)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_digest(path, expected):
@@ -383,7 +380,7 @@ def verify_bundle(options):
     with opened(options.bundle) as tar:
         head = read_head(tar)
         seen = {}
-        manifest = read_members(tar, Progress("verified", head["bytes"]), lambda name, _info: None, seen)
+        manifest = read_members(tar, Progress("verified", head["bytes"]), lambda _name: None, seen)
         check_manifest(manifest, seen)
     say(f"{options.bundle}: SHA-256 {sha256_of(options.bundle)}")
     say(f"{options.bundle}: whole, {len(seen)} files, {bytes_text(head['bytes'])}, gpuval {head['gpuval']['version']}")
@@ -458,7 +455,7 @@ def read_members(tar, progress, place, seen):
             continue
         if not info.isreg():
             raise BundleError(f"{name} in the bundle is neither file nor link: make it again")
-        seen[name] = keep(tar.extractfile(info), place(name, info), info, progress)
+        seen[name] = keep(tar.extractfile(info), place(name), info, progress)
     raise BundleError(f"{tar.name} is cut off: it has no {MANIFEST}. Copy it here again")
 
 
@@ -539,7 +536,7 @@ def place_in(staging, parts):
     """Where a file of the bundle is kept until all of it was read; the source tree is here already."""
     wanted = {WHEELS: "wheels", COLLECTIONS: "collections", IMAGES: "images"}
 
-    def place(name, _info):
+    def place(name):
         top = name.split("/")[0]
         part = name.split("/")[1] if top == STORE else wanted.get(top)
         return staging / name if part in parts else None

@@ -40,12 +40,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a page is not current")
     check = parser.parse_args().check
-    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text() != text]
-    for path in stale:
+    stale = {path: text for path, text in pages().items() if not path.is_file() or path.read_text() != text}
+    for path, text in stale.items():
         print(f"{'not current' if check else 'written'}: {path.relative_to(ROOT)}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(pages()[path])
+            path.write_text(text)
     return int(check and bool(stale))
 
 

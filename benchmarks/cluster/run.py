@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +24,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks/fleet"))
 
-from meter import Cost, controller_environment, measure
+from meter import Cost, columns, controller_environment, measure, scratch
 
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 PLAYBOOK_SECONDS = 900
@@ -70,7 +68,9 @@ def main() -> int:
     options = arguments()
     results = []
     for count in options.nodes:
-        results.append(one_cluster(count, options))
+        stages = dict(zip(STAGES, options.seconds, strict=True))
+        with scratch(count, options.keep) as folder, simulated(count, stages, folder) as cluster:
+            results.append(measured(cluster, count, stages, folder))
         print(row(results[-1]), flush=True)
     print(table(results))
     if options.json:
@@ -120,20 +120,6 @@ def simulated(count: int, stages: dict[str, float], folder: Path) -> Iterator[Cl
             yield Cluster(process)
         finally:
             process.kill()
-
-
-def one_cluster(count: int, options: argparse.Namespace) -> Result:
-    folder = Path(tempfile.mkdtemp(prefix=f"gpuval-bench-cluster-{count}-"))
-    stages = dict(zip(STAGES, options.seconds, strict=True))
-    try:
-        with simulated(count, stages, folder) as cluster:
-            return measured(cluster, count, stages, folder)
-    finally:
-        if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            for log in folder.glob("*.txt"):
-                shutil.copy(log, options.keep / f"{count}-{log.name}")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measured(cluster: Cluster, count: int, stages: dict[str, float], folder: Path) -> Result:
@@ -235,7 +221,7 @@ def table(results: list[Result]) -> str:
         ("clean, s", lambda r: f"{r.clean:.1f}"),
         ("clean: memory, MB", lambda r: f"{r.clean_memory / 1e6:.0f}"),
     ]
-    return "\n".join(f"{name:42}" + "".join(f"{show(result):>10}" for result in results) for name, show in lines)
+    return columns(lines, results)
 
 
 if __name__ == "__main__":

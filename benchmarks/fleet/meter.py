@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,6 +99,23 @@ def measure(
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(code, wall, cpu, began_at, samples)
+
+
+@contextmanager
+def scratch(count: int, keep: Path | None) -> Iterator[Path]:
+    """A folder for one measurement, which is removed; copies its logs to `keep`."""
+    with tempfile.TemporaryDirectory(prefix=f"gpuval-bench-{count}-", ignore_cleanup_errors=True) as name:
+        try:
+            yield Path(name)
+        finally:
+            for log in Path(name).glob("*.txt") if keep else ():
+                keep.mkdir(parents=True, exist_ok=True)
+                shutil.copy(log, keep / f"{count}-{log.name}")
+
+
+def columns(lines: list[tuple[str, Callable]], results: list) -> str:
+    """A line for each name, with a column for each result."""
+    return "\n".join(f"{name:42}" + "".join(f"{show(result):>10}" for result in results) for name, show in lines)
 
 
 def controller_environment(playbook: Path, root: Path, folder: Path) -> dict[str, str]:

@@ -12,16 +12,14 @@ import argparse
 import json
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
 from floor import floor
-from meter import Cost, controller_environment, measure
+from meter import Cost, columns, controller_environment, measure, scratch
 from nodes import Counts, Nodes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +73,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the nodes are removed
     results = []
     for count in options.nodes:
-        results.append(one_fleet(count, options))
+        with scratch(count, options.keep) as folder, Nodes(count, folder, options.image) as nodes:
+            results.append(measured(nodes, folder, options))
         print(row(results[-1]), flush=True)
     print(table(results))
     if options.json:
@@ -96,19 +95,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def one_fleet(count: int, options: argparse.Namespace) -> Result:
-    folder = Path(tempfile.mkdtemp(prefix=f"gpuval-bench-{count}-"))
-    try:
-        with Nodes(count, folder, options.image) as nodes:
-            return measured(nodes, folder, options)
-    finally:
-        if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            for log in folder.glob("*.txt"):
-                shutil.copy(log, options.keep / f"{count}-{log.name}")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
     draw = random.Random(options.seed)  # noqa: S311 - the same plans every time
     sleeps = {name: [round(draw.uniform(*options.sleep), 1) for _ in STAGES] for name in nodes.names}
@@ -116,17 +102,8 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
     inventory.write_text(json.dumps({"all": {"hosts": hosts(nodes, sleeps), "vars": variables(nodes, folder)}}))
 
     def play(playbook: str, *words: str) -> Cost:
-        recap = ["-v"]  # it has the tasks of each node
-        command = [
-            str(PLAYBOOK),
-            f"gpuval.fleet.{playbook}",
-            *recap,
-            "-i",
-            str(inventory),
-            "-f",
-            str(options.forks),
-            *words,
-        ]
+        command = [str(PLAYBOOK), f"gpuval.fleet.{playbook}", "-i", str(inventory), "-f", str(options.forks)]
+        command += ["-v", *words]  # the recap has the tasks of each node
         log = folder / f"{playbook}{''.join(words)}.txt"
         return measure(command, log, controller_environment(PLAYBOOK, ROOT, folder), ROOT, PLAYBOOK_SECONDS)
 
@@ -286,7 +263,7 @@ def table(results: list[Result]) -> str:
         ("check mode, s", lambda r: f"{r.check:.1f}"),
         ("clean, s", lambda r: f"{r.clean:.1f}"),
     ]
-    return "\n".join(f"{name:42}" + "".join(f"{show(result):>10}" for result in results) for name, show in lines)
+    return columns(lines, results)
 
 
 if __name__ == "__main__":

@@ -162,4 +162,4 @@ def test_settings_that_cost_processor_time_for_nothing_are_not_there():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "ansible.cfg")
     assert "-C" not in settings["ssh_connection"]["ssh_args"].split()
-    assert settings["defaults"].getfloat("internal_poll_interval") == 0.01
+    assert settings["defaults"].getfloat("internal_poll_interval") == 0.03

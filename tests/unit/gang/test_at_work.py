@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import clean_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, forming, keys, orchestrate, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, keys, orchestrate, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
@@ -115,7 +115,7 @@ def test_clean_finds_every_round_that_there_is(tmp_path):
         bed.go()
     ids = {of_round["run_id"] for _folder, of_round in clean_run.rounds_of(bed.folder)}
     assert ids == {"run-1.all", "run-1.search-01"} == set(clean_run.round_ids_of(bed.folder))
-    document.file_of(bed.folder).write_text("{")  # damaged: the rounds are there all the same
+    bed.folder.gangs_file.write_text("{")  # damaged: the rounds are there all the same
     bed.below("all").run_file.write_text("{")
     assert [of_round["run_id"] for _folder, of_round in clean_run.rounds_of(bed.folder)] == ["run-1.search-01"]
     assert clean_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]  # what they left on nodes goes, too

@@ -5,7 +5,6 @@ import re
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
@@ -147,7 +146,7 @@ def test_a_damaged_search_is_named_and_not_resumed(tmp_path, damage, named):
     assert len(document["searches"]["all"]["rounds"]) >= 2 and not document["findings"]
     damage(document)
     bed.dies_at = None
-    folder.write_json(gang_document.file_of(bed.folder), document)
+    folder.write_json(bed.folder.gangs_file, document)
     with pytest.raises(GpuvalError, match=re.escape(named)):
         bed.go()
 
@@ -159,7 +158,7 @@ def test_a_finding_without_the_nodes_of_its_gang_is_refused(tmp_path, gang):
     document = bed.document
     found = document["findings"]["all"]
     document["findings"][gang] = {**found, "nodes": {}}
-    folder.write_json(gang_document.file_of(bed.folder), document)
+    folder.write_json(bed.folder.gangs_file, document)
     with pytest.raises(folder.RunError, match=f"the search of {gang} lacks nodes of its gang"):
         bed.verdicts()
 

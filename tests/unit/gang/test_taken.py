@@ -78,7 +78,7 @@ def test_a_round_or_the_whole_document_that_is_gone_accepts_no_node(ended, tmp_p
     document = bed.document
     name = data.draw(st.sampled_from([item["name"] for item in document["rounds"]]))
     if what == "document":
-        gang_document.file_of(bed.folder).unlink()
+        bed.folder.gangs_file.unlink()
     elif what == "run.json":
         bed.below(name).run_file.unlink()
     elif what == "round":

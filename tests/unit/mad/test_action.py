@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import mad_jobs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import checkout
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 
 from tests.kit import mad_repository
 from tests.kit.actions import run_action

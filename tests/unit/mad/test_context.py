@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 
 WHOLE = {
     "gpu_vendor": "AMD",

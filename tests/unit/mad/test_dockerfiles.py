@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import dockerfiles, repository
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 
 from tests.kit import mad_repository
 

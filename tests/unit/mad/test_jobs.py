@@ -23,7 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import (
     repository,
     tags,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit import gang_jobs, mad_repository

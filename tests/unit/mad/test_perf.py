@@ -6,7 +6,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import perf
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import models
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 

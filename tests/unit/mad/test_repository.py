@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.errors import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.models import timeout_seconds
 
 from tests.kit import mad_repository

@@ -63,8 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("clean", _clean, "stop everything of the run and remove its directory")
     sub.add_argument("--keep-models", action="store_true", help="leave the model cache")
     sub.add_argument("--remove-images", action="store_true", help="remove the images that the run brought, too")
-    sub = command("image", _image, "bring the images of the plan; the result goes to GPUVAL_RESULT_FILE")
-    sub.add_argument("--keep-archive", action="store_true", help="keep an archive after it was loaded")
+    command("image", _image, "bring the images of the plan; the result goes to GPUVAL_RESULT_FILE")
     sub = command("pod", _pod, "run one stage as a container's entry point")
     sub.add_argument("--stage", required=True)
     sub.add_argument("--last", action="store_true", help="return the plan's outcome")
@@ -76,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--clear", type=_directory, help="folder to empty first: shared memory of earlier stages")
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
-    sub.add_argument("--accelerator", default="", help="auto, cpu, nvidia, amd or gaudi (default: $GPUVAL_ACCELERATOR)")
     sub = command("endpoints", _endpoints, "measure the way to named services; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--endpoints", required=True, type=json.loads, help="list of endpoints, as JSON")
     sub.add_argument("--seconds", type=float, default=10, help="for each endpoint (default: %(default)s)")
@@ -151,7 +149,7 @@ def _clean(options: argparse.Namespace) -> dict[str, Any]:
 def _image(options: argparse.Namespace) -> int:
     from gpuval_runner.containers.images import bring_images
 
-    return bring_images(NodeDirectory(options.dir), options.keep_archive)
+    return bring_images(NodeDirectory(options.dir))
 
 
 def _pod(options: argparse.Namespace) -> int:
@@ -163,9 +161,17 @@ def _pod(options: argparse.Namespace) -> int:
 
 
 def _facts(options: argparse.Namespace) -> int:
-    from gpuval_runner.facts import facts
+    from gpuval_node.hardware.collect import facts_result
 
-    return facts(options.root, options.accelerator or os.environ.get("GPUVAL_ACCELERATOR", "auto"))
+    from gpuval_runner.files import write_result
+
+    result = facts_result(options.root, os.environ.get("GPUVAL_ACCELERATOR", "auto"))
+    if not write_result(result):  # outside of a stage
+        print(json.dumps(result, indent=2))
+    if result["state"] == "failure":
+        print(f"failure: {result['message']}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _endpoints(options: argparse.Namespace) -> int:

@@ -5,14 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 
-def rfc3339(moment: datetime) -> str:
-    """Return an aware time as RFC 3339 in UTC with milliseconds and Z."""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
 def now() -> str:
-    """Return the present as RFC 3339 in UTC."""
-    return rfc3339(datetime.now(timezone.utc))
+    """Return the present as RFC 3339 in UTC with milliseconds and Z."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def parse(text: str) -> datetime:

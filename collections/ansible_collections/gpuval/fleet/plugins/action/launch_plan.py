@@ -242,18 +242,14 @@ class ActionModule(RunAction):
                 task_vars=task_vars,
             )
         interpreter = self._interpreter(task_vars)
-        command = node_program.command(interpreter, self._candidates(task_vars))
+        candidates = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
+        command = node_program.command(interpreter, candidates)
         environment = self._compute_environment_string()
         if environment:
             command = f"export {environment}; {command}"
         stream = node_program.data(arguments, **launching.archives())
         done = self._low_level_execute_command(command, sudoable=True, in_data=stream)
         return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
-
-    @staticmethod
-    def _candidates(task_vars):
-        """Names of Python interpreters to try, the preferred one first."""
-        return constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
 
     def _interpreter(self, task_vars):
         """The Python configured for the node, or discovered before; empty: it is still to be discovered."""

@@ -15,8 +15,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.judge import sku_catalogue
 from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
-from ..plugin_utils.mad.documents import located
-from ..plugin_utils.mad.errors import MadError
+from ..plugin_utils.mad.documents import MadError, located
 from ..plugin_utils.mad.models import CREDENTIALS_IN_URL
 from ..plugin_utils.runs import datasets, job_secrets
 
@@ -43,6 +42,7 @@ class ActionModule(ControllerAction):
         models = tags.select(found, options["tags"])
         for remark in (*found.remarks, *asked.remarks):
             self._display.warning(remark)
+        set_here = [name for name, value in os.environ.items() if value]
         chosen = planning.Options(
             timeout=options["timeout"],
             vendor=_vendor(options["sku"]),
@@ -50,7 +50,7 @@ class ActionModule(ControllerAction):
             datasets=[one.name for one in datasets.parse(options["datasets"])],
             credentials=known,
             secrets_file=secrets_file,
-            secrets=credentials.for_all([*options["secrets"], *job_secrets.flat(known), *_variables()]),
+            secrets=credentials.for_all([*options["secrets"], *job_secrets.flat(known), *set_here]),
             named={tag.whole for tag in tags.parse(options["tags"])},
             images={str(name): str(image) for name, image in options["images"].items()},
             in_pods=in_pods,
@@ -113,11 +113,6 @@ def _root(options, folder):
         )
     checkout.clone(given, folder / "repository", revision, what="gpuval_mad_repository")
     return folder / "repository"
-
-
-def _variables():
-    """The environment's, with a value."""
-    return [name for name, value in os.environ.items() if value]
 
 
 def _secrets_file(options, root):

@@ -158,8 +158,10 @@ class Builder:
 
     def _call(self, argv, seconds):
         environment = dict(os.environ, BUILDX_NO_DEFAULT_ATTESTATIONS="1")
-        if self.command == "docker" and "build" in argv[:2] and not _has_buildkit():
-            environment["DOCKER_BUILDKIT"] = "0"
+        if self.command == "docker" and "build" in argv[:2]:
+            buildx = toolbox()("docker", "buildx", "version", timeout=ANSWER_SECONDS)
+            if not buildx.ok:
+                environment["DOCKER_BUILDKIT"] = "0"
         try:
             return subprocess.run(
                 argv,
@@ -184,10 +186,6 @@ def _complaint(command):
     words = ("version", "--format", "{{.Server.Version}}") if command == "docker" else ("info",)
     done = toolbox()(command, *words, timeout=ANSWER_SECONDS)
     return "" if done.ok else done.complaint
-
-
-def _has_buildkit():
-    return toolbox()("docker", "buildx", "version", timeout=ANSWER_SECONDS).ok
 
 
 def _unpack(tar, folder):

@@ -33,7 +33,8 @@ def access(vendor: str, engine: EngineFacts, root: Path = Path("/")) -> Access:
     found = {"nvidia": _nvidia, "amd": _amd, "gaudi": _gaudi}[vendor](engine, root)
     if found.problem:
         return found
-    return Access((*found.arguments, *_network_devices(root)), found.environment)
+    rdma = [f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists()]
+    return Access((*found.arguments, *rdma), found.environment)
 
 
 _PRESENT = {
@@ -89,11 +90,6 @@ def _gaudi(engine: EngineFacts, root: Path) -> Access:
     devices = ["/dev/accel"] if (root / "dev/accel").is_dir() else []
     devices += [f"/dev/{node.name}" for node in sorted((root / "dev").glob("hl*[0-9]"))]
     return Access((*(f"--device={device}" for device in devices), "--cap-add=sys_nice"), environment)
-
-
-def _network_devices(root: Path) -> tuple[str, ...]:
-    """Return what RDMA between GPUs needs, where the node has it."""
-    return tuple(f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists())
 
 
 def _has_cdi(kind: str, root: Path) -> bool:

@@ -88,7 +88,7 @@ class Brought:
         return f"images: {', '.join(parts)}" if parts else "the plan has no images"
 
 
-def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
+def bring_images(directory: NodeDirectory) -> int:
     """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is missing or another."""
     began = time.monotonic()
     done = Brought()
@@ -97,7 +97,7 @@ def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
     try:
         plan = plans.load(directory.plan)
         if plan.images:
-            _Bringer(directory, plan, began + _seconds(plan), done, keep_archive=keep_archive).bring()
+            _Bringer(directory, plan, began + _seconds(plan), done).bring()
         message = done.message()
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
@@ -136,11 +136,8 @@ def _metrics(done: Brought, seconds: float) -> list[Metric]:
 
 
 class _Bringer:
-    def __init__(
-        self, directory: NodeDirectory, plan: Plan, deadline: float, done: Brought, *, keep_archive: bool
-    ) -> None:
+    def __init__(self, directory: NodeDirectory, plan: Plan, deadline: float, done: Brought) -> None:
         self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, done
-        self._keep_archive = keep_archive
         self._reported = 0.0
 
     def bring(self) -> None:
@@ -208,8 +205,7 @@ class _Bringer:
             raise _unloadable(output, engine, path)
         self._done.load_seconds += time.monotonic() - began
         self._identify(engine, image, path, loaded_names(output))
-        if not self._keep_archive:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
     def _is_whole(self, path: Path, archive: Archive) -> bool:
         """Whether the archive is here and complete; a corrupted one is removed."""

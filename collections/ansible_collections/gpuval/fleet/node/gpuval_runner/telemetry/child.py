@@ -155,7 +155,7 @@ class Helper:
         while True:
             self._look()
             due = max(due + self._period, time.monotonic())
-            if self._should_end(ends, due):
+            if select.select(ends, [], [], max(0.0, due - time.monotonic()))[0]:
                 break
         deadline = time.monotonic() + AFTER_SECONDS
         self._sampler.stop(deadline)
@@ -172,11 +172,6 @@ class Helper:
             self._drain(self._log)  # messages that the last readings caused
             self._report_end(self._log.problem, "/dev/kmsg")
         return self._sampler.ended_well
-
-    def _should_end(self, ends: tuple[int, ...], due: float) -> bool:
-        """Wait for the next look, or until one of the inputs has anything, its end too."""
-        ready, _, _ = select.select(ends, [], [], max(0.0, due - time.monotonic()))
-        return bool(ready)
 
     def _look(self) -> None:
         self._report("host", at=time.monotonic(), host=self._host.sample())

@@ -169,7 +169,8 @@ class Summary:
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
-                found.append({"name": name, "value": _plain(value), "unit": name.rpartition("_")[2], "scope": scope})
+                # Six digits after the point are more than any sensor has.
+                found.append({"name": name, "value": round(value, 6), "unit": name.rpartition("_")[2], "scope": scope})
 
         samples = self._samples if self._source else self._host_samples
         add("telemetry_samples_count", samples)
@@ -290,8 +291,3 @@ def _by_index(gpus: Any) -> dict[int, dict[str, Any]]:
     """Return GPUs by index; JSON made the indices texts."""
     found = gpus.items() if isinstance(gpus, dict) else ()
     return {int(k): v for k, v in list(found)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}
-
-
-def _plain(value: float) -> float:
-    """Return a value as records carry it: six digits after the point are more than any sensor has."""
-    return value if isinstance(value, int) else round(value, 6)

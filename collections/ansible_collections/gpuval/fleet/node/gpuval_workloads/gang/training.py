@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import sys
 import time
 
@@ -140,7 +141,8 @@ def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], 
     add("gang_processes_count", ranks.world_size, "count")
     for name, rate in rates.items():
         add(f"gang_{name}_tokens_per_second", rate, "tokens/s")
-        add(f"gang_{name}_model_tflops", _mean(task.flops_per_batch / t[name][0] / 1e12 for t in everyone), "TFLOP/s")
+        mean = statistics.fmean(task.flops_per_batch / theirs[name][0] / 1e12 for theirs in everyone)
+        add(f"gang_{name}_model_tflops", mean, "TFLOP/s")
     if "node" in rates:
         add("gang_scaling_ratio", rates["ddp"] / rates["node"], "ratio")
     add("gang_zero_ratio", rates["zero"] / rates["ddp"], "ratio")
@@ -155,11 +157,6 @@ def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], 
         f"{nodes} nodes, {ranks.world_size} processes: ZeRO {rates['zero']:,.0f} tokens/s, DDP {rates['ddp']:,.0f}"
         f"{scaling}; loss {last.losses[0]:.3f} to {last.losses[-1]:.3f}"
     )
-
-
-def _mean(values) -> float:
-    values = list(values)
-    return sum(values) / len(values)
 
 
 if __name__ == "__main__":

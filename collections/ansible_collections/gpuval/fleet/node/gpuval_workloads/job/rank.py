@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from ..common.launch import RANK_DIRECTORY_VARIABLE
@@ -29,14 +28,11 @@ NAMES = (
 )
 
 
-def of_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name in NAMES or name.startswith(PREFIXES)}
-
-
 def main() -> int:
     folder = Path(os.environ[RANK_DIRECTORY_VARIABLE])
     launch = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    command, own = sys.argv[1:] or launch["command"], of_launcher(os.environ)
+    command = sys.argv[1:] or launch["command"]
+    own = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
     changed = {"folder": "", "environment": {}, **json.loads(os.environ.get(CHANGED, "{}"))}
     place = Path(launch["folder"], changed["folder"])
     rank = own.get("RANK") or own.get("OMPI_COMM_WORLD_RANK") or str(os.getpid())

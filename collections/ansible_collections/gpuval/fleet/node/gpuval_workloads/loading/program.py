@@ -18,6 +18,7 @@ from ..common.result import Result, WorkloadCrash, WorkloadFailure, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
 from . import hashing, manifest
 from .rclone import (
+    CHUNK_SIZE,
     REFUSED_KEY,
     REMOTE,
     FullDiskError,
@@ -49,7 +50,6 @@ class Options:
     overwrite: bool = False
     transfers: int = 8
     streams: int = 4
-    chunk_size: str = "16M"
     dataset: str = ""
 
     @property
@@ -79,11 +79,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
     parser.add_argument("--transfers", type=positive_int, default=8, help="files at the same time (default 8)")
     parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
-    parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
     given = parser.parse_args(arguments)
     folder = f"{manifest.DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
-    limits = given.transfers, given.multi_thread_streams, given.chunk_size
-    return Options(folder, given.overwrite, *limits, given.dataset)
+    return Options(folder, given.overwrite, given.transfers, given.multi_thread_streams, given.dataset)
 
 
 def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
@@ -116,7 +114,7 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
         "model_folder": options.model_folder,
         "transfers": options.transfers,
         "multi_thread_streams": options.streams,
-        "chunk_size": options.chunk_size,
+        "chunk_size": CHUNK_SIZE,
     }
     result.report(f"looking for {options.model_folder} in the store")
     listing = rclone.list_files(places.source)
@@ -129,7 +127,8 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     if options.dataset:
         _allow_writing(places.folder, allowed=True)
     _remove_partials(places.folder, digests)
-    local = _local_sizes(places.folder)
+    paths = [path for path in places.folder.rglob("*") if path.is_file()]
+    local = {path.relative_to(places.folder).as_posix(): path.stat().st_size for path in paths}
     others = local.keys() - digests.keys() - {manifest.NAME}
     if options.dataset:  # a program that reads the whole folder would read them
         for path in others:
@@ -220,7 +219,6 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
             todo,
             transfers=options.transfers,
             streams=options.streams,
-            chunk_size=options.chunk_size,
             report=report,
         )
     except FullDiskError as error:
@@ -305,10 +303,6 @@ def _allow_writing(folder: Path, *, allowed: bool) -> None:
                     path.unlink()
                 elif not path.is_dir():
                     path.chmod(0o644 if allowed else 0o444)
-
-
-def _local_sizes(folder: Path) -> dict[str, int]:
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
 def _remove_partials(folder: Path, wanted: Mapping[str, object]) -> None:

@@ -33,6 +33,8 @@ CALL_SECONDS = 300
 AWAY_SECONDS = 60.0
 PAUSE_SECONDS = 5.0
 STATS_SECONDS = 5
+#: What a stream asks for at once.
+CHUNK_SIZE = "16M"
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
@@ -116,7 +118,6 @@ class Rclone:
         *,
         transfers: int,
         streams: int,
-        chunk_size: str,
         report: Callable[[Progress], None],
     ) -> int:
         """Copy the named files into `folder`, calling `report` about every 5 s; return how often it was interrupted.
@@ -129,7 +130,7 @@ class Rclone:
             *("copy", _folder(remote_path), str(folder)),
             *("--files-from-raw", listing.name, "--no-traverse"),
             *("--transfers", str(transfers), "--checkers", str(transfers)),
-            *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", chunk_size),
+            *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", CHUNK_SIZE),
             *("--multi-thread-cutoff", "64M"),
             *("--low-level-retries", "3", "--retries", "7", "--retries-sleep", "10s"),
             *("--use-json-log", "--stats", f"{STATS_SECONDS}s", "--stats-log-level", "NOTICE"),

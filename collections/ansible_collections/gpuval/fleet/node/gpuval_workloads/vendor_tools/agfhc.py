@@ -40,7 +40,8 @@ def judge(text: str) -> Answer:
             name = re.sub(r"-\d+-\d+$", "", test)[:48]
             if tests.get(name) != "fail":  # one bad iteration is not made good by another
                 tests[name] = outcome
-        if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or _is_fault_of_gpu(line))):
+        names_gpu = _GPU.search(line) and "fail" in line.lower()
+        if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or names_gpu)):
             failures.append(shortened(line, 160))
     failed = sum(outcome == "fail" for outcome in tests.values())
     figures = [Figure("agfhc_tests_count", len(tests), "count"), Figure("agfhc_failed_count", failed, "count")]
@@ -56,10 +57,6 @@ def judge(text: str) -> Answer:
     if summary is None or not int(summary[2]):
         return Answer.none("it executed no test")
     return Answer(PASS, summary=f"{summary[2]} tests passed", figures=figures)
-
-
-def _is_fault_of_gpu(line: str) -> bool:
-    return bool(_GPU.search(line)) and "fail" in line.lower()
 
 
 def failed_tests(text: str) -> int | None:

@@ -14,7 +14,7 @@ VIRTUAL_LIMIT = 16
 
 
 def facts(tree: Tree) -> list[dict[str, Any]]:
-    return [*_interfaces(tree), *_rdma_devices(tree)]
+    return [*_interfaces(tree), *(_rdma_device(tree, name) for name in tree.entries(RDMA))]
 
 
 def _interfaces(tree: Tree) -> list[dict[str, Any]]:
@@ -38,10 +38,6 @@ def _interface(tree: Tree, name: str) -> dict[str, Any]:
         "numa_node": _numa_node(tree.number(f"{NET}/{name}/device/numa_node")),
         "interface_firmware": ethtool.firmware_version(name) if tree.is_real else None,
     }
-
-
-def _rdma_devices(tree: Tree) -> list[dict[str, Any]]:
-    return [_rdma_device(tree, name) for name in tree.entries(RDMA)]
 
 
 def _rdma_device(tree: Tree, name: str) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def _routes(interface: Interface, entry: Interfaces, state: State, plan: Plan) -
     for declared in entry.routes:
         now = find_route(state, declared.to, declared.metric)
         wanted = _route(interface, declared)
-        change = Change("route", _named(wanted), now, wanted)
+        change = Change("route", f"{wanted['dst']} metric {wanted['metric']}", now, wanted)
         if same(change, now, wanted):
             continue
         if now and not can_be_restored(now):
@@ -316,10 +316,6 @@ def _wins(to: str, metric: int, state: State, peer: Any) -> bool:
 
 def _like(text: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(text, pattern)
-
-
-def _named(route: dict[str, Any]) -> str:
-    return f"{route['dst']} metric {route['metric']}"
 
 
 def _way(route: Optional[dict[str, Any]]) -> str:

@@ -54,7 +54,7 @@ def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[s
     progress = _Progress(entry, say)
     config = TransferConfig(
         multipart_threshold=PART_BYTES if in_parts else sys.maxsize,
-        multipart_chunksize=_part_bytes(entry["bytes"]),
+        multipart_chunksize=max(PART_BYTES, -(-entry["bytes"] // 9000)),  # S3 takes at most 10,000 parts
         max_concurrency=4,
     )
     try:
@@ -89,11 +89,6 @@ class _Progress:
                 f"{self._entry['reference']}: {self._sent / 1e9:.1f} of {self._entry['bytes'] / 1e9:.1f} GB sent, "
                 f"{speed / 1e6:.0f} MB/s, {left:.0f} s left"
             )
-
-
-def _part_bytes(size: int) -> int:
-    """S3 takes at most 10,000 parts."""
-    return max(PART_BYTES, -(-size // 9000))
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:

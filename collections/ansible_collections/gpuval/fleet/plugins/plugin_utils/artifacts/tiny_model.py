@@ -163,12 +163,9 @@ def _silent_ids(tokenizer) -> list[int]:
     token, and bytes that are not text by themselves (a stream of them would carry no characters).
     """
     size = tokenizer.get_vocab_size()
-    tokens = {i: tokenizer.decode([i], skip_special_tokens=True) for i in range(size)}
-    return [i for i in range(VOCABULARY) if not _is_text(tokens.get(i, "").strip())]
-
-
-def _is_text(token: str) -> bool:
-    return token != "" and token.isascii() and token.isprintable()
+    tokens = {i: tokenizer.decode([i], skip_special_tokens=True).strip() for i in range(size)}
+    spoken = {i for i, token in tokens.items() if token and token.isascii() and token.isprintable()}
+    return [i for i in range(VOCABULARY) if i not in spoken]
 
 
 def _write_weights(path: Path, seed: int, silent_ids: list[int]) -> None:

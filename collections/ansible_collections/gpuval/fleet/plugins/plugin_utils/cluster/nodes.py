@@ -130,12 +130,10 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
         capacity=count(capacity.get(chosen)),
         allocatable=allocatable.get(chosen, 0),
         replicas=max(1, replicas),
-        partitions=tuple(sorted(name for name, value in capacity.items() if _partition(name, value))),
+        partitions=tuple(
+            sorted(name for name in capacity if name.startswith("nvidia.com/mig-") and count(capacity[name]))
+        ),
     )
-
-
-def _partition(name: str, value: Any) -> bool:
-    return name.startswith("nvidia.com/mig-") and count(value) > 0
 
 
 def count(quantity: Any) -> int:

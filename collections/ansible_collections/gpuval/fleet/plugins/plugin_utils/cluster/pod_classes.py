@@ -35,11 +35,6 @@ _CORDON = re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable")
 _VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE)
 
 
-def is_gpu_allocation(reason: str) -> bool:
-    """Whether the kubelet's reason for rejecting a pod names its GPUs."""
-    return classify(reason, ["gpu_allocation"]) is not None
-
-
 def image(reason: str, message: str) -> FailureClass:
     """Why a container's image is missing."""
     return _among(OF_IMAGES, f"pull: {reason}: {message}")

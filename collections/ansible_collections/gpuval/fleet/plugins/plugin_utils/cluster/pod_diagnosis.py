@@ -205,7 +205,7 @@ def _disrupted(case: Case) -> Cause | None:
         return Cause(known.NAMED[name], f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
     if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
-        name = "gpu_allocation" if known.is_gpu_allocation(pod.reason) else "node_refused"
+        name = "gpu_allocation" if known.classify(pod.reason, ["gpu_allocation"]) else "node_refused"
     if name is None or name == "deadline_exceeded":
         return None
     return Cause(known.NAMED[name], f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)

@@ -229,7 +229,7 @@ def _stages(
         if refused:
             head["message"] = f"the record is refused: {refused}"
         # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
-        metrics = [_metric(metric, redactor) for metric in head.pop("metrics")]
+        metrics = [{**metric, "scope": redactor.short(metric["scope"])} for metric in head.pop("metrics")]
         own = {key: head[key] for key in stage_file.OWN_FIELDS}
         head = {key: redactor.document(value) for key, value in head.items()}
         head = {**head, **own, "node": identity, "metrics": metrics}
@@ -249,10 +249,6 @@ def _stages(
         seconds = "" if stage["duration_seconds"] is None else f"{stage['duration_seconds']:.3f}"
         rows.append((identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path))
     return rows
-
-
-def _metric(metric: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
-    return {**metric, "scope": redactor.short(metric["scope"])}
 
 
 def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[Record | None, str]:

@@ -25,16 +25,12 @@ def lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
         counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
         rounds = f"{one['rounds']} round{'' if one['rounds'] == 1 else 's'}"
         found.append(f"Gang {one['gang']} searched in {rounds}: {counts}")
-        others = [line for line in one["sentences"] if not _of_a_node(line, verdicts)]
+        # `node-3 is bad: ...` has its own line above if that node fails
+        others = [line for line in one["sentences"] if verdicts.get(line.partition(" is ")[0]) != "FAIL"]
         found += others[:MAX_LINES]
         if len(others) > MAX_LINES:
             found.append(f"... and {len(others) - MAX_LINES} more of gang {one['gang']}: see report.html")
     return found
-
-
-def _of_a_node(line: str, verdicts: Mapping[str, str]) -> bool:
-    """Whether the line is about a node that fails (``node-3 is bad: ...``), which has its own line above."""
-    return verdicts.get(line.partition(" is ")[0]) == "FAIL"
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from ..core import schemas
@@ -29,14 +28,6 @@ BAD = "bad"
 ABORTED = "the gangs were aborted"
 
 
-def folder_of(run: RunFolder) -> Path:
-    return run.path / FOLDER
-
-
-def file_of(run: RunFolder) -> Path:
-    return folder_of(run) / FILE
-
-
 def key_of(run: Mapping[str, Any]) -> str:
     """The document's key in the store."""
     return f"{run['folder']}/{FOLDER}/{FILE}"
@@ -45,18 +36,18 @@ def key_of(run: Mapping[str, Any]) -> str:
 def read(run: RunFolder) -> dict[str, Any] | None:
     """The document; None for a run without gangs so far. Raises RunError."""
     try:
-        document = run_folder.read_json(file_of(run))
+        document = run_folder.read_json(run.gangs_file)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise run_folder.RunError(f"{file_of(run)} is damaged: {error}") from error
+        raise run_folder.RunError(f"{run.gangs_file} is damaged: {error}") from error
     try:
-        schemas.validate("gangs", document, what=str(file_of(run)))
+        schemas.validate("gangs", document, what=str(run.gangs_file))
     except schemas.Invalid as error:
         raise run_folder.RunError(str(error)) from error
     problem = problem_of(document, run.read_run()["nodes"])
     if problem:
-        raise run_folder.RunError(f"{file_of(run)}: {problem}: restore the file, or validate again as a new run")
+        raise run_folder.RunError(f"{run.gangs_file}: {problem}: restore the file, or validate again as a new run")
     return document
 
 
@@ -83,12 +74,12 @@ def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
 
 def write(run: RunFolder, document: Mapping[str, Any]) -> None:
     schemas.validate("gangs", document, what=FILE)
-    run_folder.write_json(file_of(run), document)
+    run_folder.write_json(run.gangs_file, document)
 
 
 def round_folder(run: RunFolder, name: str) -> RunFolder:
     """A round is a run of its own, in a folder of the run."""
-    return RunFolder(folder_of(run) / name)
+    return RunFolder(run.path / FOLDER / name)
 
 
 def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:
@@ -99,7 +90,7 @@ def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:
 
 def known_folders(run: RunFolder) -> list[RunFolder]:
     """Folders of all rounds on disk, whatever the document says: cleaning needs them all."""
-    return [RunFolder(path) for path in sorted(folder_of(run).glob("*")) if path.is_dir()]
+    return [RunFolder(path) for path in sorted((run.path / FOLDER).glob("*")) if path.is_dir()]
 
 
 def round_folders(run: RunFolder, document: Mapping[str, Any] | None) -> list[RunFolder]:

@@ -66,7 +66,7 @@ def _keep_judged(
         if not frozen and str(folder.read_launch(name).get("at", "")) > judged["judged_at"]:
             continue
         records, digests = evidence.records.get(name, {}), judged["evidence"].get(name, {})
-        late = [stage for stage, record in records.items() if stage not in digests and _ended(record)]
+        late = [stage for stage, one in records.items() if stage not in digests and one["state"] in FINAL_STATES]
         changed = [stage for stage in digests if stage not in records or digest_of(records[stage]) != digests[stage]]
         for stages, reason in ((late if frozen else [], LATE), (changed, CHANGED)):
             for stage in stages:
@@ -74,7 +74,3 @@ def _keep_judged(
                 evidence.add_problem(reason, node=name, stage=stage)
         if changed:
             evidence.changed[name] = changed, judged["nodes"].get(name, "INCOMPLETE")
-
-
-def _ended(record: Mapping[str, Any]) -> bool:
-    return record["state"] in FINAL_STATES

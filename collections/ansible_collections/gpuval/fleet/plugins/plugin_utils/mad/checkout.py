@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..core.escape import one_line
-from .errors import MadError
+from .documents import MadError
 
 SECONDS = 900
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"

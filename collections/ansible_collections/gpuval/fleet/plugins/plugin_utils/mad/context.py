@@ -10,8 +10,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.text import meant
-from .documents import check, parse_json, shown, unknown_keys, within
-from .errors import MadError
+from .documents import MadError, check, parse_json, shown, unknown_keys, within
 from .models import checked_args
 
 SETTING = "gpuval_mad_context"

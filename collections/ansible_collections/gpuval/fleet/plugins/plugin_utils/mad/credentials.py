@@ -8,8 +8,7 @@ from typing import Any
 from ..core.urls import in_clear
 from ..runs import job_secrets
 from .checkout import Login
-from .documents import shown
-from .errors import MadError
+from .documents import MadError, shown
 from .models import Model
 
 FILE = "credential.json"

@@ -10,8 +10,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import meant
-from .documents import check, shown, within
-from .errors import MadError
+from .documents import MadError, check, shown, within
 
 DATA_FILE = "data.json"
 CUSTOM, LOCAL, DATASET, MOUNTED = "custom", "local", "dataset", "docker_mounts"

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core.text import some_of
-from .documents import located, read_bytes, shown
-from .errors import MadError
+from .documents import MadError, located, read_bytes, shown
 from .models import Model
 
 HEADER_LINES = 5

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas
+from ..core.errors import GpuvalError
 from ..core.escape import one_line
-from .errors import MadError
 
 MAX_BYTES = 8 << 20
 MAX_SHOWN = 80
+
+
+class MadError(GpuvalError, ValueError):
+    """What is wrong about a model repository or its settings: the file, model and field, and what to do."""
 
 
 def within(path: str, *, what: str) -> str:

@@ -15,8 +15,7 @@ from ..core.text import meant
 from . import checkout, credentials
 from .context import Context
 from .data import CUSTOM
-from .documents import shown
-from .errors import MadError
+from .documents import MadError, shown
 from .job_document import UNLIMITED_SECONDS, job_of
 from .model_files import FILES, INSIDE, PACKED, Copy, packed
 from .models import Model

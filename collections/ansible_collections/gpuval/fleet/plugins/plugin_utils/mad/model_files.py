@@ -10,8 +10,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 from . import credentials
-from .documents import located
-from .errors import MadError
+from .documents import MadError, located
 
 #: In the build context, and in the image: by stage the folders `model` and `repository`.
 FILES = "gpuval_mad"

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from .documents import check, shown, unknown_keys, within
-from .errors import MadError
+from .documents import MadError, check, shown, unknown_keys, within
 
 DEFAULT_TIMEOUT_SECONDS = 7200
 #: Of `timeout` and `n_gpus`: not specified, and all.

@@ -16,8 +16,7 @@ from typing import Any
 from ..core.escape import clean_text, csv_cell, one_line
 from ..core.text import some_of
 from ..records.environment import texts
-from .documents import shown
-from .errors import MadError
+from .documents import MadError, shown
 
 #: In the environment of a stage: what its model is, as a JSON object of columns.
 VARIABLE = "MAD_PERF_COLUMNS"

@@ -16,8 +16,7 @@ from . import credentials
 from .context import Context, Distributed
 from .data import CUSTOM, DATASET, Placed, place
 from .dockerfiles import Dockerfile, fitting
-from .documents import located
-from .errors import MadError
+from .documents import MadError, located
 from .models import UNSET, Model
 from .repository import Repository
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .data import DATA_FILE, Dataset, datasets
-from .documents import located, read_json, shown
-from .errors import MadError
+from .documents import MadError, located, read_json, shown
 from .models import Model, from_entry
 
 MODELS_FILE, PROGRAM, SCRIPTS = "models.json", "get_models_json.py", "scripts"

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .documents import shown
-from .errors import MadError
+from .documents import MadError, shown
 from .models import Model, checked_args
 from .repository import Repository
 

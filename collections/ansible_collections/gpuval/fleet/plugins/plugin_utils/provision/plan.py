@@ -38,10 +38,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Plan:
-    """``pools`` are all that are ordered, ``missing`` those to be created; ``cluster`` is the present one, if any."""
+    """``missing`` are the pools to be created; ``cluster`` is the present one, if any."""
 
     cluster: Mapping[str, Any] | None
-    pools: tuple[Pool, ...]
     missing: tuple[Pool, ...]
     lines: tuple[str, ...]
 
@@ -57,7 +56,8 @@ class Deletion:
     def line(self) -> str:
         if self.pool is not None:
             return f"node pool {text(self.pool, 'name')} of cluster {text(self.cluster, 'name')}"
-        return f"cluster {text(self.cluster, 'name')} with {nodes_of(self.cluster)} nodes"
+        nodes = sum(pool["count"] for pool in pools_of(self.cluster))
+        return f"cluster {text(self.cluster, 'name')} with {nodes} nodes"
 
 
 def tag_of(name: str) -> str:
@@ -74,10 +74,6 @@ def text(entry: Mapping[str, Any], key: str) -> str:
 
 def pools_of(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return cluster.get("node_pools") or []
-
-
-def nodes_of(cluster: Mapping[str, Any]) -> int:
-    return sum(pool["count"] for pool in pools_of(cluster))
 
 
 def carries(entry: Mapping[str, Any], tag: str) -> bool:
@@ -158,7 +154,7 @@ def make_plan(
     if not found:
         if existing:
             raise ProvisionError(f"provision_cluster: the account has no cluster {name}")
-        return Plan(None, pools, pools, (f"create cluster {name} in {region}", *map(_created, pools)))
+        return Plan(None, pools, (f"create cluster {name} in {region}", *map(_created, pools)))
     cluster = found[0]
     if not existing and not carries(cluster, tag):
         raise ProvisionError(
@@ -180,7 +176,7 @@ def make_plan(
                 f"{pool.size}: choose another name, or run `make deprovision` first"
             )
     missing = tuple(pool for pool in pools if pool.name not in present)
-    return Plan(cluster, pools, missing, (f"cluster {name} exists", *map(_created, missing)))
+    return Plan(cluster, missing, (f"cluster {name} exists", *map(_created, missing)))
 
 
 def _created(pool: Pool) -> str:

@@ -14,7 +14,7 @@ from ..core.escape import one_line
 from ..gang import document as gang_document
 from ..gang.evidence import last_rounds
 from ..mad import perf
-from ..mad.errors import MadError
+from ..mad.documents import MadError
 from ..runs import datasets
 from ..runs import folder as run_folder
 from . import template

@@ -261,8 +261,4 @@ class _Loader(yaml.BaseLoader):
         return _once(pairs)
 
 
-def _make_mapping(loader: _Loader, node: Any) -> dict[Hashable, Any]:
-    return loader.construct_mapping(node)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _make_mapping)
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)

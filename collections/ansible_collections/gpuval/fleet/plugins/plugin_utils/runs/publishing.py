@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def watch_document(
     for name, node in nodes.items():
         place = None
         if node.plan is not None and "heartbeat_seconds" in node.plan:
-            expects = _expects(node.plan)
+            stages = {stage["name"]: stage["expected_seconds"] for stage in node.plan["stages"]}
+            expects = {"heartbeat_seconds": node.plan["heartbeat_seconds"], "stages": stages}
             place = places.setdefault(json.dumps(expects), len(plans))
             if place == len(plans):
                 plans.append(expects)
@@ -87,13 +89,6 @@ def watch_document(
     }
 
 
-def _expects(plan: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "heartbeat_seconds": plan["heartbeat_seconds"],
-        "stages": {stage["name"]: stage["expected_seconds"] for stage in plan["stages"]},
-    }
-
-
 def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Of a launch what a verdict and people need: no folder, command, address of a store or secret."""
     if not launch or "state" not in launch:
@@ -106,7 +101,12 @@ def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    return one_line(_hidden(value), _MESSAGE_CHARACTERS) if isinstance(value, str) else value
+    return _plain_text(value) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 14)  # each document of a watch repeats most texts of the one before
+def _plain_text(text: str) -> str:
+    return one_line(_hidden(text), _MESSAGE_CHARACTERS)
 
 
 def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

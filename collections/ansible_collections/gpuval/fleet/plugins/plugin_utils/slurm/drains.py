@@ -129,7 +129,8 @@ def mark(
             done.kept[name] = drain.open
         elif drain.state in (DRAIN, RESUME):
             wanted[name] = drain
-            done.changes[name] = (_shown(seen[name]), f"{drain.state} {drain.reason if drain.state == DRAIN else ''}")
+            before = f"{'+'.join(sorted(seen[name].states))} {seen[name].reason}"
+            done.changes[name] = (before, f"{drain.state} {drain.reason if drain.state == DRAIN else ''}")
         if drain.state in (DRAIN, KEEP):
             opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
     if not trial:
@@ -137,10 +138,6 @@ def mark(
             _keep_open(results, run_id, run["finished_at"] or "", nodes)
         done.problem = _apply(slurm, wanted)
     return done
-
-
-def _shown(node: SlurmNode) -> str:
-    return f"{'+'.join(sorted(node.states))} {node.reason}"
 
 
 def read(slurm: Slurm) -> dict[str, SlurmNode]:

@@ -61,10 +61,8 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
     values = {"gres": [description["gres"]], "type": [model] if count else []}
     values |= {"partition": description["partitions"], "feature": description["features"]}
     for sku, wanted in rules.items():
-        if wanted and all(_matches(values.get(key, []), pattern) for key, pattern in wanted.items()):
+        if wanted and all(
+            fnmatch.filter(map(str.lower, values.get(key, [])), pattern.lower()) for key, pattern in wanted.items()
+        ):
             return sku
     return sku_name(model)
-
-
-def _matches(values: Sequence[str], pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(value.lower(), pattern.lower()) for value in values)

@@ -129,7 +129,8 @@ class StatusReader:
             run = stored_runs.take_run(raw, self._folder)
             if run["run_id"] != self._run["run_id"]:
                 raise run_folder.RunError(f"the folder {self._folder} has another run now: {run['run_id']}")
-            self._forget_refused(run)
+            if run["nodes"].keys() != self._run["nodes"].keys():  # records of nodes that have joined are read again
+                self._forget(set(self._refused))
             self._run = run
         elif schema:
             document = stored_runs.read_document(raw, schema, key)
@@ -174,11 +175,6 @@ class StatusReader:
             f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}"
             for problem in evidence.problems
         ]
-
-    def _forget_refused(self, run: Mapping[str, Any]) -> None:
-        """A record of a node that has joined since is read again."""
-        if run["nodes"].keys() != self._run["nodes"].keys():
-            self._forget(set(self._refused))
 
     def _forget(self, keys: set[str]) -> None:
         for key in keys:

@@ -50,12 +50,8 @@ class Transfer:
         return self.nodes * self.bytes_per_node
 
     @property
-    def needed_bits_per_second(self) -> float:
-        return 8 * self.total_bytes / self.deadline_seconds if self.deadline_seconds > 0 else 0.0
-
-    @property
     def is_trivial(self) -> bool:
-        return self.needed_bits_per_second < TRIVIAL_BITS_PER_SECOND
+        return self.deadline_seconds <= 0 or 8 * self.total_bytes / self.deadline_seconds < TRIVIAL_BITS_PER_SECOND
 
     def seconds(self, bandwidth: Bandwidth) -> float:
         return 8 * self.total_bytes / bandwidth.bits_per_second

@@ -271,7 +271,7 @@ def to_fetch(views: Sequence[NodeView], now: float, *, silence: float, interval:
     Those that cannot reach the store every `interval` seconds, and those silent for longer than `silence` at the same
     rate. Failed fetches back off. Lost nodes are included: they may return.
     """
-    interval = max(interval, FETCH_SECONDS * sum(not view.done and _cannot_upload(view) for view in views))
+    interval = max(interval, FETCH_SECONDS * sum(_cannot_upload(view) and not view.done for view in views))
     chosen = []
     for view in views:
         if view.busy or view.to_start or not view.in_play or (view.done and not view.lost):

@@ -88,7 +88,7 @@ def _gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> N
     What cannot be read becomes the reason why nothing of the gangs is judged.
     """
     asked = {name: node["gang_stages"] for name, node in run["nodes"].items() if node.get("gang_stages")}
-    file = gang_document.file_of(folder)
+    file = folder.gangs_file
     if not asked:
         file.unlink(missing_ok=True)
         return

@@ -83,7 +83,7 @@ def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
     devices: Steps = {
         "rdma": lambda: _rdma(sysfs),
         "pcie": lambda: _pcie(found, sysfs),
-        "acs": lambda: _acs(found, sysfs),
+        "acs": lambda: {"acs": pcie.acs(sysfs, [one.pci_address for one in found.devices if one.pci_address])},
         "counters": lambda: _counters(found, sysfs),
     }
     found.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
@@ -177,7 +177,3 @@ def _counters(found: Local, sysfs: Sysfs) -> dict[str, Any]:
     if found.ports and not counters:
         raise LookupError("the drivers of these devices have none")
     return {"counters": counters}
-
-
-def _acs(found: Local, sysfs: Sysfs) -> dict[str, Any]:
-    return {"acs": pcie.acs(sysfs, [device.pci_address for device in found.devices if device.pci_address])}
