@@ -38,11 +38,11 @@ PLAY = """
     - name: Is not met
       ansible.builtin.command: echo printed
       failed_when: true
-      ignore_errors: true
+      ignore_errors: true  # as above
     - name: Keeps a secret
       ansible.builtin.command: planted-secret
       no_log: true
-      ignore_errors: true
+      ignore_errors: true  # as above
     - name: Is made good
       block:
         - name: Writes for the run
@@ -55,7 +55,7 @@ PLAY = """
           ansible.builtin.command: "{{ item }}"
           loop: ["true", no-such-program]
           run_once: true
-          ignore_errors: true
+          ignore_errors: true  # as above
     - name: Breaks
       ansible.builtin.command: sh -c 'seq 9 >&2; echo why-it-broke >&2; exit 3'
 """

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..judge.judging import take_file
 from ..records.documents import Problem, Record
-from ..records.evidence import Evidence, take_record
+from ..records.evidence import Evidence
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
-from ..store.access import object_key
 from . import document as gang_document
 from . import rounds
 
@@ -141,11 +141,7 @@ def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) ->
     of_round = Evidence(launches={name: launch}, problems=list(of.problems.get(name, ())))
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
-        path = folder.evidence_file(name, stage)
-        record = None
-        if path.exists():
-            key = object_key(run["folder"], "records", stage, name)
-            record = take_record(of_round, run, key, path.read_bytes())
+        record = take_file(of_round, folder, run, name, stage)
         if record is not None:
             evidence.records.setdefault(name, {})[stage] = record
         elif launch and launch.get("state") not in ("started", "finished"):
@@ -224,9 +220,7 @@ def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
     """The records of one stage of a round by node, as far as they are evidence."""
     run, evidence = folder.read_run(), Evidence(launches=folder.read_launches())
     for name in run["nodes"]:
-        path = folder.evidence_file(name, stage)
-        if path.exists():
-            take_record(evidence, run, object_key(run["folder"], "records", stage, name), path.read_bytes())
+        take_file(evidence, folder, run, name, stage)
     return {name: found[stage] for name, found in evidence.records.items() if stage in found}
 
 

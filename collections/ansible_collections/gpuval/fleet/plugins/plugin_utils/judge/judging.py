@@ -7,9 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.beside import by_halves
+from ..records.documents import Record
 from ..records.evidence import Evidence, take_record
 from ..runs.folder import RunFolder
 from ..store.access import object_key
+
+
+def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
+    """Put the record that lies in results/ into ``evidence``; None where there is none, or it is refused."""
+    path = folder.evidence_file(node, stage)
+    if not path.exists():
+        return None
+    return take_record(evidence, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
@@ -20,9 +29,7 @@ def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
         part = Evidence(launches=evidence.launches)
         for node in nodes:
             for stage in run["nodes"][node]["stages"]:
-                path = folder.evidence_file(node, stage)
-                if path.exists():
-                    take_record(part, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+                take_file(part, folder, run, node, stage)
         return replace(part, launches={})
 
     for part in by_halves(read, list(run["nodes"])):
