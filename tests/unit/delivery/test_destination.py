@@ -1,5 +1,6 @@
-"""A destination whose keys may write and not read."""
+"""A destination whose keys may write and not read, and one that loses an object while it is compared."""
 
+import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -18,18 +19,30 @@ class WriteOnly(BaseHTTPRequestHandler):
         self.server.put[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(200)
 
-    def _answer(self, code):
+    def _answer(self, code, size=0, **headers):
         self.send_response(code)
-        self.send_header("Content-Length", "0")
+        for name, value in {"Content-Length": str(size), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
 
     def log_message(self, *_):
         pass
 
 
-@pytest.fixture
-def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), WriteOnly)
+class RemovedMeanwhile(WriteOnly):
+    """Still knows the size of an object that was removed behind its back, and nothing else of it."""
+
+    def do_HEAD(self):
+        etag = f'"{hashlib.md5(b"acceptance", usedforsecurity=False).hexdigest()}"'
+        self._answer(200, size=10, **({"ETag": etag} if self.path in self.server.put else {}))
+
+    def do_GET(self):
+        self._answer(404)
+
+
+@pytest.fixture(params=[WriteOnly, RemovedMeanwhile])
+def server(request):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
     server.put = {}
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -37,7 +50,7 @@ def server():
     server.server_close()
 
 
-def test_keys_that_may_write_alone_are_enough(server, tmp_path):
+def test_a_file_is_sent_whose_object_cannot_be_compared(server, tmp_path):
     (tmp_path / "a.txt").write_text("acceptance")
     file = pack.File("a.txt", 10, pack.digest(tmp_path / "a.txt"))
     connection = Connection(

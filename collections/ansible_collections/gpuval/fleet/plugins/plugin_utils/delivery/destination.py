@@ -151,19 +151,19 @@ class Bucket:
         """
         try:
             head = self._client.head_object(Bucket=self._bucket, Key=key)
+            if head["ContentLength"] != file.bytes:
+                return False
+            etag = head.get("ETag", "").strip('"')
+            if _MD5.fullmatch(etag) and etag == pack.digest(path, "md5"):
+                return True
+            if checked and head.get("Metadata", {}).get(METADATA) == file.sha256:
+                return True
+            return self._hash(key) == file.sha256
         except ClientError as error:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if status in (403, 404):  # AWS answers 403 for a missing object too, if the keys may not list
                 return None if status == 403 else False
             raise
-        if head["ContentLength"] != file.bytes:
-            return False
-        etag = head.get("ETag", "").strip('"')
-        if _MD5.fullmatch(etag) and etag == pack.digest(path, "md5"):
-            return True
-        if checked and head.get("Metadata", {}).get(METADATA) == file.sha256:
-            return True
-        return self._hash(key) == file.sha256
 
     def _hash(self, key: str) -> str:
         found = hashlib.sha256()
