@@ -139,7 +139,6 @@ class Prober:
             plain=plain,
             declared=target.declared,
             accept_new=self.accept_new,
-            pin_file=self.pins.path,
         )
 
     def _own_entries(self, at: Where) -> list[known_hosts.Entry]:
