@@ -8,8 +8,8 @@
 Standard library only, and one file: on the other side it runs before any environment exists.
 
 The tar has, in this order: `bundle.json` (what it is and for which Python), `gpuval/` (the source tree, so that
-`tar -xf BUNDLE gpuval` is the way in), `wheels/`, `collections/`, `store/` (models and image archives, with the keys
-that they have in the bucket), `images.json`, and last `manifest.json` with the SHA-256 of every file. A bundle that was
+`tar -xf BUNDLE gpuval` is the way in), `wheels/`, `store/` (models and image archives, with the keys that they have in
+the bucket), `images.json`, and last `manifest.json` with the SHA-256 of every file. A bundle that was
 cut off has no manifest. Nothing is put in its place before the whole tar was read and every file of it was as the
 manifest says.
 """
@@ -36,8 +36,8 @@ from pathlib import Path, PurePosixPath
 
 SCHEMA = "gpuval.bundle/1"
 HEAD, MANIFEST = "bundle.json", "manifest.json"
-SOURCE, WHEELS, COLLECTIONS, STORE, IMAGES = "gpuval", "wheels", "collections", "store", "images.json"
-PARTS = ("source", "wheels", "collections", "models", "images")
+SOURCE, WHEELS, STORE, IMAGES = "gpuval", "wheels", "store", "images.json"
+PARTS = ("source", "wheels", "models", "images")
 REQUIREMENTS = ("requirements/controller.txt", "requirements/node.txt")
 #: The environments that `make setup` makes, each from one file of requirements.
 ENVIRONMENTS = {".venv": "requirements/controller.txt", ".venv-node": "requirements/node.txt"}
@@ -124,9 +124,6 @@ def create_bundle(options):
         known, found = image_files(state / IMAGES, store)
         files += found
     with tempfile.TemporaryDirectory(prefix="gpuval-bundle-") as scratch:
-        if "collections" in parts:
-            archive = build_collection(options.python, root, Path(scratch))
-            files.append((f"{COLLECTIONS}/{archive.name}", archive))
         if known:
             path = Path(scratch, IMAGES)
             path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
@@ -350,16 +347,6 @@ def build_wheels(python, root, requirements, folder):
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def build_collection(python, root, scratch):
-    galaxy = Path(python).parent / "ansible-galaxy"
-    command = [str(galaxy), "collection", "build", "--force", "--output-path", str(scratch), str(root / COLLECTION)]
-    if not galaxy.exists():
-        raise BundleError(f"{galaxy} is missing: `make setup` first, and run this with .venv/bin/python")
-    run(command, root, "the collection could not be built")
-    (archive,) = scratch.glob("gpuval-fleet-*.tar.gz")
-    return archive
-
-
 # Using one -----------------------------------------------------------------------------------------------------------
 
 
@@ -534,7 +521,7 @@ def python_text(found):
 
 def place_in(staging, parts):
     """Where a file of the bundle is kept until all of it was read; the source tree is here already."""
-    wanted = {WHEELS: "wheels", COLLECTIONS: "collections", IMAGES: "images"}
+    wanted = {WHEELS: "wheels", IMAGES: "images"}
 
     def place(name):
         top = name.split("/")[0]
@@ -548,8 +535,6 @@ def put_in_place(staging, state, bucket, parts):
     """Renames alone: everything lies on the file system where it is to be."""
     if "wheels" in parts:
         replace_folder(staging / WHEELS, state / "bundle" / "wheels")
-    if "collections" in parts:
-        replace_folder(staging / COLLECTIONS, state / "bundle" / "collections")
     (state / "store").mkdir(mode=0o700, parents=True, exist_ok=True)  # the store keeps its keys there
     data = state / "store" / "data" / bucket
     for path in sorted((staging / STORE / "models").glob("*")):

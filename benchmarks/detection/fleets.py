@@ -236,7 +236,7 @@ def _node(
                 ratio = fastest / speed
                 figures.append({"name": "training_compute_ratio", "value": ratio, "unit": "ratio", "scope": part})
         by_stage[stage] = {**record, "node": name, "metrics": figures}
-    _identity(by_stage, name, number, model)
+    _identity(by_stage, number, model)
     _break(by_stage, defect)
     return by_stage
 
@@ -263,7 +263,7 @@ def _factor(defect: Defect | None, metric: str, part: str) -> float:
     return left if metric == ALL_REDUCE else 1.0
 
 
-def _identity(by_stage: dict[str, dict[str, Any]], name: str, number: int, model: str) -> None:
+def _identity(by_stage: dict[str, dict[str, Any]], number: int, model: str) -> None:
     facts = by_stage["facts"]
     count = len(facts["environment"]["gpus"])
     uuids = [f"GPU-{number:05}-{index}" for index in range(count)]
@@ -390,7 +390,7 @@ def _replay(
                 value *= noise.rate()[0] * slowest
             figures.append({"name": metric, "value": value, "unit": unit, "scope": part})
         by_stage[stage] = make_record(name, stage, **{**its, "metrics": figures})
-    _identity(by_stage, name, number, "NVIDIA H200")
+    _identity(by_stage, number, "NVIDIA H200")
     _break(by_stage, defect)
     return by_stage
 

@@ -101,7 +101,6 @@ def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03
 
 
 def search(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Search:
-    """A complete search."""
     limits = limits or Limits(deadline_seconds=DEADLINE_SECONDS)
     found = Search.start(gang.nodes, gang.topology, limits, tuning)
     while (round_ := found.next_round()) is not None:

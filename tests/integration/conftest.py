@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.kit.cluster_fleet import ClusterFleet
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
+from tests.kit.podman_pod import PodmanPods
 from tests.kit.processes import end_all_below
 from tests.kit.slurm_bed import SlurmBed
 
@@ -49,6 +51,27 @@ def new_fleet(tmp_path_factory):
             fleet.close()
 
     return make
+
+
+@pytest.fixture
+def new_controller(tmp_path, kit):
+    """A controller of the cluster of the module's fixture `kit`, which ends with the test."""
+    fleets = []
+
+    def make(**settings):
+        fleets.append(ClusterFleet(tmp_path / "fleet", kit=kit, settings=settings))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.end()
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory):
+    made = PodmanPods(tmp_path_factory.mktemp("podman"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,11 @@ import copy
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import STAGES, accepted, healthy, judge, make_run, metric
 from tests.kit.project import Project
+from tests.kit.reports import json_text
 
 
 @pytest.fixture

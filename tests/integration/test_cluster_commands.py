@@ -21,21 +21,7 @@ def kit(tmp_path):
         yield kit
 
 
-@pytest.fixture
-def new_fleet(tmp_path, kit):
-    """A controller of the kit's cluster, which ends with the test."""
-    fleets = []
-
-    def make(**settings):
-        fleets.append(ClusterFleet(tmp_path / "fleet", kit=kit, settings=settings))
-        return fleets[-1]
-
-    yield make
-    for fleet in fleets:
-        fleet.end()
-
-
-def test_the_logs_bundle_has_the_objects_and_the_output_of_each_node_and_no_secret(new_fleet, kit):
+def test_the_logs_bundle_has_the_objects_and_the_output_of_each_node_and_no_secret(new_controller, kit):
     kit.add_nodes(2, gpus=0)
     kit.fault("node-002", Fault("image_pull", message="registry.example/facts:1: not found"))
     planted = {"environment": plant("environment"), "output": plant("output")}
@@ -43,7 +29,7 @@ def test_the_logs_bundle_has_the_objects_and_the_output_of_each_node_and_no_secr
         "gpuval_pods": {"image": "registry.example/facts:1", "environment": {"MY_TOKEN": planted["environment"]}},
         "run_pod_patience_seconds": 2,
     }
-    fleet = new_fleet(**settings)
+    fleet = new_controller(**settings)
     fleet.expected = ["node-001", "node-002", "node-003"]
     done = fleet.play()
     assert done.code != 0
@@ -79,9 +65,9 @@ def test_the_logs_bundle_has_the_objects_and_the_output_of_each_node_and_no_secr
     assert told["node-001"]["message"] == "the cluster no longer has a Job of this run for the node"
 
 
-def test_logs_without_a_run_and_in_check_mode(new_fleet, kit):
+def test_logs_without_a_run_and_in_check_mode(new_controller, kit):
     kit.add_node("gpu-1", gpus=0)
-    fleet = new_fleet()
+    fleet = new_controller()
     done = fleet.play("gpuval.fleet.logs", "--check")
     assert done.code == 0, str(done)
     assert not fleet.results.exists()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.kit.cluster import ClusterKit
-from tests.kit.cluster_fleet import ClusterFleet, Containers
+from tests.kit.cluster_fleet import Containers
 from tests.kit.fleet import until
 
 
@@ -25,26 +25,12 @@ def kit(tmp_path, held):
         yield kit
 
 
-@pytest.fixture
-def new_fleet(tmp_path, kit):
-    """A controller of the kit's cluster, which ends with the test."""
-    fleets = []
-
-    def make(**settings):
-        fleets.append(ClusterFleet(tmp_path / "fleet", kit=kit, settings=settings))
-        return fleets[-1]
-
-    yield make
-    for fleet in fleets:
-        fleet.end()
-
-
-def test_a_node_that_comes_up_joins_the_run_and_one_that_does_not_fit_stays_out(new_fleet, kit, held):
+def test_a_node_that_comes_up_joins_the_run_and_one_that_does_not_fit_stays_out(new_controller, kit, held):
     pool = {"pool": "gpu"}
     kit.add_node("gpu-1", gpus=0, labels=pool)
     kit.add_node("spare-1", gpus=0)
     held.add("gpu-1")
-    fleet = new_fleet(gpuval_accept_new_nodes=True)
+    fleet = new_controller(gpuval_accept_new_nodes=True)
     fleet.source = {"selector": "pool=gpu"}
     playing = fleet.start()
     playing.expect(r"gpu-1 facts: running|nodes 0/1 done")
@@ -73,10 +59,10 @@ def test_a_node_that_comes_up_joins_the_run_and_one_that_does_not_fit_stays_out(
     assert [kit.all(kind) for kind in ("Job", "Pod", "Secret", "ConfigMap")] == [[], [], [], []]
 
 
-def test_no_node_joins_unasked(new_fleet, kit, held):
+def test_no_node_joins_unasked(new_controller, kit, held):
     kit.add_node("gpu-1", gpus=0)
     held.add("gpu-1")
-    fleet = new_fleet()
+    fleet = new_controller()
     playing = fleet.start()
     until(lambda: kit.all("Job"), "the first Job")
     kit.add_node("gpu-2", gpus=0)
@@ -87,10 +73,12 @@ def test_no_node_joins_unasked(new_fleet, kit, held):
     assert list(fleet.read_run()["nodes"]) == ["gpu-1"]
 
 
-def test_a_controller_that_is_started_again_takes_up_who_has_joined_though_no_inventory_lists_it(new_fleet, kit, held):
+def test_a_controller_that_is_started_again_takes_up_who_has_joined_though_no_inventory_lists_it(
+    new_controller, kit, held
+):
     kit.add_node("gpu-1", gpus=0)
     held.update(("gpu-1", "gpu-2"))
-    fleet = new_fleet(gpuval_accept_new_nodes=True)
+    fleet = new_controller(gpuval_accept_new_nodes=True)
     fleet.expected = ["gpu-1"]
     playing = fleet.start()
     until(lambda: kit.all("Job"), "the first Job")
@@ -105,10 +93,10 @@ def test_a_controller_that_is_started_again_takes_up_who_has_joined_though_no_in
     assert len(list(fleet.results.glob("*/run.json"))) == 2  # and `latest`, a link
 
 
-def test_the_window_is_moved_while_the_run_is_on(new_fleet, kit, held):
+def test_the_window_is_moved_while_the_run_is_on(new_controller, kit, held):
     names = kit.add_nodes(4, gpus=0)
     held.update(names)
-    fleet = new_fleet(gpuval_max_nodes_at_once=1)
+    fleet = new_controller(gpuval_max_nodes_at_once=1)
     playing = fleet.start()
     until(lambda: kit.all("Job"), "the first Job")
     done = fleet.play("gpuval.fleet.window", "-e", "run_window_nodes=3", "-e", "run_window_transfers=2")

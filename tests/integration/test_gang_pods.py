@@ -13,20 +13,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launchin
 
 from tests.kit.builders import make_run
 from tests.kit.fleet import NODE_PYTHON, valid
-from tests.kit.podman_pod import PodmanPods, libraries_of
+from tests.kit.podman_pod import libraries_of
 from tests.kit.round_objects import Together, round_objects
 
 RUN = "pods.all"
 NODES = ["node-1", "node-2"]
 POD_SECONDS = 120
 MOST_BYTES = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory):
-    made = PodmanPods(tmp_path_factory.mktemp("podman"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import r
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
-from tests.kit.podman_pod import PodmanPods, libraries_of
+from tests.kit.podman_pod import libraries_of
 
 NODE = "node-1"
 STAGES = ["facts", "training", "loading", "inference", "endpoints"]
@@ -78,13 +78,6 @@ def on_host(new_fleet):
             done = fleet.play()
             assert done.code == 0, str(done)
             yield fleet
-
-
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory):
-    made = PodmanPods(tmp_path_factory.mktemp("podman"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

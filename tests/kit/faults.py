@@ -266,8 +266,6 @@ EVERY_FAULT = [*FAULTS, *(fault for other in OTHER_RUNS for fault in other.fault
 
 
 class FaultyFleet(ContainerFleet):
-    """The machines of these faults."""
-
     def __init__(self, root):
         self.second = self.hung_clean = None
         self.others = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+
 from tests.kit.builders import check, healthy, judge, make_run, metric
 
 FAILS, PASSES, LACKS = {"bad": "FAIL"}, {"bad": "PASS"}, {"bad": "INCOMPLETE"}
@@ -25,6 +27,11 @@ def report_of(verdicts, day=10, **fields):
     report = judge(run, evidence, [check("speed")])
     assert {node["name"]: node["verdict"] for node in report["nodes"]} == verdicts
     return report
+
+
+def json_text(report):
+    """The report as JSON with a line for each node."""
+    return "".join(report_file.lines(report))
 
 
 def job_failed(day=10, **fields):

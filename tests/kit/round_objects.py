@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, gangs, manifests
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 
 @dataclass(frozen=True)
@@ -12,9 +11,14 @@ class Together:
     keys: dict[str, str] = field(repr=False)
 
 
+def of_gang(gang):
+    """What all plans of a gang have in common, of one plan's: the members, their ports."""
+    return {key: value for key, value in gang.items() if key not in ("name", "index")}
+
+
 def round_objects(run_id, archives, placements, together):
     found = {item.plan["gang"]["name"]: item.plan["gang"] for item in placements if item.plan.get("gang")}
-    common = {name: plans.of_gang(gang) for name, gang in found.items()}
+    common = {name: of_gang(gang) for name, gang in found.items()}
     shared, members = manifests.shared_by_round(run_id, "gpuval", together.keys, common) if together else ([], {})
     code = config_maps.code_config_map(run_id, "gpuval", archives)
     run = manifests.Run(run_id, "gpuval", code["metadata"]["name"], members)

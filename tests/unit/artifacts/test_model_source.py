@@ -9,7 +9,6 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import ModelError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from gpuval_workloads.loading import manifest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -144,37 +143,29 @@ def test_missing_goes_by_name_and_by_size_where_it_is_known(listed, sizes, missi
     assert model_source.missing({"a": "x", "b": "y"}, listed, sizes) == missing
 
 
-@pytest.fixture
-def store(tmp_path):
-    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
-    embedded.start()
-    yield embedded
-    embedded.stop()
-
-
-def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, store):
+def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, embedded):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    model_source.upload(model, store.connection())
-    listed = {entry.key: entry.size for entry in Store(store.connection()).list(f"models/{model.folder}/")}
+    model_source.upload(model, embedded.connection())
+    listed = {entry.key: entry.size for entry in Store(embedded.connection()).list(f"models/{model.folder}/")}
     assert listed == {
         f"models/{model.folder}/config.json": 2,
         f"models/{model.folder}/sub/model.safetensors": 7,
     }
-    copy = store.data / "gpuval" / "models" / model.folder / "sub" / "model.safetensors"
+    copy = embedded.data / "gpuval" / "models" / model.folder / "sub" / "model.safetensors"
     assert copy.read_bytes() == b"weights"
     assert not copy.is_symlink()
 
 
 @pytest.mark.slow
-def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, store):
+def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, embedded):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    reader = store.reader()
+    reader = embedded.reader()
     with pytest.raises(StoreError, match="the copy failed") as caught:
         model_source.upload(model, reader)
     assert reader.secret_key not in str(caught.value)
 
 
-def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, store, monkeypatch):
+def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, embedded, monkeypatch):
     seen = []
     real = subprocess.run
 
@@ -185,7 +176,7 @@ def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, 
 
     monkeypatch.setattr(subprocess, "run", spy)
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    connection = store.connection()
+    connection = embedded.connection()
     model_source.upload(model, connection)
     ((command, config, mode),) = seen
     assert connection.secret_key not in " ".join(command)

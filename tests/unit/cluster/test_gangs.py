@@ -23,7 +23,7 @@ from gpuval_runner import plan as node_plan
 
 from tests.kit.builders import make_run
 from tests.kit.kubernetes_schemas import kubernetes_validate
-from tests.kit.round_objects import Together, round_objects
+from tests.kit.round_objects import Together, of_gang, round_objects
 
 PARENT = "20261120-201500-3f2a"
 RUN = f"{PARENT}.all"
@@ -316,7 +316,7 @@ def test_the_members_are_in_the_cluster_once_and_each_pod_s_plan_is_whole(tmp_pa
 
 def test_gangs_of_1000_nodes_fit_whatever_their_names():
     for length in (45, 253):
-        found = {"all": plans.of_gang(gang(0, many(1000, length)))}
+        found = {"all": of_gang(gang(0, many(1000, length)))}
         (only,), places = config_maps.gang_config_maps(RUN, "n" * 63, found)
         assert places == {"all": config_maps.PlanPlace(only["metadata"]["name"], "all.json")}
         assert len(json.dumps(only)) < 1 << 20
@@ -331,7 +331,7 @@ def test_gangs_of_1000_nodes_fit_whatever_their_names():
 
 
 def test_a_gang_that_is_too_large_is_refused_with_what_to_do():
-    found = {"all": plans.of_gang(gang(0, many(7000)))}
+    found = {"all": of_gang(gang(0, many(7000)))}
     with pytest.raises(
         ManifestError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap holds 1 MiB"
     ):
@@ -339,12 +339,12 @@ def test_a_gang_that_is_too_large_is_refused_with_what_to_do():
 
 
 def test_gangs_of_a_search_share_a_config_map_and_each_pod_sees_its_own(tmp_path):
-    pairs = {f"all.{number}": plans.of_gang(gang(0, many(2))) for number in range(500)}
+    pairs = {f"all.{number}": of_gang(gang(0, many(2))) for number in range(500)}
     maps, places = config_maps.gang_config_maps(RUN, "gpuval", pairs)
     assert len(maps) == 1 and len({place.key for place in places.values()}) == 500
     again, _places = config_maps.gang_config_maps(RUN, "gpuval", pairs)
     assert again == maps, "a controller that takes the round up finds what is there"
-    large = {name: plans.of_gang(gang(0, many(1000))) for name in ("a", "b", "c", "d", "e", "f", "g")}
+    large = {name: of_gang(gang(0, many(1000))) for name in ("a", "b", "c", "d", "e", "f", "g")}
     maps, places = config_maps.gang_config_maps(RUN, "gpuval", large)
     assert len(maps) == 2 and {place.config_map for place in places.values()} == {
         item["metadata"]["name"] for item in maps

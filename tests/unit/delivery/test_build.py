@@ -18,7 +18,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     log_bundle,
     pack,
     report_conversion,
-    stage_file,
     vendor_output,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
@@ -26,11 +25,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import redac
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import STAGES, facts_record, healthy, judge, make_record, make_run
 from tests.kit.planted_secrets import leaks, plant
+from tests.kit.reports import json_text
 
 IDS = {"node-1": "atl1node212", "node-10": "atl1node342", "node-2": "atl1node007"}
 SECRET = plant("store")
@@ -111,6 +110,19 @@ def contents(path):
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def read_stage_file(data):
+    """The header and the parts of a delivered stage file, whose sizes the header has."""
+    end = data.index(b"\n}\n") + 3
+    head = json.loads(data[:end])
+    parts, at = {}, end
+    for section in head["sections"]:
+        at += len(f"\n===== {section['name']} =====\n".encode())
+        parts[section["name"]] = data[at : at + section["bytes"]]
+        at += section["bytes"]
+    assert at == len(data)
+    return head, parts
+
+
 def test_a_file_for_every_node_and_stage_and_nothing_internal(folder):
     built = make(folder)
     files = contents(built.path)
@@ -139,7 +151,7 @@ def test_a_file_for_every_node_and_stage_and_nothing_internal(folder):
 
 def test_a_stage_file_is_header_vendor_state_and_log(folder):
     built = make(folder)
-    head, parts = stage_file.read((built.path / "logs/training/atl1node342.log").read_bytes())
+    head, parts = read_stage_file((built.path / "logs/training/atl1node342.log").read_bytes())
     schemas.validate("delivered_stage", head, what="header")
     assert (head["node"], head["stage"], head["state"], head["verdict"]) == ("atl1node342", "training", "crash", "FAIL")
     assert head["message"] == "peer address-1 of atl1node342 died; see nodes/atl1node342/training.log"
@@ -151,7 +163,7 @@ def test_a_stage_file_is_header_vendor_state_and_log(folder):
     assert log.startswith("training on atl1node342\n") and "===== log =====\n}" in log
     assert "driver 580.159.04.1, version 10.2.89.1" in log
     assert "<script>" in log, "a log is text; what shows it escapes it"
-    head, parts = stage_file.read((built.path / "logs/facts/atl1node342.log").read_bytes())
+    head, parts = read_stage_file((built.path / "logs/facts/atl1node342.log").read_bytes())
     assert any(name.startswith("vendor tool: nvidia-smi-q,") for name in parts)
     assert "hostname" not in head["environment"]["os"]
     assert head["environment"]["nics"][0]["address"] == "mac-1"
@@ -159,7 +171,7 @@ def test_a_stage_file_is_header_vendor_state_and_log(folder):
 
 
 def test_a_stage_without_a_record_is_delivered_as_missing(folder):
-    head, parts = stage_file.read((make(folder).path / "logs/inference/atl1node007.log").read_bytes())
+    head, parts = read_stage_file((make(folder).path / "logs/inference/atl1node007.log").read_bytes())
     schemas.validate("delivered_stage", head, what="header")
     assert (head["state"], head["verdict"], parts["log"]) == ("missing", "INCOMPLETE", b"")
     (vendor,) = [data for name, data in parts.items() if name.startswith("vendor tool")]
@@ -240,7 +252,7 @@ def test_a_secret_that_is_a_word_of_ours_does_not_block(folder, word):
     folder.evidence_file("node-1", "loading", "logs").write_text(f"the password is {word}\n")
     built = build(Request(folder, "x", "folder", IDS), sensitive)
     assert built.own_terms == 1
-    head, parts = stage_file.read((built.path / "logs/loading/atl1node212.log").read_bytes())
+    head, parts = read_stage_file((built.path / "logs/loading/atl1node212.log").read_bytes())
     schemas.validate("delivered_stage", head, what="header")
     assert head["stage"] == "loading"
     assert parts["log"] == b"the password is ***\n"
@@ -353,7 +365,7 @@ def test_a_log_that_is_too_long_is_cut_at_lines(folder, monkeypatch):
     monkeypatch.setattr(build_module, "MAX_LOG_BYTES", 1000)
     lines = "".join(f"line {number:04} with {SECRET}\n" for number in range(1000))
     folder.evidence_file("node-1", "training", "logs").write_text(lines)
-    _, parts = stage_file.read((make(folder).path / "logs/training/atl1node212.log").read_bytes())
+    _, parts = read_stage_file((make(folder).path / "logs/training/atl1node212.log").read_bytes())
     text = parts["log"].decode()
     assert text.startswith("line 0000 with ***\n") and text.endswith("line 0999 with ***\n")
     assert "left out here" in text
@@ -437,7 +449,7 @@ def test_many_long_logs_of_one_node_are_cut_shorter(folder, monkeypatch):
         folder.evidence_file("node-1", stage, "logs").write_text("a line of a log\n" * 125)
     built = make(folder)
     sizes = [
-        len(stage_file.read((built.path / f"logs/{stage}/atl1node212.log").read_bytes())[1]["log"]) for stage in STAGES
+        len(read_stage_file((built.path / f"logs/{stage}/atl1node212.log").read_bytes())[1]["log"]) for stage in STAGES
     ]
     assert sizes[0] == 2000
     assert 900 < sizes[1] < 1100

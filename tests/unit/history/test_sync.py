@@ -3,24 +3,14 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, export, table
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 from tests.kit.builders import metric
 from tests.kit.history import CHECKS, Run
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory):
-    embedded = EmbeddedStore(tmp_path_factory.mktemp("store"), "gpuval")
-    embedded.start()
-    yield embedded
-    embedded.stop()
 
 
 class Bucket:
@@ -50,10 +40,7 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(embedded, tmp_path):
-    store = Store(embedded.connection())
-    for folder in store.level()[0]:  # by the server, which remembers what lies in folders
-        store.delete_prefix(folder)
+def bucket(store, tmp_path):
     bucket = Bucket(store, tmp_path)
     yield bucket
     bucket.cache.close()

@@ -2,12 +2,10 @@
 
 import csv
 import re
-import time
 
 import pytest
 
 from tests.kit import jobs
-from tests.kit.runner import Node
 
 LINES = [line for line in (jobs.SHIPPED / "gaudi_software.csv").read_text().splitlines() if not line.startswith("#")]
 TABLE = list(csv.DictReader(LINES))
@@ -19,13 +17,6 @@ def test_each_release_has_its_image_and_tag():
     for row in TABLE:
         assert re.fullmatch(rf"vault\.habana\.ai/gaudi-docker/{re.escape(row['release'])}\.\d/\S+:latest", row["image"])
         assert re.fullmatch(r"v1\.\d+\.\d", row["optimum_habana"])
-
-
-@pytest.fixture
-def node(tmp_path):
-    made = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

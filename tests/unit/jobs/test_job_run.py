@@ -1,22 +1,13 @@
 """Jobs run by the runner, as a node runs them."""
 
-import time
-
 import pytest
 
 from tests.kit import jobs
-from tests.kit.runner import Node, alive
+from tests.kit.runner import alive
 
 METRIC = """{"name": "%s", "value": %s, "unit": "s", "scope": "node"}"""
 RESULT = f"""printf '{{"state": "%s", "message": "%s", "metrics": [{METRIC}]}}' """
 TO_FILE = """ > "$GPUVAL_RESULT_FILE" """
-
-
-@pytest.fixture
-def node(tmp_path):
-    made = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
-    yield made
-    made.close()
 
 
 def step(name, run, **more):

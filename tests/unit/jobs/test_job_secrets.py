@@ -1,7 +1,6 @@
 """Secrets of jobs: from settings to a step's variables, and nowhere else."""
 
 import json
-import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document, stages
@@ -9,17 +8,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secre
 
 from tests.kit import jobs
 from tests.kit.planted_secrets import CommandLines, leaks, plant
-from tests.kit.runner import Node, stage
+from tests.kit.runner import stage
 
 SAY = 'import json, os, base64; s = os.environ["HF_TOKEN"]; '
 TOO_SHORT = "has fewer than 4 characters and could not be hidden in logs: use a longer one"
-
-
-@pytest.fixture
-def node(tmp_path):
-    made = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
-    yield made
-    made.close()
 
 
 def place(node, name, values):

@@ -6,7 +6,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from gpuval_runner.patterns import PERFORMANCE
 
 from tests.kit import jobs
 
@@ -53,10 +52,6 @@ def test_a_job_of_several_nodes_is_a_stage_of_their_gang(tmp_path):
     assert job.gang == {"figures": "first", **own}
     assert [(step.once, step.launcher) for step in job.steps] == [(True, "none"), (False, "torchrun")]
     assert stages.names([alone, both]) == ["alone", "both"]
-
-
-def test_the_pattern_of_performance_is_that_of_the_runner():
-    assert PERFORMANCE.pattern == stages.PERFORMANCE
 
 
 def test_what_looks_like_a_place_of_a_plan_reaches_the_node_as_it_was_written(tmp_path):

@@ -3,23 +3,15 @@
 import re
 import time
 
-import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_workloads.job.steps import VARIABLE, unpack
 
 from tests.kit import jobs
-from tests.kit.runner import Node, alive, stage, until
+from tests.kit.runner import alive, stage, until
 
 STEPS = [{"name": "work", "run": "echo $$ > pid; seq 60000; echo performance: 12.5 examples/sec"}]
-
-
-@pytest.fixture
-def node(tmp_path):
-    made = Node(tmp_path / "base", f"t{time.monotonic_ns()}")
-    yield made
-    made.close()
 
 
 def plan(node, tmp_path, *after, **changes):

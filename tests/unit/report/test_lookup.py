@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import find_node, node_facts
 
 from tests.kit.builders import healthy, judge, make_run, training_metrics
+from tests.kit.reports import json_text
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     acceptance,
     final_block,
-    json_text,
     junit_xml,
     markdown_report,
     perf_csv,
@@ -26,22 +25,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
-
-
-@pytest.fixture
-def mixed():
-    """One node that passes, one with a slow GPU, one that crashed, one that was never reached."""
-    run = make_run(["good", "slow", "crashed", "gone"], gpu_count=8)
-    evidence = healthy(run)
-    evidence.records["slow"]["training"]["metrics"] = [
-        {**one, "value": 1.0} if one["scope"] == "gpu:3" else one for one in training_metrics()
-    ]
-    evidence.records["crashed"]["training"] = make_record(
-        "crashed", state="crash", message="killed by SIGKILL", metrics=[]
-    )
-    del evidence.records["gone"]
-    evidence.launches["gone"] = {"state": "unreachable", "message": "No route to host"}
-    return judge(run, evidence)
+from tests.kit.reports import json_text
 
 
 def test_console_block(mixed):

@@ -1,8 +1,11 @@
 import math
 
 import pytest
-from gpuval_runner.patterns import PERFORMANCE, PatternReader, base_unit, read_number
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from gpuval_runner.patterns import PatternReader, base_unit, read_number
 from gpuval_runner.plan import OutputPattern
+
+PERFORMANCE = OutputPattern(pattern=stages.PERFORMANCE, name="performance")
 
 
 @pytest.mark.parametrize(

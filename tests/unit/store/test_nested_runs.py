@@ -7,7 +7,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import Synced, find_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 from tests.kit.builders import make_run
 
@@ -16,16 +15,13 @@ KEYS = ("run.json", "verdict.json", "records/facts/node-1.json", "logs/facts/nod
 
 
 @pytest.fixture
-def embedded(tmp_path):
-    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
-    embedded.start()
+def embedded(embedded):
     store = Store(embedded.connection())
     for number, folder in enumerate(FOLDERS):
         run = make_run([], run_id=f"run-{number}", folder=folder, created_at=f"2026-11-02T1{number}:00:00Z")
         for key in KEYS:
             store.put(f"{folder}/{key}", json.dumps(run).encode())
-    yield embedded
-    embedded.stop()
+    return embedded
 
 
 def test_status_and_history_find_the_same_runs(embedded, monkeypatch):

@@ -8,18 +8,9 @@ from pathlib import Path
 import pytest
 from gpuval_workloads.loading import program
 
-from tests.kit.model_server import ModelServer
 from tests.kit.workload_process import Workload
 
 FILES = {"a/data_batch_1": b"1" * 5000, "labels.pkl": b"labels"}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    server = ModelServer(tmp_path_factory.mktemp("store"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

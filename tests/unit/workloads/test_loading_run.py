@@ -22,14 +22,6 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    server = ModelServer(tmp_path_factory.mktemp("store"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """The tiny model with its manifest, as preloading leaves it."""
     model = model_source.resolve("tiny", tmp_path_factory.mktemp("model"))

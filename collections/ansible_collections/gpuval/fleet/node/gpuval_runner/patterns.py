@@ -12,11 +12,6 @@ from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 
-#: ``performance: 12.3 examples/sec``, or ``14164/s examples``, as model repositories of the MAD kind print it.
-PERFORMANCE = OutputPattern(
-    pattern=r"performance:\s*(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<unit>\S+)", name="performance"
-)
-
 MAX_LINE = 4096
 MAX_NAMES = 256
 

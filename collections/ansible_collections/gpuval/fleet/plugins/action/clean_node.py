@@ -10,7 +10,8 @@ from ..plugin_utils.ssh.findings import REACHABLE
 from ..plugin_utils.watch import cleaning
 
 DOCUMENTATION = r"""
-module_options: [directory, run_ids, keep_models, remove_images]
+module_options: [run_ids, keep_models, remove_images]
+extends_documentation_fragment: [gpuval.fleet.node_directory]
 options:
   probe:
     description: Findings of M(gpuval.fleet.probe_nodes) by node. A node that is not V(reachable) is not contacted.

@@ -33,7 +33,7 @@ class ActionModule(RunAction):
         ids = self._ids(held, options["unmapped"])
         sensitive = self._sensitive(options, variables)
         place = destination.parse(options["destination"]) if options["destination"] else None
-        bucket = self._bucket(options, place, sensitive) if place and place[0] == "s3" else None
+        bucket = self._bucket(options, place) if place and place[0] == "s3" else None
         request = build.Request(folder, name, options["format"], ids)
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
@@ -119,7 +119,7 @@ class ActionModule(RunAction):
         sensitive.add_variables("", {"gpuval_s3_endpoint": options["store"]["endpoint"]})
         return sensitive
 
-    def _bucket(self, options, place, sensitive):
+    def _bucket(self, options, place):
         own = log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
         if options["s3_secret_key"] and options["s3_secret_key"] in {options["store"]["secret_key"], *own}:
             raise DeliveryError(

@@ -15,8 +15,9 @@ from ..plugin_utils.runs.action import RunAction
 GZIP = b"\x1f\x8b"
 
 DOCUMENTATION = r"""
-module_options: [directory, seconds, limit_bytes, bug_report]
+module_options: [seconds, limit_bytes, bug_report]
 extends_documentation_fragment:
+  - gpuval.fleet.node_directory
   - gpuval.fleet.run
 """
 

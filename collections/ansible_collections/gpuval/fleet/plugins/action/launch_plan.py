@@ -27,8 +27,9 @@ from ..plugin_utils.watch.decisions import keep_started
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 DOCUMENTATION = r"""
-module_options: [directory, force]
+module_options: [force]
 extends_documentation_fragment:
+  - gpuval.fleet.node_directory
   - gpuval.fleet.run
   - gpuval.fleet.store
   - gpuval.fleet.probing

@@ -9,8 +9,9 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
 DOCUMENTATION = r"""
-module_options: [directory, state]
+module_options: [state]
 extends_documentation_fragment:
+  - gpuval.fleet.node_directory
   - gpuval.fleet.run
 options:
   port:

@@ -21,8 +21,8 @@ TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
 DOCUMENTATION = r"""
-module_options: [directory]
 extends_documentation_fragment:
+  - gpuval.fleet.node_directory
   - gpuval.fleet.run
   - gpuval.fleet.store
   - gpuval.fleet.probing

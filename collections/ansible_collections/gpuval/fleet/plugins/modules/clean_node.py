@@ -16,12 +16,8 @@ description:
   - Puts the network back as it was found once no run of this node is left.
   - Verifies that nothing is left, and lists what is.
   - The action plugin of the same name returns a failure as an outcome, which M(gpuval.fleet.clean_run) reports.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 options:
-  directory:
-    description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
-    type: str
-    default: ''
   run_ids:
     description: The runs to remove. Empty removes all runs of this node, those of other users too.
     type: list

@@ -18,13 +18,8 @@ description:
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run
+  - gpuval.fleet.node_directory
 options:
-  directory:
-    description:
-      - Base folder of gpuval on the node.
-      - Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
-    type: str
-    default: ''
   node:
     description: Name of the node's folder inside that of the run.
     type: str

@@ -19,7 +19,7 @@ description:
   - Changes last until the next boot; the operating system's own configuration is not touched.
   - What carries the connection to the controller is never touched; a task that would do so fails before anything is
     changed.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 attributes:
   diff_mode:
     support: full
@@ -122,10 +122,6 @@ options:
         description: Value of the limit.
         type: str
         required: true
-  directory:
-    description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
-    type: str
-    default: ''
   management_address:
     description: Address at which the controller reaches the node. Its interface is not touched.
     type: str

@@ -14,7 +14,7 @@ description:
   - Starts the runner, which continues by itself when the connection ends.
   - Started again, the plan resumes where it stopped. A completed plan stays as it is.
   - The role P(gpuval.fleet.run#role) calls it through the action plugin of the same name, which builds the plan.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 attributes:
   check_mode:
     description: Starts nothing; the action plugin shows the plan.
@@ -22,12 +22,6 @@ attributes:
     support: full
     description: Shows the stages of the plan.
 options:
-  directory:
-    description:
-      - Base folder of gpuval on the node.
-      - Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
-    type: str
-    default: ''
   plan:
     description: The plan (gpuval.plan/1).
     type: dict

@@ -32,7 +32,7 @@ options:
     description: Parts to leave out.
     type: list
     elements: str
-    choices: [source, wheels, collections, models, images]
+    choices: [source, wheels, models, images]
     default: []
   model:
     description: The model to include, as for M(gpuval.fleet.preload_model). It must be in the store.

@@ -18,7 +18,7 @@ description:
   - Listeners end when all peers that were to ask are done, at the latest after O(listen_seconds).
     M(gpuval.fleet.clean_node) ends them too.
   - A peer that does not answer is a finding, not a failure of the task.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 attributes:
   check_mode:
     support: partial
@@ -120,10 +120,6 @@ options:
     description: Time limit per service.
     type: float
     default: 5
-  directory:
-    description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
-    type: str
-    default: ''
 """
 
 EXAMPLES = r"""

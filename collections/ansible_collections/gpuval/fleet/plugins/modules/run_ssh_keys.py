@@ -14,15 +14,11 @@ description:
   - A stage's container has the folder mounted read-only at C(/opt/gpuval/ssh) and starts a sshd of its own from it.
   - No account of the node learns of the keys. They go with the run's folder when the run is cleaned.
   - The role P(gpuval.fleet.ssh_keys#role) calls it through the action plugin of the same name, which makes the keys.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 attributes:
   diff_mode:
     description: The files are secrets.
 options:
-  directory:
-    description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
-    type: str
-    default: ''
   run_id:
     description: The run.
     type: str

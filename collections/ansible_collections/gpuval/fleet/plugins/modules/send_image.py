@@ -13,14 +13,8 @@ description:
   - Reports how much of an archive is on the node, and moves it into place once it is complete and verified.
   - The role P(gpuval.fleet.image_stage#role) calls it through the action plugin of the same name, which sends what is
     missing. An interrupted transfer resumes.
-extends_documentation_fragment: [gpuval.fleet.common]
+extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 options:
-  directory:
-    description:
-      - Base folder of gpuval on the node.
-      - Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
-    type: str
-    default: ''
   sha256:
     description: SHA-256 of the archive.
     type: str

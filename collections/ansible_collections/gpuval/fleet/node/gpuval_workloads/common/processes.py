@@ -55,7 +55,6 @@ def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float)
 
 
 def end_below(grace_seconds: float = 5.0) -> None:
-    """End all processes below this one."""
     end(_own, grace_seconds, grace_seconds)
 
 

@@ -7,5 +7,4 @@ from string import Template
 
 
 def template(name: str) -> Template:
-    """Return the template of that name."""
     return Template((files(__package__) / "templates" / name).read_text(encoding="utf-8"))

@@ -67,8 +67,6 @@ def _take_secrets(file: Path) -> None:
 
 
 class JobRun:
-    """One job on this node."""
-
     def __init__(self, job: Job, folder: Path, result: Path) -> None:
         self._job, self._folder, self._file = job, folder, result
         self._variables = environment(job, os.environ, str(folder))

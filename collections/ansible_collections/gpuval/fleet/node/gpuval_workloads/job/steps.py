@@ -87,5 +87,4 @@ def environment(
 
 
 def identifier_of(job: Job, given: Mapping[str, str]) -> str:
-    """The run and the job."""
     return f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"

@@ -259,7 +259,6 @@ def object_keys(name: str, identity: str) -> tuple[str, str, str]:
 
 
 def catalogue_file(state_dir: Path) -> Path:
-    """Return the path of the catalogue."""
     return state_dir / "images.json"
 
 

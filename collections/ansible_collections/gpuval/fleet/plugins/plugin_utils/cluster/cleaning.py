@@ -154,7 +154,6 @@ def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
 
 
 def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:
-    """The lines for the operator."""
     what = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
     counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
     verb = "would be removed" if trial else "removed"

@@ -55,8 +55,7 @@ def plan_config_maps(
 def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of each gang share (:func:`plans.of_gang`), by its name, in as few ConfigMaps as possible, and the
-    place of each.
+    """What all plans of each gang share, by its name, in as few ConfigMaps as possible, and the place of each.
 
     Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
     """

@@ -102,7 +102,6 @@ def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
 
 
 def verdict_of(node: Mapping[str, Any] | None) -> str | None:
-    """The verdict that a Node bears."""
     return ((node or {"metadata": {}})["metadata"].get("labels") or {}).get(VERDICT_LABEL)
 
 

@@ -87,17 +87,3 @@ def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[by
     for title, data in encoded:
         out += [f"\n===== {title} =====\n".encode(), data]
     return out
-
-
-def read(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The header and the parts of such a file. Raises ValueError if it is malformed."""
-    end = data.index(b"\n}\n") + 3
-    head = json.loads(data[:end])
-    parts, at = {}, end
-    for section in head["sections"]:
-        at += len(f"\n===== {section['name']} =====\n".encode())
-        parts[section["name"]] = data[at : at + section["bytes"]]
-        at += section["bytes"]
-    if at != len(data):
-        raise ValueError("the file's size differs from its header")
-    return head, parts

@@ -50,7 +50,6 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The lines of the table."""
     return text.table([(row.state, row.name, row.text) for row in rows])
 
 

@@ -77,8 +77,6 @@ class GangContext:
 
 
 class Gangs:
-    """The gangs of one run."""
-
     def __init__(self, folder: RunFolder, settings: Settings, context: GangContext) -> None:
         self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()

@@ -23,7 +23,7 @@ from .perf import perf_csv
 from .prometheus import run_text
 from .summary import final_block
 
-__all__ = ["acceptance", "final_block", "json_text", "write_file", "write_forms"]
+__all__ = ["acceptance", "final_block", "write_file", "write_forms"]
 
 
 def write_forms(
@@ -63,11 +63,6 @@ def acceptance(report_file_path: Path) -> str:
         page=str(folder / "report.html"),
         inventory=origin.shown(origin.of(run, folder.parent)),
     )
-
-
-def json_text(report: Mapping[str, Any]) -> str:
-    """The report as JSON with a line for each node."""
-    return "".join(report_file.lines(report))
 
 
 def write_file(path: Path, text: str | Iterable[str]) -> None:

@@ -204,11 +204,6 @@ def without_members(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {**plan, **({"gang": {"name": gang["name"], "index": gang["index"]}} if gang else {})}
 
 
-def of_gang(gang: Mapping[str, Any]) -> dict[str, Any]:
-    """What all plans of a gang have in common, of one plan's: the members, their ports."""
-    return {key: value for key, value in gang.items() if key not in ("name", "index")}
-
-
 def with_members(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """A kept plan as its node gets it. The members are those of the run, not a copy."""
     gang = gang_of(run, plan["node"])

@@ -174,7 +174,6 @@ class Policy:
     #: From the inventory: keys as in a .pub file, or SHA256 fingerprints.
     declared: tuple[str, ...] = ()
     accept_new: bool = True
-    pin_file: Path = Path("known_hosts")
 
     @property
     def kinds(self) -> list[str]:

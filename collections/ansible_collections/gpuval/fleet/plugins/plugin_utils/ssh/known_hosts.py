@@ -29,8 +29,6 @@ class HostKeyError(GpuvalError):
 
 @dataclass(frozen=True)
 class HostKey:
-    """A public host key."""
-
     kind: str
     blob: bytes
 

@@ -139,7 +139,6 @@ class Prober:
             plain=plain,
             declared=target.declared,
             accept_new=self.accept_new,
-            pin_file=self.pins.path,
         )
 
     def _own_entries(self, at: Where) -> list[known_hosts.Entry]:
@@ -275,7 +274,7 @@ class Prober:
             if not policy.declared and policy.by_authority:
                 return self._with_authority(target, at, policy, file)
             # first the key without a login: credentials go only to a verified host
-            first = self._ssh(target, at, file, "accept-new", login=False, kinds=policy.kinds)
+            first = self._ssh(target, file, "accept-new", login=False, kinds=policy.kinds)
             shown = [entry.key for entry in known_hosts.read([file])]
             if not shown and first.code is None:
                 return findings.hung(at, self.timeout * (PATIENCE + 1), "presents no host key")
@@ -288,7 +287,7 @@ class Prober:
                 return finding
             if target.password or target.private_key:
                 return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
-            done = self._ssh(target, at, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
+            done = self._ssh(target, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
             if done.code == 0:
                 return replace(finding, message=f"{at.user}@{at.address}")
             return self._refused(done, at, finding)
@@ -300,7 +299,7 @@ class Prober:
             if kind in tried:
                 continue
             file.unlink(missing_ok=True)
-            self._ssh(target, at, file, "accept-new", login=False, kinds=[kind], only=True)
+            self._ssh(target, file, "accept-new", login=False, kinds=[kind], only=True)
             for entry in known_hosts.read([file]):
                 other = findings.trust(entry.key, policy, at)
                 if other.state == REACHABLE:
@@ -311,7 +310,7 @@ class Prober:
         known = policy.pinned or policy.own or policy.plain
         lines = [(CA, at.name, entry.key) for entry in known.authorities]
         file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
-        done = self._ssh(target, at, file, "yes", login=not (target.password or target.private_key))
+        done = self._ssh(target, file, "yes", login=not (target.password or target.private_key))
         pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
         if done.code == 0:
             return Finding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
@@ -327,7 +326,7 @@ class Prober:
             refused = findings.of_ssh_output(done.stderr, at, self.timeout)
         return _with_pins(refused, finding)
 
-    def _ssh(self, target, at, file, strict, login=True, kinds=(), only=False) -> Done:
+    def _ssh(self, target, file, strict, login=True, kinds=(), only=False) -> Done:
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": strict,

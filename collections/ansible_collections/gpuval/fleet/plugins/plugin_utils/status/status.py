@@ -180,7 +180,6 @@ def final_verdict(known: Known) -> Mapping[str, Any] | None:
 
 
 def status_of(known: Known) -> Status:
-    """The status of a run."""
     run, watch = known.run, known.watch
     passed = _seconds(known.moment, known.watch_modified) if known.watch_modified else 0.0
     if watch:

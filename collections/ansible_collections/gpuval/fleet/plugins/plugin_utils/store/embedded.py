@@ -60,8 +60,6 @@ LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 
 @dataclass
 class Keys:
-    """A pair of keys."""
-
     access_key: str = field(default_factory=lambda: "GV" + secrets.token_hex(9).upper())
     secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(30))
 

@@ -97,7 +97,7 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
     try:
         access.check()
         if not problem:
-            _read(access, store, key)
+            _read(access, key)
     except StoreError as error:
         found.append(str(error))
     try:
@@ -107,7 +107,7 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
     return found
 
 
-def _read(access: StoreBackend, store: Store, key: str) -> None:
+def _read(access: StoreBackend, key: str) -> None:
     """Raises StoreError where the nodes' key does not read what was uploaded."""
     try:
         reader = access.reader()

@@ -86,7 +86,6 @@ def in_pod(what: str, access: Mapping[str, str], pod: str, container: str) -> li
 
 
 def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The newest pod."""
     return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
 
 

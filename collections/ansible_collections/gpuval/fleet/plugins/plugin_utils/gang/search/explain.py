@@ -72,8 +72,6 @@ def _speeds(items: Iterable[Measurement]) -> list[float]:
 
 @dataclass(frozen=True)
 class _Explainer:
-    """What is to be explained."""
-
     nodes: Sequence[str]
     topology: Topology
     setting: Setting

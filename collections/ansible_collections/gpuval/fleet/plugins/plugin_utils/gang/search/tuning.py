@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """Immutable."""
-
     # Evidence that a verdict on a node needs
     #: Partners: good partners that must see a node low, each in a fresh test, before the node is bad.
     partners: int = 2
