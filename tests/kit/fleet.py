@@ -141,6 +141,7 @@ class Fleet:
     nodes: dict = field(default_factory=lambda: {"node-1": {}})
     settings: dict = field(default_factory=dict)
     prefix: tuple = ()
+    more_environment: dict = field(default_factory=dict)
     engines: bool = False  # whether the nodes see the container engines of this machine
     _playing: list = field(default_factory=list)
     _mounts: list = field(default_factory=list)
@@ -187,6 +188,7 @@ class Fleet:
             **SETTINGS,
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
+            **self.more_environment,
         }
 
     def start(self, playbook="gpuval.fleet.validate", *arguments, nodes=None):

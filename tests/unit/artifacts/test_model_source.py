@@ -1,15 +1,21 @@
 """Where models come from, and their way into a real store."""
 
 import hashlib
+import multiprocessing
 import os
+import re
 import subprocess
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import hub, model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import ModelError
 from gpuval_workloads.loading import manifest
+
+from tests.kit import model_hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -77,20 +83,61 @@ def test_files_that_can_run_code_reach_no_node(hub_cache, tmp_path):
         model_source.resolve(str(hub_cache), tmp_path / "scratch")
 
 
-def test_files_that_can_run_code_are_not_downloaded(tmp_path, monkeypatch):
-    hub = pytest.importorskip("huggingface_hub")
-    asked = {}
+@pytest.fixture
+def serve(monkeypatch):
+    """A hub that answers so, as the one of this process."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    with ExitStack() as stack:
 
-    def download(repository, *, revision, local_dir, ignore_patterns, token):
-        asked.update(repository=repository, revision=revision, ignored=ignore_patterns)
-        local_dir.mkdir()
-        (local_dir / "config.json").write_text("{}")
+        def start(**answers):
+            its = stack.enter_context(model_hub.ModelHub(**answers))
+            monkeypatch.setattr(constants, "ENDPOINT", its.url)
+            of_files = f"{its.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", of_files)
+            return its
 
-    monkeypatch.setattr(hub, "snapshot_download", download)
-    monkeypatch.setattr(hub.HfApi, "model_info", lambda *_, **__: type("Info", (), {"sha": COMMIT})())
+        yield start
+
+
+def test_files_that_can_run_code_are_not_downloaded(tmp_path, serve):
+    asked = serve(contents=dict.fromkeys(("config.json", "a.safetensors", "run.py", "w.bin", "w.pkl", "w.pt"), b"{}"))
     model = model_source.resolve("hf:acme/rocket", tmp_path)
-    assert {"*.bin", "*.py", "*.pkl", "*.pt", "*.so"} <= set(asked["ignored"])
-    assert (asked["revision"], sorted(model.files)) == (COMMIT, ["config.json"])
+    assert sorted(model.files) == ["a.safetensors", "config.json"]
+    assert not [path for path in asked.asked if path.endswith((".py", ".bin", ".pkl", ".pt"))]
+    assert model.origin == f"hub acme/rocket, revision {model_hub.COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "token", "words"),
+    [
+        ({"about": model_hub.NOT_FOUND}, "", "acme/rocket is not on the hub, or is private: check the name, or give a"),
+        ({"about": model_hub.GATED}, "", "acme/rocket is gated: accept its licence"),
+        ({"about": model_hub.BAD_TOKEN}, "hf_planted", r"refuses the token \(HTTP 401\): give a token that may read"),
+        ({"files": model_hub.BAD_TOKEN}, "", r"refuses access \(HTTP 401\): give a token"),
+        ({"about": (429, {})}, "", r"limits requests \(HTTP 429\)"),
+        ({"about": (503, {})}, "", r"could not be downloaded from 127.0.0.1:\d+ \(HTTP 503\): check the"),
+        # the client waits as long as the hub says, and repeats
+        ({"files": (429, {"Retry-After": "3600"})}, "", r"limits requests \(HTTP 429\)"),
+        ({"files": model_hub.STALL}, "", r"could not be downloaded from .* \(nothing arrived for 8 s\)"),
+    ],
+)  # fmt: skip
+def test_a_hub_that_refuses_or_is_silent(tmp_path, serve, answers, token, words):
+    serve(**answers)
+    began = time.monotonic()
+    with pytest.raises(ModelError, match=words) as caught:
+        model_source.resolve("hf:acme/rocket", tmp_path, token=token, silence_seconds=8)
+    assert time.monotonic() - began < 30
+    assert "hf_planted" not in str(caught.value)
+    assert not multiprocessing.active_children()
+
+
+def test_a_slow_download_shows_its_progress(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr(hub, "PROGRESS_SECONDS", 1.0)
+    serve(files=model_hub.STALL)
+    lines = []
+    with pytest.raises(ModelError):
+        model_source.resolve("hf:acme/rocket", tmp_path, silence_seconds=5, say=lines.append)
+    assert re.fullmatch(r"acme/rocket: .* B downloaded, nothing new for \d s", lines[-1])
 
 
 def test_a_manifest_is_what_sha256sum_says_and_nodes_accept(tmp_path):

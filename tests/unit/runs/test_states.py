@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import origin, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, origin, overview, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
@@ -282,6 +282,57 @@ def test_a_window_holds_from_the_next_round_or_once_the_run_is_resumed(results):
     assert said() == "run r1: 2 node(s) at once, from the next round of its watch"
     killed(folder)
     assert said() == "run r1: 2 node(s) at once, once `make validate` resumes it: no controller works on it"
+
+
+def past_deadline(folder, seconds):
+    """The run, so many seconds after its deadline."""
+    run = folder.read_run()
+    at = datetime.now(timezone.utc) - timedelta(seconds=run["deadline_seconds"] + seconds)
+    folder.write_run({**run, "created_at": at.strftime("%Y-%m-%dT%H:%M:%SZ")})
+    return folder
+
+
+def test_a_run_whose_deadline_passed_without_its_controller_is_judged_by_a_report(results):
+    folder = past_deadline(killed(started(results, "r1")), run_folder.DEADLINE_SLACK_SECONDS + 5)
+    window = run_action(
+        "update_run", {"results_dir": str(results), "max_nodes_at_once": 2}, task_vars=variables(results, "a")
+    )
+    inventory = [str(results.parent / "a")]
+    shown = [
+        window.text,
+        conclusion(folder)[1],
+        overview.without_verdict(folder, folder.read_run()),
+        "\n".join(overview.lines(overview.rows(results, inventory))),
+    ]
+    for text in shown:
+        assert "`make report`" in text and "resume" not in text, text
+    assert window.failed
+    assert "`make validate` starts another" in shown[2]
+    assert opening.choose_run_id(results, "", folder.read_run()["nodes"], "quick", [], inventory) != "r1"
+
+    done = reported(results)
+    assert not done.failed and "has not ended" not in done.text
+    assert folder.seen().name == "judged" and folder.read_run()["finished_at"]
+    verdict = publishing.judged(folder)
+    assert verdict["verdict"] == "INCOMPLETE" and publishing.is_final(folder.read_run(), verdict)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(-60, "`make validate` resumes it"), (5, "ends it from 120 s after its deadline")]
+)
+def test_a_report_does_not_end_a_run_that_is_resumed_or_still_gets_records(results, seconds, told):
+    folder = past_deadline(killed(started(results, "r1")), seconds)
+    done = reported(results)
+    assert "run r1 has not ended: " in done.text and told in done.text
+    assert folder.seen().name == "working" and folder.read_run()["finished_at"] is None
+
+
+def reported(results):
+    """`make report` of the latest run, without a store."""
+    task_vars = variables(results, "a")
+    assert not run_action("judge_run", {"results_dir": str(results), "finish": False}, task_vars=task_vars).failed
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    return run_action("report_run", {"results_dir": str(results), "store": store}, task_vars=task_vars)
 
 
 def test_a_report_of_a_run_that_never_started_says_why_there_is_none(results):

@@ -133,10 +133,13 @@ class ActionModule(ControllerAction):
     def _make(self, item):
         """Whether anything changed, and the entry of the catalogue; None in check mode."""
         publish, changed, found = self.options["publish"], False, None
-        if item.way != "archive":
-            changed, found = self._build(item)
-        elif not self.check_mode:
-            found = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
+        try:
+            if item.way != "archive":
+                changed, found = self._build(item)
+            elif not self.check_mode:
+                found = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
+        except images.ImagesError as error:
+            raise images.ImagesError(f"gpuval_images.{item.name}: {error}") from error
         if self.check_mode:
             return publish or changed, None
         entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}

@@ -15,6 +15,7 @@ from ..plugin_utils.report import write_file
 from ..plugin_utils.report.summary import summary_lines
 from ..plugin_utils.runs import applied_criteria, earlier_faults, publishing
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 
 
@@ -39,8 +40,11 @@ class ActionModule(RunAction):
         baseline_read = baseline.read(Path(held)) if held else None
         judged = publishing.judged(folder)
         frozen = publishing.is_final(run, judged)
-        if options["finish"] and not folder.is_copy and run["finished_at"] is None:
+        abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)
+        if (options["finish"] or abandoned) and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
+            if abandoned:  # it counts as judged with its report
+                run["state"] = {**run["state"], "name": run_state.COLLECTING}
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: it is not resumed
         history = PeerHistory.of(applied_criteria.standings(folder))

@@ -45,7 +45,12 @@ class ActionModule(ControllerAction):
         if model:
             named = {"source": model, "revision": options["revision"]}
             resolve = functools.partial(
-                model_source.resolve, model, revision=options["revision"], token=options["token"]
+                model_source.resolve,
+                model,
+                revision=options["revision"],
+                token=options["token"],
+                silence_seconds=options["silence_seconds"],
+                say=self._display.display,
             )
             done.append(self._ensure(access, f"model {folders[0]}", folders[0], named, resolve, options))
         for one in wanted:
@@ -72,7 +77,10 @@ class ActionModule(ControllerAction):
         scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
         self._display.display(f"{what}: uploading to the store from {wanted['source']}")
         try:
-            model = resolve(scratch)
+            try:
+                model = resolve(scratch)
+            except model_source.ModelError as error:
+                raise model_source.ModelError(f"gpuval_model: {error}") from error
             if options["force"] or _recorded(store, prefix) != wanted:
                 store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload

@@ -46,6 +46,11 @@ class ActionModule(RunAction):
                     "`make validate` resumes it"
                 )
             else:
+                if run["finished_at"] is None and folder.seen().overdue:
+                    self._display.warning(
+                        f"run {run['run_id']} has not ended: nodes may still send their last records. `make report` "
+                        f"ends it from {run_folder.DEADLINE_SLACK_SECONDS:.0f} s after its deadline"
+                    )
                 self._upload(options["store"], folder, run, [*paths, publishing.verdict_file(folder)])
                 if not was_judged:
                     self._end_urls(options["store"], folder)

@@ -35,6 +35,9 @@ class ActionModule(RunAction):
         run = folder.read_run()
         if run["finished_at"] is not None:
             raise AnsibleActionFail(f"run {run['run_id']} ended at {run['finished_at']}: it has no window any more")
+        seen = folder.seen()
+        if seen.overdue:
+            raise AnsibleActionFail(f"run {run['run_id']} has no window any more, it is {seen.line()}")
         none = window.Window(-1, -1)
         before = window.read(folder, none)
         nodes, transfers = asked.values()
@@ -49,7 +52,7 @@ class ActionModule(RunAction):
             if number is not None
         ]
         when = "from the next round of its watch"
-        if folder.seen().attended is False:
+        if seen.attended is False:
             when = "once `make validate` resumes it: no controller works on it"
         message = f"run {run['run_id']}: {', '.join(parts)}, {when}"
         self._display.display(message)

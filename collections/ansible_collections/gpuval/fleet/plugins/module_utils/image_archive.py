@@ -15,6 +15,7 @@ from .hardware.engines import plain
 
 BLOCK_BYTES = 4 << 20
 MANIFEST_BYTES = 16 << 20
+_SAVE_IT = "save it with docker save, or podman save --format docker-archive"
 
 
 class ArchiveError(Exception):
@@ -27,13 +28,12 @@ def contents(path):
         with tarfile.open(path) as tar:
             manifest = json.loads(_member(tar, "manifest.json"))
             return [_image(tar, entry) for entry in manifest]
-    except (OSError, tarfile.TarError) as error:
-        raise ArchiveError(f"{path} is no archive of images: {error}") from error
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be read ({error.strerror}): give an archive of images") from error
+    except tarfile.TarError as error:
+        raise ArchiveError(f"{path} is no archive of images, or a damaged one: {_SAVE_IT}") from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ArchiveError(
-            f"{path} has no manifest of images ({error}): save it with docker save, or "
-            "podman save --format docker-archive"
-        ) from error
+        raise ArchiveError(f"{path} has no manifest of images ({error}): {_SAVE_IT}") from error
 
 
 def image_of(path, reference):

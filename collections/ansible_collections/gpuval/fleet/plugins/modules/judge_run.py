@@ -21,7 +21,7 @@ options:
     type: path
     default: ""
   finish:
-    description: Whether this verdict ends the run.
+    description: Whether this verdict ends the run. It always ends one whose deadline has passed without a controller.
     type: bool
     default: true
 """

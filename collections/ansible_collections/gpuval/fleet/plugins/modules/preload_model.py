@@ -41,6 +41,10 @@ options:
     description: Token of the hub.
     type: str
     default: ''
+  silence_seconds:
+    description: How long a hub may send nothing while a model is downloaded.
+    type: float
+    default: 120
   transfers:
     description: Files uploaded in parallel.
     type: int

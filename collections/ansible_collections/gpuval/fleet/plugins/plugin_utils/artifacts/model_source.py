@@ -21,6 +21,7 @@ from ...module_utils.image_archive import sha256_of
 from ...module_utils.store import Connection, StoreError
 from ..store.access import models_prefix
 from ..store.rclone import run_rclone
+from . import hub
 from .tiny_model import write_tiny_llama
 
 TINY = "tiny"
@@ -61,9 +62,9 @@ def folder_name(source: str) -> str:
     """Return the folder name in the store, without fetching anything. Raises ``ModelError`` for no known form."""
     if source == TINY:
         return TINY_FOLDER
-    hub = _hub(source)
-    if hub:
-        return "models--" + hub["repository"].replace("/", "--")
+    on_hub = _hub(source)
+    if on_hub:
+        return "models--" + on_hub["repository"].replace("/", "--")
     if source.startswith("hf:") or not source.strip():
         raise ModelError(f"{source!r} is not a model: use tiny, org/name[@revision], or the path of a folder")
     path = Path(source).expanduser().resolve()
@@ -80,17 +81,27 @@ def check(source: str) -> None:
         _check_folder(Path(source).expanduser())
 
 
-def resolve(source: str, scratch: Path, *, revision: str | None = None, token: str | None = None) -> Model:
+def resolve(
+    source: str,
+    scratch: Path,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    silence_seconds: float = hub.SILENCE_SECONDS,
+    say: Callable[[str], object] = bool,
+) -> Model:
     """Bring the model to the controller, below `scratch` unless it is a local folder already.
 
-    `revision` wins over the one in the source. The network is used for hub sources alone. Raises ``ModelError``.
+    `revision` wins over the one in the source. The network is used for hub sources alone: `say` gets lines of progress,
+    and a hub that sends nothing for `silence_seconds` is an error. Raises ``ModelError``.
     """
     folder = folder_name(source)
     if source == TINY:
         return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
-    hub = _hub(source)
-    if hub:
-        return _download(hub["repository"], revision or hub["revision"], token, scratch / folder, folder)
+    on_hub = _hub(source)
+    if on_hub:
+        wanted = revision or on_hub["revision"]
+        return _download(on_hub["repository"], wanted, token, scratch / folder, folder, silence_seconds, say)
     return _local(Path(source).expanduser(), folder, revision)
 
 
@@ -151,31 +162,54 @@ def _local(path: Path, folder: str, revision: str | None) -> Model:
     return _model(folder, snapshots / commit, f"folder {path}, revision {commit}")
 
 
-def _download(repository: str, revision: str | None, token: str | None, root: Path, folder: str) -> Model:
+def _download(
+    repository: str,
+    revision: str | None,
+    token: str | None,
+    root: Path,
+    folder: str,
+    silence_seconds: float,
+    say: Callable[[str], object],
+) -> Model:
     try:
-        from huggingface_hub import HfApi, errors, snapshot_download  # noqa: PLC0415 - for hub sources alone
+        from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
     except ImportError as error:
         raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
-    token, revision = token or None, revision or None
-    try:
-        commit = HfApi(token=token).model_info(repository, revision=revision, timeout=60).sha
-        snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=list(HUB_IGNORED))
-    except errors.GatedRepoError as error:
-        raise ModelError(
+    answer = hub.fetch(
+        repository,
+        root,
+        revision=revision or None,
+        token=token or None,
+        ignored=HUB_IGNORED,
+        silence_seconds=silence_seconds,
+        say=say,
+    )
+    if not answer.commit:
+        address = constants.ENDPOINT.rpartition("@")[2].rpartition("//")[2]
+        raise ModelError(_refusal(repository, revision, token, address, answer))
+    return _model(folder, root, f"hub {repository}, revision {answer.commit}")
+
+
+def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.Answer) -> str:
+    """Why the hub at `address` did not give the repository, and what to do."""
+    if answer.error == "GatedRepoError":
+        return (
             f"{repository} is gated: accept its licence on the hub and give a token of that account (gpuval_hf_token)"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelError(f"{repository} has no revision {revision!r}: give a branch, tag or commit of it") from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{repository} is not on the hub, or is private: check the name, or give a token (gpuval_hf_token)"
-        ) from error
-    except Exception as error:  # the hub's client raises its transport's own errors, which differ between versions
-        raise ModelError(
-            f"{repository} could not be downloaded ({type(error).__name__}): check the controller's way to the hub "
-            "(HTTPS_PROXY, HF_ENDPOINT) and its free disk space, or download the model elsewhere and give the folder"
-        ) from error
-    return _model(folder, root, f"hub {repository}, revision {commit}")
+        )
+    if answer.error == "RevisionNotFoundError":
+        return f"{repository} has no revision {revision!r}: give a branch, tag or commit of it (gpuval_model_revision)"
+    if answer.error == "RepositoryNotFoundError":
+        return f"{repository} is not on the hub, or is private: check the name, or give a token (gpuval_hf_token)"
+    if answer.status in (401, 403):
+        refused = "refuses the token" if token else "refuses access"
+        return f"{address} {refused} (HTTP {answer.status}): give a token that may read {repository} (gpuval_hf_token)"
+    if answer.status == 429:
+        return f"{address} limits requests (HTTP 429): validate again later, or give a token (gpuval_hf_token)"
+    why = f"HTTP {answer.status}" if answer.status else answer.error
+    return (
+        f"{repository} could not be downloaded from {address} ({why}): check the controller's way to the hub "
+        "(HTTPS_PROXY, HF_ENDPOINT) and its free disk space, or download the model elsewhere and give the folder"
+    )
 
 
 def files_below(root: Path, wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
@@ -206,7 +240,7 @@ def _model(folder: str, root: Path, origin: str) -> Model:
     left_out = [Path(name).name for name in files if name.lower().endswith(RUNS_CODE)]
     files = {name: path for name, path in files.items() if not name.lower().endswith(RUNS_CODE)}
     if "config.json" not in files:
-        raise ModelError(f"{root} has no config.json, so it is no model in Hugging Face format")
+        raise ModelError(f"{root} has no config.json: give the folder of a model in Hugging Face format")
     if left_out and not any(name.endswith(WEIGHTS) for name in files):
         raise ModelError(
             f"{root} has its weights only in files that can run code when they are read ({', '.join(left_out[:3])}): "

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -175,7 +176,12 @@ class RunFolder:
 
     def seen(self) -> run_state.Seen:
         """The run's state as it is now. A controller's sign is what it wrote last."""
-        return run_state.seen(self.read_run(), self.sign_age())
+        run, age = self.read_run(), self.sign_age()
+        found = run_state.seen(run, age)
+        with suppress(RunError, ValueError):  # a damaged plan is reported where it is needed
+            if found.attended is False and is_open(run) and not is_in_time(self, run):
+                return run_state.seen(run, age, in_time=False)
+        return found
 
     def sign_age(self) -> float | None:
         """Seconds since the run's controller wrote its state or its watch."""
@@ -361,14 +367,20 @@ def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
     return run["finished_at"] is None and is_in_time(folder, run)
 
 
-def is_in_time(folder: RunFolder, run: Mapping[str, Any]) -> bool:
-    """Whether it is not past its deadline, as it counts for the nodes that began last.
+def is_abandoned(folder: RunFolder, run: Mapping[str, Any]) -> bool:
+    """Whether only a report ends it: no controller works on it or would resume it, and the nodes' last records have
+    arrived. Raises RunError, or ValueError, for what is damaged."""
+    return run["finished_at"] is None and folder.seen().overdue and not is_in_time(folder, run, DEADLINE_SLACK_SECONDS)
+
+
+def is_in_time(folder: RunFolder, run: Mapping[str, Any], slack: float = 0.0) -> bool:
+    """Whether it is not past its deadline, and `slack` seconds more, as it counts for the nodes that began last.
 
     A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
     gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
     RunError, or ValueError, for what is damaged.
     """
-    left: float = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
+    left: float = run["deadline_seconds"] + slack - seconds_since(folder.begun_at(run))
     if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return left > 0
     for path in folder.gangs_file.parent.glob("*/run.json"):
@@ -459,6 +471,11 @@ def check_folder(folder: str) -> str:
             + ", ".join(OWN_FOLDERS)
         )
     return folder
+
+
+def is_open(run: Mapping[str, Any]) -> bool:
+    """It has not ended, or was not reported."""
+    return run["finished_at"] is None or is_unreported(run)
 
 
 def is_unreported(run: Mapping[str, Any]) -> bool:

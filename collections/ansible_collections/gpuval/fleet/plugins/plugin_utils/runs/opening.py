@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.text import some_of
-from .folder import LATEST, NEW, RunError, RunFolder, check_run_id, is_in_time, is_unreported, latest_run_id
+from .folder import LATEST, NEW, RunError, RunFolder, check_run_id, is_in_time, is_open, is_unreported, latest_run_id
 
 
 def new_run_id() -> str:
@@ -39,8 +39,7 @@ def choose_run_id(
         folder = RunFolder(results / latest)
         try:
             run = folder.read_run()
-            open_ended = run["finished_at"] is None or is_unreported(run)
-            active = open_ended and is_in_time(folder, run)
+            active = is_open(run) and is_in_time(folder, run)
         except (RunError, ValueError):
             return new_run_id()
         same = (

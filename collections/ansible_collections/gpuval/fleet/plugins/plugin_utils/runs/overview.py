@@ -89,8 +89,7 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
 
 def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
     """The state of a run without a verdict, and what comes of validating again."""
-    goes_on = run["finished_at"] is None or run_folder.is_unreported(run)
-    what = "resumes it" if goes_on else "starts another"
+    what = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
     return f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` {what}"
 
 

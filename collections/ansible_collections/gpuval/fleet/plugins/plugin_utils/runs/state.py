@@ -32,7 +32,8 @@ SAME_START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A run's state as it is now. `attended`: a controller works on it, None where that is not known."""
+    """A run's state as it is now. `attended`: a controller works on it, None where that is not known; `overdue`: none
+    does, and none resumes it, since its deadline has passed."""
 
     name: str
     reason: str
@@ -40,6 +41,7 @@ class Seen:
     attended: bool | None
     workers: tuple[Mapping[str, Any], ...]
     started: bool
+    overdue: bool = False
 
     @property
     def never_started(self) -> bool:
@@ -125,8 +127,9 @@ def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str =
     return new
 
 
-def seen(run: Mapping[str, Any], sign_age: float | None) -> Seen:
-    """The state as it is now. `sign_age`: seconds since the last heartbeat of a controller, None where none is known.
+def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True) -> Seen:
+    """The state as it is now. `sign_age`: seconds since the last heartbeat of a controller, None where none is known;
+    `in_time`: its deadline has not passed, so that a controller resumes it.
 
     A run whose controller ended before a node began has failed.
     """
@@ -138,9 +141,12 @@ def seen(run: Mapping[str, Any], sign_age: float | None) -> Seen:
         name, reason = FAILED, f"its controller ended while it was {state['name']}"
     if run["finished_at"] is not None and name == WORKING and attended is False:
         name, reason = FAILED, "it was ended without a verdict"
+    overdue = False
     if name in (WORKING, COLLECTING) and attended is False:
-        reason = "its controller is gone, `make validate` resumes it"
-    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")))
+        overdue = not in_time
+        reason = "its controller is gone, "
+        reason += "its deadline has passed: judge it with `make report`" if overdue else "`make validate` resumes it"
+    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")), overdue)
 
 
 def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:

@@ -40,7 +40,8 @@ def conclusion(status: Status) -> str:
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
     if status.over:
-        return f"run {run_id} was never ended, and its controller is lost: judge what the store has with `make report`"
+        others = "" if status.overdue else "repeat its command to resume it, or "
+        return f"run {run_id} was never ended, and its controller is lost: {others}judge it with `make report`"
     return f"run {run_id} is in progress"
 
 
@@ -107,6 +108,8 @@ def _watch_line(status: Status) -> str:
     if status.known.watch and status.known.watch["state"] == "ended":
         return f"the watch ended {clock(status.heartbeat_age)} ago; its controller has not judged the run yet"
     age = clock(status.heartbeat_age)
+    if status.overdue:
+        return f"controller lost: last heartbeat {age} ago; its deadline has passed: judge it with `make report`"
     return f"controller lost: last heartbeat {age} ago; nodes continue. To resume, repeat its command"
 
 

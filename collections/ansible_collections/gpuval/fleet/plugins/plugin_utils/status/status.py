@@ -128,6 +128,13 @@ class Status:
         return not (self.watched or self.judging) and (self.at_work == 0 or late)
 
     @property
+    def overdue(self) -> bool:
+        """Its deadline has passed: no controller resumes it. Gangs have until the deadline of their last round."""
+        controller, nodes = self.known.controller, self.known.run["nodes"].values()
+        together = any(node.get("gang_stages") for node in nodes)
+        return self.left < 0 and (not together or (controller is not None and controller.overdue))
+
+    @property
     def never_started(self) -> bool:
         """It failed before any node began."""
         return self.known.controller is not None and self.known.controller.never_started

@@ -1,0 +1,136 @@
+"""Fetches a repository of the hub in a child process.
+
+The hub's client retries for as long as the hub tells it to wait, and shows nothing meanwhile; as a thread it could not
+be ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+
+from ..core.parent_process import Parent
+from ..store.rclone import COPY_SECONDS
+
+LOOK_SECONDS, PROGRESS_SECONDS = 1.0, 30.0
+#: Also for the answer to the first request.
+SILENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The `commit` that was fetched; else why not: the name of the client's `error`, or a few words, and the hub's HTTP
+    `status` if it gave one."""
+
+    commit: str = ""
+    error: str = ""
+    status: int | None = None
+
+
+def fetch(
+    repository: str,
+    root: Path,
+    *,
+    revision: str | None,
+    token: str | None,
+    ignored: Sequence[str],
+    silence_seconds: float,
+    say: Callable[[str], object],
+) -> Answer:
+    """Download the repository to `root`, whose parent exists; ends when nothing arrives for `silence_seconds`.
+
+    `say` gets a line of progress every half minute.
+    """
+    log = root.parent / "hub.log"
+    fork = multiprocessing.get_context("fork")
+    reader, writer = fork.Pipe(duplex=False)
+    child = fork.Process(
+        target=_work, args=(writer, log, repository, root, revision, token, list(ignored)), daemon=True
+    )
+    child.start()
+    writer.close()
+    parent, began = Parent(), time.monotonic()
+    seen, heard, spoke = (0, 0), began, began
+    try:
+        while not reader.poll(LOOK_SECONDS):
+            parent.check()
+            now, found = time.monotonic(), _written(root)
+            if found != seen:
+                seen, heard = found, now
+            if now - heard >= silence_seconds:
+                return Answer(error=f"nothing arrived for {silence_seconds:.0f} s", status=_last_status(log))
+            if now - began >= COPY_SECONDS:
+                return Answer(error=f"not complete after {COPY_SECONDS} s")
+            if now - spoke >= PROGRESS_SECONDS:
+                quiet = f", nothing new for {now - heard:.0f} s" if now - heard >= PROGRESS_SECONDS else ""
+                say(f"{repository}: {human_bytes(seen[0])} downloaded{quiet}")
+                spoke = now
+        answer: Answer = reader.recv()
+    except EOFError:
+        return Answer(error="its process ended early: out of memory or disk?")
+    else:
+        return answer
+    finally:
+        child.kill()
+        child.join()
+        reader.close()
+        log.unlink(missing_ok=True)
+
+
+def _work(
+    writer: Pipe, log: Path, repository: str, root: Path, revision: str | None, token: str | None, ignored: list[str]
+) -> None:
+    """The child: its output goes to `log`, where the client's warnings are."""
+    with log.open("w", encoding="utf-8") as output:
+        sys.stdout = sys.stderr = output
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
+        from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - takes a second, and is seldom needed
+
+        logging.getLogger("huggingface_hub").addHandler(logging.StreamHandler(output))
+        try:
+            commit = HfApi(token=token).model_info(repository, revision=revision, timeout=SILENCE_SECONDS).sha
+            snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=ignored)
+            answer = Answer(commit=commit or "")
+        except Exception as error:  # the client raises its transport's own errors, which differ between versions
+            answer = _refusal(error)
+        writer.send(answer)
+
+
+def _refusal(error: BaseException) -> Answer:
+    """By the error, or what it comes from: the client hides the hub's answer behind a file that is not cached."""
+    while True:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        before = error.__cause__ or error.__context__
+        if status or before is None:
+            words = error.strerror if isinstance(error, OSError) else None
+            return Answer(error=words or type(error).__name__, status=status)
+        error = before
+
+
+def _last_status(log: Path) -> int | None:
+    """Of the last request that the client repeats."""
+    found = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
+    return int(found[-1]) if found else None
+
+
+def _written(root: Path) -> tuple[int, int]:
+    """Bytes of the files below `root`, and when one changed last."""
+    total = newest = 0
+    for where, _folders, names in os.walk(root):
+        for name in names:
+            with suppress(OSError):  # renamed meanwhile
+                found = Path(where, name).stat()
+                total, newest = total + found.st_size, max(newest, found.st_mtime_ns)
+    return total, newest
