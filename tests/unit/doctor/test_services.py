@@ -6,6 +6,9 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import services
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm
 
+from tests.kit.ports import free_port
+from tests.kit.run_commands import killed, lay_out, started
+
 OPTIONS = dict.fromkeys(
     ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key", "ca_file", "address"), ""
 )
@@ -29,6 +32,25 @@ def test_a_store_that_runs_goes_on(options):
     access.start()
     try:
         assert services.store(options, 60, check_mode=True)[0].state == "ok"
+        assert access.running()
+    finally:
+        access.stop()
+
+
+def test_a_store_that_runs_is_never_moved(options, tmp_path):
+    results = lay_out(tmp_path)
+    options |= {"state_dir": str(tmp_path / "state"), "results_dir": str(results)}
+    access, moving = services.open_store(options), {**options, "port": free_port()}
+    access.start()
+    before = (tmp_path / "state/store/store.json").read_bytes()
+    try:
+        would, used = services.store(moving, 60, check_mode=False)
+        assert (would.state, used.state) == ("ok", "ok")
+        assert would.text == f"gpuval_store_port {moving['port']}: a run will restart the store there"
+        killed(started(results, "active"))
+        (row,) = services.store(moving, 60, check_mode=False)
+        assert row.state == "FAILED" and "run active uses the embedded store on 127.0.0.1, port" in row.text
+        assert (tmp_path / "state/store/store.json").read_bytes() == before, "the processes are the same, too"
         assert access.running()
     finally:
         access.stop()

@@ -1,5 +1,6 @@
 """The embedded store: a real rclone, spoken to by boto3 and plain HTTP."""
 
+import multiprocessing
 import os
 import signal
 import stat
@@ -14,6 +15,9 @@ from ansible_collections.gpuval.fleet.plugins.module_utils import store as modul
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from botocore import utils
+
+from tests.kit.ports import free_port
+from tests.kit.run_commands import clean_run, killed, lay_out, started
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +258,54 @@ def test_a_port_in_use_is_reported_with_what_to_do(tmp_path):
         other.listen()
         with pytest.raises(StoreError, match="Is the port in use"):
             store.start()
+
+
+def test_an_active_run_keeps_the_store_where_it_is(tmp_path):
+    results, directory = lay_out(tmp_path), tmp_path / "state/store"
+    stays = EmbeddedStore(directory, "b", port=free_port(), results=results)
+    moves = EmbeddedStore(directory, "b", port=free_port(), results=results)
+    stays.start()
+    try:
+        own = started(results, "active")
+        assert moves.start(), "the only controller of a run may move its store"
+        assert stays.start()
+        killed(own)
+        with pytest.raises(StoreError) as refused:
+            moves.start()
+        assert str(refused.value) == (
+            f"run active uses the embedded store on 127.0.0.1, port {stays.wanted_port}, and gpuval_store_port "
+            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run, or end it: "
+            f"`make clean INVENTORY={tmp_path / 'a'}`"
+        )
+        assert stays.start() is False, "nothing was restarted"
+        with pytest.raises(StoreError, match=r"gpuval_store_address 192\.0\.2\.1 would move it"):
+            EmbeddedStore(directory, "other", "192.0.2.1", results=results).start()
+        clean_run(results)
+        assert moves.start()
+    finally:
+        stays.stop()
+
+
+def start_and_stay(store, said):
+    store.start()
+    said.set()
+    time.sleep(60)
+
+
+def test_a_server_that_is_a_zombie_has_ended(tmp_path):
+    """Another controller started it, and does not ask for its end."""
+    fork, store = multiprocessing.get_context("fork"), EmbeddedStore(tmp_path, "gpuval")
+    said = fork.Event()
+    controller = fork.Process(target=start_and_stay, args=(store, said))
+    controller.start()
+    try:
+        assert said.wait(30)
+        assert store.stop()
+        servers = psutil.Process(controller.pid).children()
+        assert [server.status() for server in servers] == [psutil.STATUS_ZOMBIE] * 2
+    finally:
+        controller.kill()
+        controller.join()
 
 
 def test_deleting_the_whole_bucket_is_refused(embedded):

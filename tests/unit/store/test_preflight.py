@@ -115,6 +115,16 @@ def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_aga
     assert problem["node"] is None and "with HTTP 500 at 20" in problem["reason"]
 
 
+def test_a_store_that_goes_away_is_not_blamed_on_the_keys(tmp_path):
+    embedded = EmbeddedStore(tmp_path, "gpuval")
+    embedded.start()
+    store = embedded.store()
+    embedded.stop()
+    found = preflight.findings(embedded, store)
+    assert found[0].startswith("the store does not answer an upload by signed URL")
+    assert not [line for line in found if "delete" in line.lower()]
+
+
 def test_a_service_without_keys_names_their_settings(odd, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

@@ -49,10 +49,15 @@ def rclone() -> Row:
 def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[Row]:
     """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
 
-    An embedded store that does not run is started, and stopped again.
+    An embedded store that does not run is started, and stopped again. One that runs is used where it is.
     """
+    rows = []
     try:
         access = open_store(options)
+        if isinstance(access, EmbeddedStore) and access.running() and access.moves():
+            access.ensure_may_move()
+            rows.append(Row("store", OK, f"{' and '.join(access.moves())}: a run will restart the store there"))
+            access = open_store({**options, "address": "", "port": 0})
         if check_mode and not access.running():
             return [Row("store", SKIPPED, _not_started(access))]
         known, ran = access.known(), access.running()
@@ -67,7 +72,7 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
                     access.rotate()
     except StoreError as error:
         return [Row("store", FAILED, str(error))]
-    rows = [Row("store", FAILED, problem) for problem in found.problems]
+    rows += [Row("store", FAILED, problem) for problem in found.problems]
     if not found.problems:
         rows.append(Row("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"))
     remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
 from ..core.paths import project_path
 from ..core.text import some_of
+from ..runs import cleanable, origin
 from ..runs import folder as run_folder
 from . import certificates
 from .address import (
@@ -90,6 +92,7 @@ class EmbeddedStore(StoreBackend):
     `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
     run of another inventory may be at work with it. `port` is the writer's, the reader has the next one; 0 leaves both
     as they are, or chooses. `creates_bucket`: beside those that are there; the first one is made in any case.
+    `results`: where the runs of this controller are, of which an active one keeps the store where it is.
     """
 
     #: rclone's S3 server keeps the parts of an object in memory until the last one is there.
@@ -97,13 +100,21 @@ class EmbeddedStore(StoreBackend):
     objects: Path
 
     def __init__(
-        self, directory: Path, bucket: str, address: str = "", port: int = 0, *, creates_bucket: bool = False
+        self,
+        directory: Path,
+        bucket: str,
+        address: str = "",
+        port: int = 0,
+        *,
+        creates_bucket: bool = False,
+        results: Path | None = None,
     ) -> None:
         self.directory = directory
         self.bucket = bucket
         self.wanted_address = canonical(address)
         self.wanted_port = port
         self.creates_bucket = creates_bucket
+        self.results = results
         self.certificates = CertificateFiles(directory)
         self.data = directory / "data"
         self.objects = self.data / bucket
@@ -112,7 +123,8 @@ class EmbeddedStore(StoreBackend):
     def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
         directory = project_path(options["state_dir"]) / "store"
         given = options["bucket"], options["address"], options["port"]
-        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")))
+        results = project_path(options["results_dir"]) if options.get("results_dir") else None
+        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")), results=results)
 
     def store(self) -> Store:
         return FileReads(self.connection(), self.objects)
@@ -162,6 +174,7 @@ class EmbeddedStore(StoreBackend):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
             state = self._read() if self._file.exists() else State()
+            self.ensure_may_move()
             self._make_bucket()
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
@@ -178,6 +191,33 @@ class EmbeddedStore(StoreBackend):
                     self._stop(server)
                 raise
         return any(started)
+
+    def moves(self) -> list[str]:
+        """The settings by which a start would bring a known store elsewhere."""
+        if not self._file.exists():
+            return []
+        state = self._read()
+        address = self.wanted_address and self.wanted_address != state.address
+        port = self.wanted_port and self.wanted_port != state.writer.port
+        moves = [f"gpuval_store_address {self.wanted_address}"] if address else []
+        return moves + ([f"gpuval_store_port {self.wanted_port}"] if port else [])
+
+    def ensure_may_move(self) -> None:
+        """Raises StoreError where a start would move the store away from an active run: its nodes hold signed URLs."""
+        moves = self.moves()
+        if not moves or self.results is None:
+            return
+        runs = cleanable.using_embedded(self.results, self.directory.parent, os.getppid())
+        if not runs:
+            return
+        state = self._read()
+        inventories = {origin.shown(run_folder.inventory_of(self.results, run_id)) for run_id in runs}
+        ends = [f"`make clean INVENTORY={shlex.quote(one)}`" for one in sorted(inventories) if one]
+        raise StoreError(
+            f"run {some_of(runs, 3)} uses the embedded store on {state.address or LOOPBACK}, port {state.writer.port}, "
+            f"and {' and '.join(moves)} would move it: leave that out, or wait for the end of the run"
+            + (f", or end it: {some_of(ends, 3)}" if ends else "")
+        )
 
     def _make_bucket(self) -> None:
         there = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
@@ -420,15 +460,26 @@ class EmbeddedStore(StoreBackend):
         if process is None:
             return False
         for end in (process.terminate, process.kill):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 end()
-                process.wait(STOP_SECONDS)
-            except psutil.NoSuchProcess:
+            if _has_ended(process):
                 return True
-            except psutil.TimeoutExpired:
-                continue
-            return True
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether it ends in time. A zombie has: only its parent, another controller perhaps, does not ask for it yet."""
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            with suppress(psutil.TimeoutExpired):
+                process.wait(0.5)
+                return True
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+    except psutil.NoSuchProcess:
+        return True
+    return False
 
 
 def _free_port(hosts: list[str]) -> int:
