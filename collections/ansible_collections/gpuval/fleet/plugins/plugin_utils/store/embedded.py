@@ -10,6 +10,7 @@ on both: the certificates are `certificates.py`'s.
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -56,6 +57,8 @@ STOP_SECONDS = 10.0
 OWN_PORTS = range(20000, 32768)
 #: Folder of each bucket that the read-only server shows.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
+#: So many characters of a log are shown.
+LOG_END = 500
 #: Each refused handshake is a line.
 LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 
@@ -173,24 +176,41 @@ class EmbeddedStore(StoreBackend):
         """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
-            state = self._read() if self._file.exists() else State()
+            before = self._read() if self._file.exists() else None
+            state = copy.deepcopy(before) if before else State()
             self.ensure_may_move()
             self._make_bucket()
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
-            renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
-            ran = self.running()
+            moves, ran = before is None or _place(before) != _place(state), self.running()
             try:
-                started = [
-                    self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
-                    self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
-                ]
+                started = self._start_servers(state, hosts)
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
-                for server in () if ran else (state.writer, state.reader):
+                for server in () if ran and not moves else (state.writer, state.reader):
                     self._stop(server)
+                if moves:
+                    self._move_back(before, ran=ran)
                 raise
+        return started
+
+    def _start_servers(self, state: State, hosts: list[str]) -> bool:
+        renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
+        started = [
+            self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
+            self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
+        ]
         return any(started)
+
+    def _move_back(self, before: State | None, *, ran: bool) -> None:
+        """Other inventories, which name no port, find the store where it was before a start elsewhere that failed."""
+        if before is None:
+            self._file.unlink(missing_ok=True)
+            return
+        with suppress(OSError, StoreError):  # what is to be reported is why it could not move
+            self._write(before)
+            if ran:
+                self._start_servers(before, listening_addresses(before.address) if before.address else [])
 
     def moves(self) -> list[str]:
         """The settings by which a start would bring a known store elsewhere."""
@@ -403,6 +423,7 @@ class EmbeddedStore(StoreBackend):
             # Uploads leave more garbage than the server holds: a seventh less processor time than by 40 for 15 MB more.
             "GOGC": os.environ.get("GOGC", "200"),
         }
+        begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
             process = subprocess.Popen(
                 [find_rclone(), *arguments],
@@ -414,16 +435,23 @@ class EmbeddedStore(StoreBackend):
                 cwd=self.directory,
             )
         server.pid = process.pid
-        self._write(state)
+        try:
+            self._write(state)
+        except OSError:
+            process.kill()  # it may be too young to be recognised by its command
+            process.wait()
+            raise
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(state, server):
             if process.poll() is not None or time.monotonic() > deadline:
-                tail = log.read_text(errors="replace")[-500:].strip()
+                said = _end_of(log, begin)
                 self._stop(server)
+                other = "set another gpuval_store_port"
+                if not self.wanted_port:
+                    other = f"set gpuval_store_port, or remove {self._file} to choose another one"
                 raise StoreError(
                     f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
-                    f"{tail or 'no output'}. Is the port in use by another program? Free it, set gpuval_store_port, or "
-                    f"remove {self._file} to choose another one."
+                    f"{said or 'no output'}. Is the port in use by another program? Free it, or {other}."
                 )
             time.sleep(0.1)
         return True
@@ -465,6 +493,20 @@ class EmbeddedStore(StoreBackend):
             if _has_ended(process):
                 return True
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
+
+
+def _place(state: State) -> tuple[str, int, int]:
+    return state.address, state.writer.port, state.reader.port
+
+
+def _end_of(log: Path, begin: int) -> str:
+    """The last whole lines of what was written since the log had so many bytes; it may have been replaced since."""
+    data = log.read_bytes()
+    text = data[begin if begin <= len(data) else 0 :].decode(errors="replace").strip()
+    if len(text) <= LOG_END:
+        return text
+    first, _, rest = text[-LOG_END:].partition("\n")
+    return rest or first
 
 
 def _has_ended(process: psutil.Process) -> bool:
