@@ -74,6 +74,20 @@ def test_check_mode_starts_nothing(options, tmp_path):
     assert "is no address of this controller" in row.text
 
 
+def test_hosts_over_ssh_cannot_load_models_from_the_loopback(options):
+    declared = {"loading": {}, "training": {}, "work": {"datasets": ["texts"]}, "dataset_texts": {}}
+
+    def states(stages, over_ssh, **more):
+        return [row.state for row in services.models({**options, **more}, stages, declared, over_ssh, 2)]
+
+    assert states(["loading"], 2) == states(["training", "work"], 2) == ["FAILED"]
+    assert states(["loading"], 1) == ["warning"]
+    assert states(["training"], 2) == []
+    assert states(["loading"], 2, address="192.0.2.1") == states(["loading"], 2, endpoint="https://s3.test") == []
+    (row,) = services.models(options, ["loading"], declared, 1, 2)
+    assert "so 1 of 2 nodes cannot load the model or a dataset: set gpuval_store_address to" in row.text
+
+
 def test_a_service_that_is_not_there(options):
     (row,) = services.store(
         {**options, "endpoint": "http://127.0.0.1:9", "access_key": "a", "secret_key": "b"}, 60, check_mode=False

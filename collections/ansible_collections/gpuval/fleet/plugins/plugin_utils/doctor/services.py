@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ...module_utils import placement
 from ...module_utils.store import StoreError
 from ..cluster.api import Access, Cluster, ClusterError
+from ..runs import plans
 from ..slurm.commands import Slurm, SlurmError
 from ..store import guard, preflight
 from ..store.access import open_store
@@ -80,6 +81,17 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
     if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
         rows.append(Row("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
     return rows
+
+
+def models(
+    options: Mapping[str, Any], stages: Sequence[str], declared: Mapping[str, Any], over_ssh: int, hosts: int
+) -> list[Row]:
+    """That the hosts over SSH cannot load what all their stages need; nothing where they can."""
+    if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
+        return []
+    if over_ssh == hosts:
+        return [Row("models", FAILED, launching.NO_MODEL.format(nodes="the nodes"))]
+    return [Row("models", WARNING, launching.NO_MODEL.format(nodes=f"{over_ssh} of {hosts} nodes"))]
 
 
 def _not_started(access: Any) -> str:

@@ -143,8 +143,8 @@ class EmbeddedStore(StoreBackend):
         return replace(connection, endpoint=connection.public_endpoint or connection.endpoint, public_endpoint=None)
 
     def address(self) -> str:
-        """The address by which nodes reach the store; empty: loopback only."""
-        return self._read().address if self._file.exists() else self.wanted_address
+        """The address by which nodes reach the store, once it is started; empty: loopback only."""
+        return self.wanted_address or (self._read().address if self._file.exists() else "")
 
     def ports(self) -> tuple[int, int]:
         """The ports of writer and reader, for a firewall."""
@@ -444,14 +444,14 @@ class EmbeddedStore(StoreBackend):
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(state, server):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = _end_of(log, begin)
+                printed = _end_of(log, begin)
                 self._stop(server)
                 other = "set another gpuval_store_port"
                 if not self.wanted_port:
                     other = f"set gpuval_store_port, or remove {self._file} to choose another one"
                 raise StoreError(
                     f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
-                    f"{said or 'no output'}. Is the port in use by another program? Free it, or {other}."
+                    f"{printed or 'no output'}. Is the port in use by another program? Free it, or {other}."
                 )
             time.sleep(0.1)
         return True
