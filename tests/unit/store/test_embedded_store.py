@@ -289,6 +289,17 @@ def test_a_start_on_a_port_in_use_leaves_the_store_where_it_was(tmp_path, runs):
         plain.stop()
 
 
+def test_a_store_moves_to_the_port_that_its_reader_had(tmp_path):
+    store = EmbeddedStore(tmp_path, "gpuval", port=free_port())
+    store.start()
+    try:
+        moved = EmbeddedStore(tmp_path, "gpuval", port=store.ports()[1])
+        assert moved.start()
+        assert moved.ports() == (store.wanted_port + 1, store.wanted_port + 2)
+    finally:
+        store.stop()
+
+
 def test_a_first_start_on_a_port_in_use_leaves_nothing_and_shows_the_log_of_this_attempt_from_a_lines_start(tmp_path):
     log = tmp_path / "writer.log"
     log.write_text("2026/11/23 18:46:02 ERROR : of an earlier attempt" + " and more" * 200 + "\n")

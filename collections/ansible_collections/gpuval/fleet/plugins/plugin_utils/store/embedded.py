@@ -184,6 +184,8 @@ class EmbeddedStore(StoreBackend):
             self._choose_ports(state, hosts)
             moves, ran = before is None or _place(before) != _place(state), self.running()
             try:
+                for server in (state.writer, state.reader) if moves else ():
+                    self._stop(server)  # the new port of one may be the old one of the other
                 started = self._start_servers(state, hosts)
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
