@@ -37,6 +37,18 @@ def test_a_store_that_runs_goes_on(options):
         access.stop()
 
 
+def test_a_store_that_is_stopped_keeps_its_port(options, tmp_path):
+    access = services.open_store(options)
+    access.start()
+    access.stop()
+    before = (tmp_path / "store/store.json").read_bytes()
+    port = free_port()
+    (row,) = services.store({**options, "port": port}, 60, check_mode=False)
+    assert (row.state, row.text.partition(",")[0]) == ("ok", f"http://127.0.0.1:{port}")
+    assert (tmp_path / "store/store.json").read_bytes() == before
+    assert not access.running()
+
+
 def test_a_store_that_runs_is_never_moved(options, tmp_path):
     results = lay_out(tmp_path)
     options |= {"state_dir": str(tmp_path / "state"), "results_dir": str(results)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,10 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
             access = open_store({**options, "address": "", "port": 0})
         if check_mode and not access.running():
             return [Row("store", SKIPPED, _not_started(access))]
-        known, ran = access.known(), access.running()
-        try:
+        with access.left_as_it_was() if isinstance(access, EmbeddedStore) else nullcontext():
             found = preflight.examine(access, deadline_seconds)
             where = found.store.connection.endpoint or "AWS"
             ahead = skew.seconds_ahead(found.store.client.meta.endpoint_url)
-        finally:
-            if access.objects is not None and not ran:
-                access.stop()
-                if not known:
-                    access.rotate()
     except StoreError as error:
         return [Row("store", FAILED, str(error))]
     rows += [Row("store", FAILED, problem) for problem in found.problems]

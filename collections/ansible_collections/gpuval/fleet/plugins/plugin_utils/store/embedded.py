@@ -21,7 +21,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -260,6 +260,20 @@ class EmbeddedStore(StoreBackend):
             state.writer.pid = state.reader.pid = 0
             self._write(state)
         return any(stopped)
+
+    @contextmanager
+    def left_as_it_was(self) -> Iterator[None]:
+        """Where it does not run, it is stopped after the context, and keeps its address and ports, if it has any."""
+        before, ran = self._read() if self._file.exists() else None, self.running()
+        try:
+            yield
+        finally:
+            if not ran:
+                self.stop()
+                if before is None:
+                    self.rotate()
+                else:
+                    self._write(before)
 
     def end_urls(self) -> None:
         if not self.running():
