@@ -101,8 +101,8 @@ def test_the_window_is_moved_while_the_run_is_on(new_controller, kit, held):
     until(lambda: kit.all("Job"), "the first Job")
     done = fleet.play("gpuval.fleet.window", "-e", "run_window_nodes=3", "-e", "run_window_transfers=2")
     assert done.code == 0, str(done)
-    assert "3 node(s) at once, 2 node(s) bringing images at once" in done.told
-    playing.expect(r"window: 3 node\(s\) at once, 2 of them bringing images")
+    assert "3 node(s) at once, 2 node(s) loading images at once" in done.told
+    playing.expect(r"window: 3 node\(s\) work at once, at most 2 of them may load images")
     until(lambda: len(kit.all("Job")) == 3, "three nodes at work")
     time.sleep(2)
     assert len(kit.all("Job")) == 3

@@ -107,6 +107,23 @@ def test_an_image_that_cannot_be_had(fleet, hub, closed_port, image, words):
     assert_ended_before_any_launch(fleet, settings, "gpuval_images.training: ", words.format(port=closed_port))
 
 
+def test_nodes_over_ssh_that_cannot_load_the_model(new_fleet, closed_port):
+    """Nothing is started, while stages without a model go on as far as the nodes can be reached."""
+    node = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
+    with new_fleet("loopback", nodes={"node-1": node}) as fleet:
+        remedy = "so the nodes cannot load the model or a dataset: set gpuval_store_address to the address by which"
+        doctor = fleet.play("gpuval.fleet.doctor")
+        assert doctor.code != 0 and "1 failed" in doctor.told, doctor
+        assert [line for line in doctor.output.splitlines() if line.startswith("FAILED  models ") and remedy in line]
+        assert_ended_before_any_launch(fleet, {}, "preflight: the embedded store listens on", remedy)
+        assert not (fleet.root / "state/store/store.json").exists()
+        facts = fleet.play("gpuval.fleet.validate", "--tags", "facts", "-e", "gpuval_run_id=new")
+        assert "- node-1 INCOMPLETE launch: unreachable (refused)" in facts.output, facts
+        stages = ["facts", "training"]
+        assert fleet.play("gpuval.fleet.doctor", "-e", json.dumps({"gpuval_stages": stages})).code == 0
+        fleet.nodes["node-1"] = {}  # the closing clean reaches it
+
+
 def test_a_model_of_the_hub_comes_into_the_store_without_noise(fleet, hub):
     hub()
     done = fleet.play("gpuval.fleet.prepare", "-e", json.dumps(MODEL))

@@ -49,7 +49,12 @@ def test_the_window_is_moved(at_work):
     done = at_work.play("gpuval.fleet.window", "-e", "run_window_nodes=3")
     assert done.code == 0, str(done)
     until(lambda: len(working()) == 3, "three nodes at work")
-    for wrong, told in (("run_window_nodes=-1", "give a whole number"), ("x=y", "nothing to set")):
+    for wrong, told in (
+        ("run_window_nodes=-1", "give a whole number"),
+        ("run_window_nodes=two", "N=two: give a whole number, 0 for no limit"),
+        ("run_window_transfers=many", "TRANSFERS=many: give a whole number"),
+        ("x=y", "nothing to set"),
+    ):
         done = at_work.play("gpuval.fleet.window", "-e", wrong)
         assert done.code != 0
         assert told in done.told

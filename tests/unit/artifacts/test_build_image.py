@@ -51,6 +51,14 @@ def test_an_archive_is_put_into_the_store_once_and_again_when_it_is_lost(embedde
     assert images.read_catalogue(state)[REFERENCE] == entry
 
 
+@pytest.mark.parametrize("required", [True, False])
+def test_nothing_to_build_is_reported_where_that_is_what_the_play_is_about(tmp_path, required):
+    pulled = [{"training": {"reference": REFERENCE}}]
+    done = made(tmp_path, images=pulled, required=required)
+    assert not done.failed
+    assert ("nothing to build: gpuval_images names no image to build, copy or" in done.text) is required
+
+
 def test_an_archive_that_cannot_be_read_is_named(tmp_path):
     done = made(tmp_path, given="/nonexistent.tar")
     assert done.failed

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests.kit.options import documented
+
 ROOT = Path(__file__).resolve().parents[3]
 FLEET = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 ROLES = sorted(path.name for path in (FLEET / "roles").iterdir())
@@ -81,6 +83,12 @@ def test_secrets_are_marked():
     secret = {name for name in options if name.endswith(("_key", "_token", "_secrets"))} | {"gpuval_store"}
     secret.add("gpuval_webhook_url")  # the path of many a webhook is a token
     assert {name for name, option in options.items() if option.get("no_log")} == secret
+
+
+def test_the_store_of_the_settings_has_what_the_actions_take():
+    """An option that the role leaves out has its default in every command."""
+    defaults = read(FLEET / "roles" / "gpuval" / "defaults" / "main.yml")
+    assert set(defaults["gpuval_store"]) == set(documented("store")["store"]["suboptions"])
 
 
 def test_the_thin_playbooks_import_the_collections():

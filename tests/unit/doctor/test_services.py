@@ -6,6 +6,9 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import services
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm
 
+from tests.kit.ports import free_port
+from tests.kit.run_commands import killed, lay_out, started
+
 OPTIONS = dict.fromkeys(
     ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key", "ca_file", "address"), ""
 )
@@ -34,6 +37,37 @@ def test_a_store_that_runs_goes_on(options):
         access.stop()
 
 
+def test_a_store_that_is_stopped_keeps_its_port(options, tmp_path):
+    access = services.open_store(options)
+    access.start()
+    access.stop()
+    before = (tmp_path / "store/store.json").read_bytes()
+    port = free_port()
+    (row,) = services.store({**options, "port": port}, 60, check_mode=False)
+    assert (row.state, row.text.partition(",")[0]) == ("ok", f"http://127.0.0.1:{port}")
+    assert (tmp_path / "store/store.json").read_bytes() == before
+    assert not access.running()
+
+
+def test_a_store_that_runs_is_never_moved(options, tmp_path):
+    results = lay_out(tmp_path)
+    options |= {"state_dir": str(tmp_path / "state"), "results_dir": str(results)}
+    access, moving = services.open_store(options), {**options, "port": free_port()}
+    access.start()
+    before = (tmp_path / "state/store/store.json").read_bytes()
+    try:
+        would, used = services.store(moving, 60, check_mode=False)
+        assert (would.state, used.state) == ("ok", "ok")
+        assert would.text == f"gpuval_store_port {moving['port']}: a run will restart the store there"
+        killed(started(results, "active"))
+        (row,) = services.store(moving, 60, check_mode=False)
+        assert row.state == "FAILED" and "run active uses the embedded store on 127.0.0.1, port" in row.text
+        assert (tmp_path / "state/store/store.json").read_bytes() == before, "the processes are the same, too"
+        assert access.running()
+    finally:
+        access.stop()
+
+
 def test_a_port_in_use_is_named(options):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -50,6 +84,20 @@ def test_check_mode_starts_nothing(options, tmp_path):
     (row,) = services.store({**options, "address": "192.0.2.77"}, 60, check_mode=True)
     assert row.state == "FAILED"
     assert "is no address of this controller" in row.text
+
+
+def test_hosts_over_ssh_cannot_load_models_from_the_loopback(options):
+    declared = {"loading": {}, "training": {}, "work": {"datasets": ["texts"]}, "dataset_texts": {}}
+
+    def states(stages, over_ssh, **more):
+        return [row.state for row in services.models({**options, **more}, stages, declared, over_ssh, 2)]
+
+    assert states(["loading"], 2) == states(["training", "work"], 2) == ["FAILED"]
+    assert states(["loading"], 1) == ["warning"]
+    assert states(["training"], 2) == []
+    assert states(["loading"], 2, address="192.0.2.1") == states(["loading"], 2, endpoint="https://s3.test") == []
+    (row,) = services.models(options, ["loading"], declared, 1, 2)
+    assert "so 1 of 2 nodes cannot load the model or a dataset: set gpuval_store_address to" in row.text
 
 
 def test_a_service_that_is_not_there(options):

@@ -49,6 +49,7 @@ FAULTS = {
     "no id": ("m.csv", "worker,uniqueid\na,\n", "is empty"),
     "no worker": ("m.csv", "worker,uniqueid\n,x\n", "has no worker"),
     "no header": ("m.csv", "a,x\n", "its first row must name the columns"),
+    "YAML as text": ("m.txt", "a: x\nb: y\n", "Lines of WORKER: ID are YAML: name the file .yml"),
     "nothing": ("m.csv", "", "its first row must name the columns"),
     "torn row": ("m.txt", "| worker | uniqueid |\n| a | x | y |\n", "line 2 has 3 columns"),
     "open quote": ("m.csv", 'worker,uniqueid\n"a,x\n', "is no CSV"),

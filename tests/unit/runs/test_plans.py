@@ -40,6 +40,13 @@ def test_tags_that_choose_nothing_name_the_stages_there_are():
         plans.select_stages(PROFILE, DECLARATIONS, ["typo"], [])
 
 
+def test_a_load_without_an_image_says_what_lacks_and_names_no_tag():
+    with pytest.raises(plans.PlanError) as refused:
+        plans.select_stages(PROFILE, DECLARATIONS, ["image"], [])
+    assert str(refused.value).startswith(f"there is no image to load: the stages of the run are {', '.join(PROFILE)}.")
+    assert "gpuval_images names some" in str(refused.value) and "--tags" not in str(refused.value)
+
+
 def test_an_undeclared_stage_is_named_with_the_variable_that_is_missing():
     with pytest.raises(plans.PlanError, match="define soak_workload"):
         plans.select_stages([*PROFILE, "soak"], DECLARATIONS, ["all"], [])

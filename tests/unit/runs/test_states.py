@@ -107,6 +107,21 @@ def test_the_callback_keeps_why_a_playbook_failed(results):
     assert opened(results, "r1").seen().name == "opened", "the same command tries again"
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_status_of_a_run_that_never_started_needs_no_store(results, known):
+    """It may have failed since the store could not be started."""
+    folder = opened(results, "r1")
+    folder.advance("failed", "port 9555 is in use")
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    if known:
+        open_store({"endpoint": "", "address": "", "port": 0, **store}).start()
+        open_store({"endpoint": "", "address": "", "port": 0, **store}).stop()
+    options = {"run_id": "", "results_dir": str(results), "store": store, "folder": ""}
+    done = run_action("show_status", options, task_vars=variables(results, "a"))
+    assert done.failed
+    assert "run r1 failed before any node began: port 9555 is in use. Fix that, then `make validate`" in done.text
+
+
 def test_latest_does_not_move_to_a_run_that_never_started(results):
     started(results, "r1")
     opened(results, "r2")

@@ -1,19 +1,27 @@
 """The embedded store: a real rclone, spoken to by boto3 and plain HTTP."""
 
+import multiprocessing
 import os
+import re
 import signal
+import socket
 import stat
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import store as module
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from botocore import utils
+
+from tests.kit.ports import free_port
+from tests.kit.run_commands import clean_run, killed, lay_out, started
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +250,6 @@ def test_an_outgoing_connection_never_takes_a_port_of_the_store(tmp_path):
 
 
 def test_a_port_in_use_is_reported_with_what_to_do(tmp_path):
-    import socket
-
     store = EmbeddedStore(tmp_path, "gpuval")
     store.start()
     port = int(store.connection().endpoint.rsplit(":", 1)[1])
@@ -254,6 +260,108 @@ def test_a_port_in_use_is_reported_with_what_to_do(tmp_path):
         other.listen()
         with pytest.raises(StoreError, match="Is the port in use"):
             store.start()
+
+
+@contextmanager
+def occupied():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_start_on_a_port_in_use_leaves_the_store_where_it_was(tmp_path, runs):
+    plain = EmbeddedStore(tmp_path, "gpuval")
+    plain.start()
+    try:
+        before, ports = plain.connection(), plain.ports()
+        url = plain.store().sign_put("kept/x", 60)
+        if not runs:
+            plain.stop()
+        with occupied() as port, pytest.raises(StoreError, match=f"did not start on 127.0.0.1, port {port}: .*in use"):
+            EmbeddedStore(tmp_path, "gpuval", port=port).start()
+        assert plain.running() == runs
+        assert plain.start() is not runs
+        assert (plain.connection(), plain.ports()) == (before, ports)
+        assert put(url, b"1") == 200
+    finally:
+        plain.stop()
+
+
+def test_a_store_moves_to_the_port_that_its_reader_had(tmp_path):
+    store = EmbeddedStore(tmp_path, "gpuval", port=free_port())
+    store.start()
+    try:
+        moved = EmbeddedStore(tmp_path, "gpuval", port=store.ports()[1])
+        assert moved.start()
+        assert moved.ports() == (store.wanted_port + 1, store.wanted_port + 2)
+    finally:
+        store.stop()
+
+
+def test_a_first_start_on_a_port_in_use_leaves_nothing_and_shows_the_log_of_this_attempt_from_a_lines_start(tmp_path):
+    log = tmp_path / "writer.log"
+    log.write_text("2026/11/23 18:46:02 ERROR : of an earlier attempt" + " and more" * 200 + "\n")
+    with occupied() as port, pytest.raises(StoreError) as refused:
+        EmbeddedStore(tmp_path, "gpuval", port=port).start()
+    shown = str(refused.value).partition(f"port {port}: ")[2].partition(". Is the port in use")[0]
+    assert re.match(r"\d{4}/\d\d/\d\d [\d:]+ (CRITICAL|NOTICE|ERROR)", shown) and "in use" in shown
+    assert "earlier" not in shown
+    assert str(refused.value).endswith("Free it, or set another gpuval_store_port.")
+    with log.open("a") as stream:
+        stream.write("cut" * 100 + "\n" + "whole " * 50)
+    assert embedded_store._end_of(log, 0) == ("whole " * 50).strip()
+    assert embedded_store._end_of(log, 1 << 20).endswith("whole"), "it was replaced since"
+    assert not (tmp_path / "store.json").exists()
+
+
+def test_an_active_run_keeps_the_store_where_it_is(tmp_path):
+    results, directory = lay_out(tmp_path), tmp_path / "state/store"
+    stays = EmbeddedStore(directory, "b", port=free_port(), results=results)
+    moves = EmbeddedStore(directory, "b", port=free_port(), results=results)
+    stays.start()
+    try:
+        own = started(results, "active")
+        assert moves.start(), "the only controller of a run may move its store"
+        assert stays.start()
+        killed(own)
+        with pytest.raises(StoreError) as refused:
+            moves.start()
+        assert str(refused.value) == (
+            f"run active uses the embedded store on 127.0.0.1, port {stays.wanted_port}, and gpuval_store_port "
+            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run, or end it: "
+            f"`make clean INVENTORY={tmp_path / 'a'}`"
+        )
+        assert stays.start() is False, "nothing was restarted"
+        with pytest.raises(StoreError, match=r"gpuval_store_address 192\.0\.2\.1 would move it"):
+            EmbeddedStore(directory, "other", "192.0.2.1", results=results).start()
+        clean_run(results)
+        assert moves.start()
+    finally:
+        stays.stop()
+
+
+def start_and_stay(store, said):
+    store.start()
+    said.set()
+    time.sleep(60)
+
+
+def test_a_server_that_is_a_zombie_has_ended(tmp_path):
+    """Another controller started it, and does not ask for its end."""
+    fork, store = multiprocessing.get_context("fork"), EmbeddedStore(tmp_path, "gpuval")
+    said = fork.Event()
+    controller = fork.Process(target=start_and_stay, args=(store, said))
+    controller.start()
+    try:
+        assert said.wait(30)
+        assert store.stop()
+        servers = psutil.Process(controller.pid).children()
+        assert [server.status() for server in servers] == [psutil.STATUS_ZOMBIE] * 2
+    finally:
+        controller.kill()
+        controller.join()
 
 
 def test_deleting_the_whole_bucket_is_refused(embedded):

@@ -13,8 +13,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service as Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
 
-from tests.kit.actions import run_action
+from tests.kit.actions import run_action, vars_of
 from tests.kit.odd_s3 import OddS3
+from tests.kit.run_commands import lay_out, opened
 from tests.kit.s3_service import S3Service
 
 
@@ -113,6 +114,55 @@ def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_aga
     assert again == "the store takes uploads by signed URL again after 80 s"
     (problem,) = watched.evidence.problems
     assert problem["node"] is None and "with HTTP 500 at 20" in problem["reason"]
+
+
+def test_a_store_that_goes_away_is_not_blamed_on_the_keys(tmp_path):
+    embedded = EmbeddedStore(tmp_path, "gpuval")
+    embedded.start()
+    store = embedded.store()
+    embedded.stop()
+    found = preflight.findings(embedded, store)
+    assert found[0].startswith("the store does not answer an upload by signed URL")
+    assert not [line for line in found if "delete" in line.lower()]
+
+
+SSH, HERE = {"ansible_connection": "ssh"}, {"ansible_connection": "ansible.builtin.local"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "nodes", "address", "started", "ends"),
+    [
+        (["facts", "loading"], (SSH, SSH), "", False, True),
+        (["facts", "dataset_texts"], (SSH, SSH), "", False, True),
+        (["facts", "loading"], (SSH, SSH), "", True, False),
+        (["facts", "loading"], (SSH, SSH), "127.0.0.2", False, False),
+        (["facts", "loading"], (SSH, HERE), "", False, False),
+        (["facts", "loading"], (HERE, HERE), "", False, False),
+        (["facts", "training"], (SSH, SSH), "", False, False),
+    ],
+)
+def test_a_run_whose_nodes_cannot_load_their_model_ends_before_anything_starts(
+    tmp_path, monkeypatch, stages, nodes, address, started, ends
+):
+    reached = []
+    monkeypatch.setattr(preflight, "examine", lambda *_: reached.append(1) or exit_early())
+    results, hostvars = lay_out(tmp_path), dict(zip(("node-1", "node-2"), nodes))
+    workloads = {name: {"command": ["true"]} for name in stages}
+    folder = opened(results, "r1", profile_stages=stages, workloads=workloads, task_vars=vars_of(hostvars))
+    if started:
+        folder.advance("working")
+    store = {"bucket": "b", "state_dir": str(tmp_path / "state"), "results_dir": str(results), "address": address}
+    done = run_action("serve_store", {"store": store, "run_id": "r1"}, task_vars=vars_of(hostvars))
+    assert done.failed and bool(reached) is not ends
+    if ends:
+        assert done.lines[-1].startswith(
+            "preflight: the embedded store listens on the controller's loopback only, so the nodes cannot load"
+        )
+        assert "set gpuval_store_address to" in done.lines[-1] and not (tmp_path / "state/store").exists()
+
+
+def exit_early():
+    raise StoreError("the end of this test")
 
 
 def test_a_service_without_keys_names_their_settings(odd, tmp_path, monkeypatch):

@@ -29,4 +29,7 @@ def test_a_damaged_file_changes_nothing(folder, text):
 
 
 def test_it_says_what_holds():
-    assert str(window.Window(0, 8)) == "all node(s) at once, 8 of them bringing images"
+    assert str(window.Window(0, 8)) == "all node(s) work at once, at most 8 of them may load images"
+    assert str(window.Window(20, 8)) == "20 node(s) work at once, at most 8 of them may load images"
+    for transfers in (0, 2, 16):
+        assert str(window.Window(2, transfers)) == "2 node(s) work at once, all of them may load images"

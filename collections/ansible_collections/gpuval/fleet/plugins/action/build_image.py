@@ -77,6 +77,10 @@ options:
     description: Whether to build again although nothing changed, without the engine's cache.
     type: bool
     default: false
+  required:
+    description: Whether images are what the play is about, so that it says where there is none to make.
+    type: bool
+    default: false
   publish:
     description: Whether to save the images and put them into the store. Else each node builds them for itself.
     type: bool
@@ -98,6 +102,10 @@ class ActionModule(ControllerAction):
         ordered = images.to_make(options["images"], project_path(options["folder"]), options["vendor"])
         if options["push"]:
             options["publish"] = False
+        if not ordered and options["required"]:
+            self._display.display(
+                "nothing to build: gpuval_images names no image to build, copy or take from an archive"
+            )
         changed, made, left = False, {}, []
         for item in ordered:
             if item.way not in options["ways"]:

@@ -27,6 +27,9 @@ class ActionModule(RunAction):
     def work(self, options, task_vars):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"], self.inventory)
         self.name_newer(options, folder)
+        unknown = log_bundle.unknown_run(folder.parent, options["run_id"])
+        if unknown:
+            self._display.warning(f"{unknown}. What the nodes have comes into {folder}")
         if self.check_mode:
             return {"changed": False, "msg": "check mode: nothing is written"}
         nodes = sorted({*_expected(folder), *task_vars["ansible_play_hosts_all"]})
@@ -48,18 +51,19 @@ class ActionModule(RunAction):
         secrets = {*secrets, *(options["store"][name] for name in SECRETS if options["store"][name])}
         try:
             with Cluster(Access.of(options), deadline_seconds=min(60.0, options["seconds"])) as cluster:
-                _gather(cluster, folder, nodes, secrets, options["limit_bytes"], deadline)
+                run_id = log_bundle.asked_run_id(folder, options["run_id"])
+                _gather(cluster, folder, run_id, nodes, secrets, options["limit_bytes"], deadline)
         except ClusterError as error:
             for node in nodes:
                 log_bundle.write_state(folder, node, "unreachable", f"the cluster: {error}")
             self._display.warning(f"no evidence of the cluster: {error}")
 
 
-def _gather(cluster, folder, nodes, secrets, limit_bytes, deadline):
-    selector = names.run_selector(folder.name)
+def _gather(cluster, folder, run_id, nodes, secrets, limit_bytes, deadline):
+    selector = names.run_selector(run_id)
     jobs, pods = (cluster.list(kind, selector, whole=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
-    objects = node_evidence.by_node(folder.name, nodes, cluster.list("Node")[0], jobs, pods, events)
+    objects = node_evidence.by_node(run_id, nodes, cluster.list("Node")[0], jobs, pods, events)
     redact = Redaction({*secrets, *node_evidence.secrets_in([*jobs, *pods])})
 
     def output(pod, container):

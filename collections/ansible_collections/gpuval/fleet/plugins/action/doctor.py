@@ -62,7 +62,12 @@ class ActionModule(ControllerAction):
             if local and placements == {"ssh"}:
                 names = ("gpuval_workload_python", "gpuval_stages", "run_workloads", "gpuval_runtime")
                 rows.append(services.workloads(*(self._one(local, name) for name in names)))
-            rows += self._store(services, values)
+            over_ssh = [one for one in hosts if self._is_over_ssh(one)]
+            stored = self._store(services, values)
+            rows += stored
+            if over_ssh and all(row.state != FAILED for row in stored):  # the stages of a run are the same for all
+                loading = [self._one(over_ssh[0], name) for name in ("run_stages", "run_workloads")]
+                rows += services.models(self._one(values, "gpuval_store"), *loading, len(over_ssh), len(hosts))
         except (AnsibleError, GpuvalError) as error:
             rows.append(controller.unknown_store(rows, str(error)))
         return rows

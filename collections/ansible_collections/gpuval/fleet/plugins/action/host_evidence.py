@@ -41,7 +41,8 @@ class ActionModule(RunAction):
         # Written first, so that a task that is cut off leaves no earlier answer as today's.
         log_bundle.write_state(folder, node, "silent", "the node did not answer in time")
         try:
-            data, message, notes = self._ask(folder.name, node, options, task_vars)
+            run_id = log_bundle.asked_run_id(folder, options["run_id"])
+            data, message, notes = self._ask(run_id, node, options, task_vars)
             evidence = log_bundle.write_archive(folder, node, data, message, notes)
         except NoEvidence as reason:
             evidence = log_bundle.write_state(folder, node, reason.state, str(reason))

@@ -75,12 +75,12 @@ class ActionModule(ControllerAction):
         place = project_path(options["store"]["state_dir"]) / "store"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
-        self._display.display(f"{what}: uploading to the store from {wanted['source']}")
         try:
             try:
                 model = resolve(scratch)
             except model_source.ModelError as error:
                 raise model_source.ModelError(f"gpuval_model: {error}") from error
+            self._display.display(f"{what}: uploading to the store from {wanted['source']}")
             if options["force"] or _recorded(store, prefix) != wanted:
                 store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.escape import console_line
@@ -43,6 +43,9 @@ class ActionModule(RunAction):
         access = open_store(options["store"])
         if self.own and not access.known() and (verdict := self._last_verdict()):
             return verdict
+        if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
+            here = run_status.Known(run=self.own.read_run(), moment=datetime.now(timezone.utc))
+            return self._concluded(run_status.status_of(self._with_own(here)))
         self.store = access.store()
         self.reader = StatusReader(self.store, self._run())
         status = self._look()
@@ -50,6 +53,9 @@ class ActionModule(RunAction):
         if options["watch"] and not status.over:
             status = self._watch(status)
             self._show(status)
+        return self._concluded(status)
+
+    def _concluded(self, status):
         result = {
             "changed": False,
             "msg": status_lines.conclusion(status),

@@ -48,7 +48,7 @@ class ActionModule(RunAction):
             window.write(folder, nodes, transfers)
         parts = [
             f"{number or 'all'} {what}"
-            for number, what in ((nodes, "node(s) at once"), (transfers, "node(s) bringing images at once"))
+            for number, what in ((nodes, "node(s) at once"), (transfers, "node(s) loading images at once"))
             if number is not None
         ]
         when = "from the next round of its watch"

@@ -64,6 +64,10 @@ options:
         description: Folder of the controller's state.
         type: str
         default: .gpuval
+      results_dir:
+        description: Folder of the controller's runs; one at work keeps the embedded store at its address and port.
+        type: str
+        default: ''
       address:
         description: Address that the embedded store listens on; empty is loopback.
         type: str

@@ -21,6 +21,12 @@ options:
     type: str
     choices: [started, stopped]
     default: started
+  run_id:
+    description:
+      - Run that will use the store. One of whose nodes none could load what its stages need ends here, unless it has
+        started.
+    type: str
+    default: ''
   rotate_keys:
     description: Forget keys and ports after stopping.
     type: bool

@@ -46,11 +46,29 @@ NO_RUN = "no-run"
 
 
 def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
-    """The run's folder, even if it does not exist; that of `NO_RUN` if none is named and none of the inventory was ever
-    started."""
+    """The run's folder; that of `NO_RUN` for a run that has none here, and if none is named and none of the inventory
+    was ever started."""
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results, inventory) is None:
         return results / NO_RUN
-    return runs_folder.resolve(results, run_id, inventory).path
+    folder = runs_folder.resolve(results, run_id, inventory).path
+    return folder if folder.is_dir() else results / NO_RUN
+
+
+def asked_run_id(folder: Path, run_id: str) -> str:
+    """The run that the nodes are asked for: they may have one that has no folder here."""
+    return folder.name if run_id in ("", runs_folder.LATEST) else run_id
+
+
+def unknown_run(results: Path, run_id: str) -> str:
+    """That no such run is here, with the nearest one; empty where one is, or none was named."""
+    folder = runs_folder.RunFolder(results / run_id)
+    if run_id in ("", runs_folder.LATEST) or folder.path.is_dir():
+        return ""
+    try:
+        folder.read_run()
+    except runs_folder.RunError as error:
+        return str(error)
+    return ""
 
 
 def logs_folder(run_folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ...module_utils import placement
 from ...module_utils.store import StoreError
 from ..cluster.api import Access, Cluster, ClusterError
+from ..runs import plans
 from ..slurm.commands import Slurm, SlurmError
 from ..store import guard, preflight
 from ..store.access import open_store
@@ -49,25 +51,24 @@ def rclone() -> Row:
 def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[Row]:
     """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
 
-    An embedded store that does not run is started, and stopped again.
+    An embedded store that does not run is started, and stopped again. One that runs is used where it is.
     """
+    rows = []
     try:
         access = open_store(options)
+        if isinstance(access, EmbeddedStore) and access.running() and access.moves():
+            access.ensure_may_move()
+            rows.append(Row("store", OK, f"{' and '.join(access.moves())}: a run will restart the store there"))
+            access = open_store({**options, "address": "", "port": 0})
         if check_mode and not access.running():
             return [Row("store", SKIPPED, _not_started(access))]
-        known, ran = access.known(), access.running()
-        try:
+        with access.left_as_it_was() if isinstance(access, EmbeddedStore) else nullcontext():
             found = preflight.examine(access, deadline_seconds)
             where = found.store.connection.endpoint or "AWS"
             ahead = skew.seconds_ahead(found.store.client.meta.endpoint_url)
-        finally:
-            if access.objects is not None and not ran:
-                access.stop()
-                if not known:
-                    access.rotate()
     except StoreError as error:
         return [Row("store", FAILED, str(error))]
-    rows = [Row("store", FAILED, problem) for problem in found.problems]
+    rows += [Row("store", FAILED, problem) for problem in found.problems]
     if not found.problems:
         rows.append(Row("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"))
     remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]
@@ -75,6 +76,17 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
     if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
         rows.append(Row("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
     return rows
+
+
+def models(
+    options: Mapping[str, Any], stages: Sequence[str], declared: Mapping[str, Any], over_ssh: int, hosts: int
+) -> list[Row]:
+    """That the hosts over SSH cannot load what all their stages need; nothing where they can."""
+    if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
+        return []
+    if over_ssh == hosts:
+        return [Row("models", FAILED, launching.NO_MODEL.format(nodes="the nodes"))]
+    return [Row("models", WARNING, launching.NO_MODEL.format(nodes=f"{over_ssh} of {hosts} nodes"))]
 
 
 def _not_started(access: Any) -> str:

@@ -69,6 +69,18 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
     return found
 
 
+def using_embedded(results: Path, state_dir: Path, controller: int) -> list[str]:
+    """The active runs that use the embedded store, but those that this controller alone works on."""
+    found = []
+    for run_id in run_folder.known_run_ids(results):
+        folder = run_folder.RunFolder(results / run_id)
+        run = run_folder.read_object(folder.run_file)
+        its = (run.get("origin") or {}).get("store") or origin.embedded_in(state_dir)
+        if its.endswith(origin.embedded_in(state_dir)) and needs_store(folder) and not state.is_alone(run, controller):
+            found.append(run_id)
+    return found
+
+
 def needs_store(folder: run_folder.RunFolder) -> bool:
     """Whether it goes on, and a node or its controller works."""
     try:

@@ -193,7 +193,8 @@ def _rows(rows: list[tuple[int, list[str]]], name: str) -> Iterable[tuple[str, s
     if len(workers) != 1 or len(unique) != 1:
         raise SettingError(
             f"{name}: its first row must name the columns, one of them worker and one uniqueid, as in "
-            "| id | worker | uniqueid | or worker,uniqueid"
+            "| id | worker | uniqueid | or worker,uniqueid. Lines of WORKER: ID are YAML: name the file .yml, or .json "
+            "for JSON"
         )
     entries = []
     for number, cells in rows[1:]:

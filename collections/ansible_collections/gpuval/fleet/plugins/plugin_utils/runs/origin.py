@@ -18,8 +18,12 @@ def inventory_of(sources: Iterable[str]) -> list[str]:
 
 def store_of(options: Mapping[str, Any], state_dir: Path) -> str:
     """The store of the option `store`, in one line. Holds no secret."""
-    where = options["endpoint"] or f"embedded in {state_dir.resolve()}"
-    return f"bucket {options['bucket']}, {where}"
+    return f"bucket {options['bucket']}, {options['endpoint'] or embedded_in(state_dir)}"
+
+
+def embedded_in(state_dir: Path) -> str:
+    """How the line of an embedded store ends, whatever its bucket."""
+    return f"embedded in {state_dir.resolve()}"
 
 
 def kept(inventory: Sequence[str], results: Path) -> list[str]:

@@ -156,6 +156,11 @@ def select_stages(
     if chosen and FACTS in profile and not tags(FACTS) & unwanted:
         chosen.add(FACTS)  # without them the node is unknown, and INCOMPLETE
     chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
+    if not chosen and wanted == {IMAGE}:
+        raise NothingChosenError(
+            f"there is no image to load: the stages of the run are {', '.join(profile)}. Images are loaded where "
+            "gpuval_images names some, gpuval_runtime is not host and gpuval_stages, if it is set, has image"
+        )
     if not chosen:
         raise NothingChosenError(
             f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(wanted))}"

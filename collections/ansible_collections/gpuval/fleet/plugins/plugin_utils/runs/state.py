@@ -110,6 +110,13 @@ def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping
     ]
 
 
+def is_alone(run: Mapping[str, Any], pid: int) -> bool:
+    """Whether the controller `pid` of this host works on the run, and no other does."""
+    state, this = of(run), {"host": socket.gethostname(), "pid": pid}
+    workers = state.get("workers", ())
+    return any((one["host"], one["pid"]) == (this["host"], pid) for one in workers) and not _others(state, this)
+
+
 def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:
     """The state after a step of the controller `pid` of this host; None where that is no step, or not its run."""
     state = run.get("state")

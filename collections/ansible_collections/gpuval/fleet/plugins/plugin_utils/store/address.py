@@ -16,8 +16,9 @@ HIGHEST_PORT = 65535
 
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 _INSTEAD = (
-    "Behind NAT no address of the controller will do: leave gpuval_store_address empty (records then come over SSH), "
-    "or set gpuval_s3_endpoint to an S3 service that controller and nodes reach"
+    "Behind NAT no address of the controller will do: set gpuval_s3_endpoint to an S3 service that controller "
+    "and nodes reach, or leave gpuval_store_address empty: records then come over SSH, and nodes cannot load models "
+    "(--skip-tags loading,inference)"
 )
 
 

@@ -10,16 +10,18 @@ on both: the certificates are `certificates.py`'s.
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
 import random
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,6 +34,7 @@ from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
 from ..core.paths import project_path
 from ..core.text import some_of
+from ..runs import cleanable, origin
 from ..runs import folder as run_folder
 from . import certificates
 from .address import (
@@ -54,6 +57,8 @@ STOP_SECONDS = 10.0
 OWN_PORTS = range(20000, 32768)
 #: Folder of each bucket that the read-only server shows.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
+#: So many characters of a log are shown.
+LOG_END = 500
 #: Each refused handshake is a line.
 LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 
@@ -90,6 +95,7 @@ class EmbeddedStore(StoreBackend):
     `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
     run of another inventory may be at work with it. `port` is the writer's, the reader has the next one; 0 leaves both
     as they are, or chooses. `creates_bucket`: beside those that are there; the first one is made in any case.
+    `results`: where the runs of this controller are, of which an active one keeps the store where it is.
     """
 
     #: rclone's S3 server keeps the parts of an object in memory until the last one is there.
@@ -97,13 +103,21 @@ class EmbeddedStore(StoreBackend):
     objects: Path
 
     def __init__(
-        self, directory: Path, bucket: str, address: str = "", port: int = 0, *, creates_bucket: bool = False
+        self,
+        directory: Path,
+        bucket: str,
+        address: str = "",
+        port: int = 0,
+        *,
+        creates_bucket: bool = False,
+        results: Path | None = None,
     ) -> None:
         self.directory = directory
         self.bucket = bucket
         self.wanted_address = canonical(address)
         self.wanted_port = port
         self.creates_bucket = creates_bucket
+        self.results = results
         self.certificates = CertificateFiles(directory)
         self.data = directory / "data"
         self.objects = self.data / bucket
@@ -112,7 +126,8 @@ class EmbeddedStore(StoreBackend):
     def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
         directory = project_path(options["state_dir"]) / "store"
         given = options["bucket"], options["address"], options["port"]
-        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")))
+        results = project_path(options["results_dir"]) if options.get("results_dir") else None
+        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")), results=results)
 
     def store(self) -> Store:
         return FileReads(self.connection(), self.objects)
@@ -128,8 +143,8 @@ class EmbeddedStore(StoreBackend):
         return replace(connection, endpoint=connection.public_endpoint or connection.endpoint, public_endpoint=None)
 
     def address(self) -> str:
-        """The address by which nodes reach the store; empty: loopback only."""
-        return self._read().address if self._file.exists() else self.wanted_address
+        """The address by which nodes reach the store, once it is started; empty: loopback only."""
+        return self.wanted_address or (self._read().address if self._file.exists() else "")
 
     def ports(self) -> tuple[int, int]:
         """The ports of writer and reader, for a firewall."""
@@ -161,23 +176,70 @@ class EmbeddedStore(StoreBackend):
         """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
-            state = self._read() if self._file.exists() else State()
+            before = self._read() if self._file.exists() else None
+            state = copy.deepcopy(before) if before else State()
+            self.ensure_may_move()
             self._make_bucket()
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
-            renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
-            ran = self.running()
+            moves, ran = before is None or _place(before) != _place(state), self.running()
             try:
-                started = [
-                    self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
-                    self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
-                ]
+                for server in (state.writer, state.reader) if moves else ():
+                    self._stop(server)  # the new port of one may be the old one of the other
+                started = self._start_servers(state, hosts)
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
-                for server in () if ran else (state.writer, state.reader):
+                for server in () if ran and not moves else (state.writer, state.reader):
                     self._stop(server)
+                if moves:
+                    self._move_back(before, ran=ran)
                 raise
+        return started
+
+    def _start_servers(self, state: State, hosts: list[str]) -> bool:
+        renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
+        started = [
+            self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
+            self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
+        ]
         return any(started)
+
+    def _move_back(self, before: State | None, *, ran: bool) -> None:
+        """Other inventories, which name no port, find the store where it was before a start elsewhere that failed."""
+        if before is None:
+            self._file.unlink(missing_ok=True)
+            return
+        with suppress(OSError, StoreError):  # what is to be reported is why it could not move
+            self._write(before)
+            if ran:
+                self._start_servers(before, listening_addresses(before.address) if before.address else [])
+
+    def moves(self) -> list[str]:
+        """The settings by which a start would bring a known store elsewhere."""
+        if not self._file.exists():
+            return []
+        state = self._read()
+        address = self.wanted_address and self.wanted_address != state.address
+        port = self.wanted_port and self.wanted_port != state.writer.port
+        moves = [f"gpuval_store_address {self.wanted_address}"] if address else []
+        return moves + ([f"gpuval_store_port {self.wanted_port}"] if port else [])
+
+    def ensure_may_move(self) -> None:
+        """Raises StoreError where a start would move the store away from an active run: its nodes hold signed URLs."""
+        moves = self.moves()
+        if not moves or self.results is None:
+            return
+        runs = cleanable.using_embedded(self.results, self.directory.parent, os.getppid())
+        if not runs:
+            return
+        state = self._read()
+        inventories = {origin.shown(run_folder.inventory_of(self.results, run_id)) for run_id in runs}
+        ends = [f"`make clean INVENTORY={shlex.quote(one)}`" for one in sorted(inventories) if one]
+        raise StoreError(
+            f"run {some_of(runs, 3)} uses the embedded store on {state.address or LOOPBACK}, port {state.writer.port}, "
+            f"and {' and '.join(moves)} would move it: leave that out, or wait for the end of the run"
+            + (f", or end it: {some_of(ends, 3)}" if ends else "")
+        )
 
     def _make_bucket(self) -> None:
         there = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
@@ -198,6 +260,20 @@ class EmbeddedStore(StoreBackend):
             state.writer.pid = state.reader.pid = 0
             self._write(state)
         return any(stopped)
+
+    @contextmanager
+    def left_as_it_was(self) -> Iterator[None]:
+        """Where it does not run, it is stopped after the context, and keeps its address and ports, if it has any."""
+        before, ran = self._read() if self._file.exists() else None, self.running()
+        try:
+            yield
+        finally:
+            if not ran:
+                self.stop()
+                if before is None:
+                    self.rotate()
+                else:
+                    self._write(before)
 
     def end_urls(self) -> None:
         if not self.running():
@@ -363,6 +439,7 @@ class EmbeddedStore(StoreBackend):
             # Uploads leave more garbage than the server holds: a seventh less processor time than by 40 for 15 MB more.
             "GOGC": os.environ.get("GOGC", "200"),
         }
+        begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
             process = subprocess.Popen(
                 [find_rclone(), *arguments],
@@ -374,16 +451,23 @@ class EmbeddedStore(StoreBackend):
                 cwd=self.directory,
             )
         server.pid = process.pid
-        self._write(state)
+        try:
+            self._write(state)
+        except OSError:
+            process.kill()  # it may be too young to be recognised by its command
+            process.wait()
+            raise
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(state, server):
             if process.poll() is not None or time.monotonic() > deadline:
-                tail = log.read_text(errors="replace")[-500:].strip()
+                printed = _end_of(log, begin)
                 self._stop(server)
+                other = "set another gpuval_store_port"
+                if not self.wanted_port:
+                    other = f"set gpuval_store_port, or remove {self._file} to choose another one"
                 raise StoreError(
                     f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
-                    f"{tail or 'no output'}. Is the port in use by another program? Free it, set gpuval_store_port, or "
-                    f"remove {self._file} to choose another one."
+                    f"{printed or 'no output'}. Is the port in use by another program? Free it, or {other}."
                 )
             time.sleep(0.1)
         return True
@@ -420,15 +504,40 @@ class EmbeddedStore(StoreBackend):
         if process is None:
             return False
         for end in (process.terminate, process.kill):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 end()
-                process.wait(STOP_SECONDS)
-            except psutil.NoSuchProcess:
+            if _has_ended(process):
                 return True
-            except psutil.TimeoutExpired:
-                continue
-            return True
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
+
+
+def _place(state: State) -> tuple[str, int, int]:
+    return state.address, state.writer.port, state.reader.port
+
+
+def _end_of(log: Path, begin: int) -> str:
+    """The last whole lines of what was written since the log had so many bytes; it may have been replaced since."""
+    data = log.read_bytes()
+    text = data[begin if begin <= len(data) else 0 :].decode(errors="replace").strip()
+    if len(text) <= LOG_END:
+        return text
+    first, _, rest = text[-LOG_END:].partition("\n")
+    return rest or first
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether it ends in time. A zombie has: only its parent, another controller perhaps, does not ask for it yet."""
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            with suppress(psutil.TimeoutExpired):
+                process.wait(0.5)
+                return True
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+    except psutil.NoSuchProcess:
+        return True
+    return False
 
 
 def _free_port(hosts: list[str]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
 
-from ...module_utils.store import Store, StoreError
+from ...module_utils.store import BotoCoreError, Store, StoreError
 from ..core.urls import in_clear
 from .access import credentials_outlive
 from .backend import StoreBackend
@@ -103,7 +103,10 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
     try:
         store.delete([key])
     except StoreError as error:
-        found.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
+        if not isinstance(error.__cause__, BotoCoreError):  # the service answers, and refuses
+            found.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
+        elif not found:
+            found.append(f"the store does not answer when an object is deleted: {error}")
     return found
 
 

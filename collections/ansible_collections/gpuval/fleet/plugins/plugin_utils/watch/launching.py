@@ -48,11 +48,11 @@ OWN_PACKAGES = {
     **{f"gpuval_workloads.{name}": "torch" for name in ("diagnostics", "fingerprint", "training")},
     "gpuval_workloads.inference": f"vllm|{'+'.join(SERVING)}",
 }
-#: Message for a node that cannot load a model for want of a reachable store.
+#: Message for nodes that cannot load a model for want of a reachable store.
 NO_MODEL = (
-    "the embedded store listens on the controller's loopback only, so this node cannot load the model or a dataset: "
+    "the embedded store listens on the controller's loopback only, so {nodes} cannot load the model or a dataset: "
     "set gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
-    "service that both reach, or skip loading and inference with --skip-tags"
+    "service that both reach, or skip the stages with --skip-tags loading,inference"
 )
 
 
@@ -112,7 +112,7 @@ class NodeStore:
         """
         loads = plans.loads(stages)
         if loads and not self.reachable:
-            raise plans.PlanError(NO_MODEL)
+            raise plans.PlanError(NO_MODEL.format(nodes="this node"))
         writable = list(stages) if self.reachable else []
         store = signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS)
         members = self._members_of(node)

@@ -17,7 +17,8 @@ class Window:
     transfers: int
 
     def __str__(self) -> str:
-        return f"{self.nodes or 'all'} node(s) at once, {self.transfers or 'all'} of them bringing images"
+        most = f"at most {self.transfers}" if 0 < self.transfers < (self.nodes or self.transfers + 1) else "all"
+        return f"{self.nodes or 'all'} node(s) work at once, {most} of them may load images"
 
 
 def file_of(folder: run_folder.RunFolder) -> Path:
