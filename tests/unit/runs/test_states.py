@@ -145,6 +145,52 @@ def test_a_controller_killed_before_its_report_goes_on_there(results, finished):
     assert open_run(results).result["run"]["run_id"] != "r1", "what was judged is over"
 
 
+def aged(folder, minutes):
+    """The run as if its controller had opened it so long ago."""
+    run, at = folder.read_run(), datetime.now(timezone.utc) - timedelta(minutes=minutes)
+    folder.write_run({**run, "state": {**run["state"], "opened_at": at.strftime("%Y-%m-%dT%H:%M:%SZ")}})
+    return folder
+
+
+def limited(results, run_id=""):
+    return open_run(results, run_id, limit="node-1")
+
+
+def test_the_same_command_resumes_its_run_though_another_was_opened_since(results):
+    lost = aged(killed(started(results, "r1")), 3)
+    assert limited(results, "r2").result["run"]["narrowed_by"] == ["limit"]
+    second = run_folder.RunFolder(results / "r2")
+    second.advance("working")
+    aged(killed(second), 2)
+    shown = "\n".join(overview.lines(overview.rows(results, [str(results.parent / "a")])))
+    command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
+    assert f"r1: its controller is gone, {command}" in shown and command in lost.seen().line()
+    assert open_run(results).result["run"]["run_id"] == "r1"
+    assert limited(results).result["run"]["run_id"] == "r2", "and so does the other one"
+    assert open_run(results, "new").result["run"]["run_id"] not in ("r1", "r2")
+
+
+def test_how_to_resume_names_the_command_of_a_narrowed_run_and_the_id_of_an_earlier_one(results):
+    limited(results, "r1")
+    folder = run_folder.RunFolder(results / "r1")
+    folder.advance("working")
+    aged(killed(folder), 3)
+    assert folder.seen().line().endswith("its controller is gone, its command resumes it")
+    started(results, "r2")
+    assert folder.seen().line().endswith("its controller is gone, its command with RUN=r1 resumes it")
+
+
+def test_an_earlier_run_that_failed_before_a_node_began_is_not_resumed(results):
+    aged(killed(opened(results, "r1")), 3)
+    assert open_run(results).result["run"]["run_id"] == "r1", "as the latest it is tried again"
+    aged(killed(run_folder.RunFolder(results / "r1")), 3)
+    folder = started(results, "r2")
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    for step in ("collecting", "judged"):
+        folder.advance(step)
+    assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
+
+
 def test_a_report_by_another_command_concludes_a_run_whose_controller_is_gone(results):
     folder = started(results, "r1")
     folder.advance("collecting")

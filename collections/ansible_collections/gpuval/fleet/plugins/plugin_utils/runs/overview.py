@@ -13,7 +13,7 @@ from . import folder as run_folder
 
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
-MAX_REASON = 160
+MAX_REASON = 240
 
 
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
