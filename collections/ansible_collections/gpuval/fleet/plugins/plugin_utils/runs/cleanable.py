@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.text import some_of
+from ..core.text import natural_order, some_of
+from ..records.states import LAUNCHED
 from . import folder as run_folder
 from . import origin, state
 
@@ -75,3 +76,24 @@ def needs_store(folder: run_folder.RunFolder) -> bool:
         return run_folder.goes_on(folder, folder.read_run()) and not folder.seen().never_started
     except (run_folder.RunError, ValueError):
         return False
+
+
+def launched(folder: run_folder.RunFolder) -> list[str]:
+    """The nodes on which the run began."""
+    return [name for name, launch in folder.read_launches().items() if launch.get("state") in LAUNCHED]
+
+
+def at_work(results: Path, cleaned: Iterable[str], nodes: Iterable[str]) -> dict[str, list[str]]:
+    """Runs that go on beside those that were cleaned, and on which of the nodes."""
+    found = {}
+    for run_id in sorted({*run_folder.known_run_ids(results)} - {*cleaned}):
+        folder = run_folder.RunFolder(results / run_id)
+        if needs_store(folder) and (on := sorted({*launched(folder)} & {*nodes}, key=natural_order)):
+            found[run_id] = on
+    return found
+
+
+def command(results: Path, run_id: str) -> str:
+    """The command that ends and cleans one run."""
+    its = origin.shown(run_folder.inventory_of(results, run_id))
+    return f"`make clean{f' INVENTORY={shlex.quote(its)}' if its else ''} RUN={run_id}`"
