@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import next_steps
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, origin, overview, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
@@ -18,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import o
 
 from tests.kit.actions import run_action
 from tests.kit.builders import healthy, judge, make_run, write_report
-from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
+from tests.kit.run_commands import clean_run, find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
 
@@ -371,6 +373,62 @@ def test_a_report_does_not_end_a_run_that_is_resumed_or_still_gets_records(resul
     done = reported(results)
     assert "run r1 has not ended: " in done.text and told in done.text
     assert folder.seen().name == "working" and folder.read_run()["finished_at"] is None
+
+
+def begun(folder, **launch):
+    """The run at work on its node, which has sent no record."""
+    document = {"node": "node-1", "state": "started", "at": run_folder.now(), "stages": ["facts"], **launch}
+    folder.write_launch("node-1", document)
+    return folder
+
+
+def test_of_a_run_whose_controller_is_gone_every_command_names_the_same_next_step(results):
+    folder = killed(begun(started(results, "r1")))
+    done = reported(results)
+    report = run_folder.read_report(folder)
+    (step,) = [step for step in next_steps.of_report(report, "a") if "not ended" in step[0]]
+    assert step == ("The run has not ended: make validate resumes it", "make validate INVENTORY=a")
+    texts = [
+        done.text,
+        *(line for line in report["summary"] if "node-1" in line),
+        final_block(report).splitlines()[-2],
+        overview.without_verdict(folder, folder.read_run()),
+        "\n".join(overview.lines(overview.rows(results, [str(results.parent / "a")]))),
+    ]
+    assert len(texts) == 5
+    for text in texts:
+        assert text.count("`make validate` resumes it") == 1, text
+    block = final_block(report, inventory="a")
+    assert "The run has not ended: `make validate INVENTORY=a` resumes it" in block
+    for other in ("gpuval_deadline_seconds", "make rerun", "retest", "make report"):
+        assert other not in block
+
+
+def test_status_names_how_to_resume_a_run_that_is_not_the_latest(results):
+    folder = aged(killed(begun(started(results, "r1"))), 3)
+    started(results, "r2")
+    controller = folder.seen()
+    watch = {"state": "watching", "at": "2026-11-23T10:00:00Z"}
+    status = SimpleNamespace(
+        known=SimpleNamespace(run=folder.read_run(), verdict=None, watch=watch, controller=controller), verdict=None,
+        never_started=False, ended=False, over=True, overdue=False, heartbeat_age=300.0, watched=False, at_gangs=False,
+    )  # fmt: skip
+    command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
+    assert status_lines.conclusion(status).endswith(f"its controller is lost: {command}")
+    assert status_lines._watch_line(status).endswith(f"nodes continue: {command}")
+
+
+def test_a_report_after_a_clean_names_the_clean_and_blames_no_node(results):
+    folder = killed(begun(started(results, "r1")))
+    assert not clean_run(results).failed
+    contact = {"class": "lost_contact", "message": "its folder is gone", "remedy": "check whether sshd restarted"}
+    begun(folder, contact=contact)  # what a report finds of a node that was cleaned
+    assert not reported(results).failed
+    (node,) = run_folder.read_report(folder)["nodes"]
+    assert node["class"] == "facts_missing" and node["action"]["name"] == "retest"
+    (check,) = [check for check in node["checks"] if check["name"] == "facts_state"]
+    assert check["reason"] == "missing: the run was ended by another command (clean)"
+    assert check["remedy"] == "validate again with --limit node-1"
 
 
 def reported(results):

@@ -98,7 +98,7 @@ class ActionModule(RunAction):
         seen, ended = folder.seen(), run["finished_at"] is None
         run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
         if seen.attended is False and seen.name not in (run_state.JUDGED, run_state.FAILED):
-            run["state"] = {**run["state"], "name": run_state.FAILED, "reason": "it was ended by `make clean`"}
+            run["state"] = {**run["state"], "name": run_state.FAILED, "reason": run_state.CLEANED}
             ended = True
         if not ended:
             return

@@ -89,8 +89,12 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
 
 def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
     """The state of a run without a verdict, and what comes of validating again."""
+    seen = folder.seen()
+    line = f"run {run['run_id']} has no verdict, it is {seen.line()}"
+    if seen.resume:  # the line names it
+        return line
     what = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
-    return f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` {what}"
+    return f"{line}: `make validate` {what}"
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:

@@ -23,6 +23,8 @@ NEXT: Mapping[str, tuple[str, ...]] = {
 #: States of which no node knows yet.
 BEFORE_WORK = (OPENED, PREPARING)
 
+#: Why a run failed that a clean ended after its controller was gone.
+CLEANED = "it was ended by `make clean`"
 #: What resumes a run whose controller is gone.
 RESUME = "`make validate` resumes it"
 
