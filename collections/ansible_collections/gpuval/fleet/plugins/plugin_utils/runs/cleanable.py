@@ -93,7 +93,21 @@ def at_work(results: Path, cleaned: Iterable[str], nodes: Iterable[str]) -> dict
     return found
 
 
-def command(results: Path, run_id: str) -> str:
-    """The command that ends and cleans one run."""
-    its = origin.shown(run_folder.inventory_of(results, run_id))
+def beside(folder: run_folder.RunFolder, run_id: str, remedy: str) -> str:
+    """The remedy of a launch that the run `run_id` refused, with its inventory, and how to resume it if its controller
+    is gone. A run of another controller is ended with the inventory of the one that was refused."""
+    results, short = folder.path.parent, f"`make clean RUN={run_id}`"
+    other = run_folder.RunFolder(results / run_id)
+    try:
+        resume = other.seen().resume.removesuffix(" resumes it")
+    except run_folder.RunError:
+        return remedy.replace(short, command(results, run_id, of=folder.path.name))
+    if resume:
+        remedy = remedy.replace("wait for that run", f"resume that run ({resume}), wait for it", 1)
+    return remedy.replace(short, command(results, run_id))
+
+
+def command(results: Path, run_id: str, *, of: str = "") -> str:
+    """The command that ends and cleans one run; `of`: the run whose inventory to name, if not its own."""
+    its = origin.shown(run_folder.inventory_of(results, of or run_id))
     return f"`make clean{f' INVENTORY={shlex.quote(its)}' if its else ''} RUN={run_id}`"
