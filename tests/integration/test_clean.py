@@ -50,6 +50,26 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         assert not (fleet.node_base("node-1") / "first").exists()
 
 
+def test_ctrl_c_names_what_becomes_of_the_run_and_a_clean_names_what_it_ends(new_fleet):
+    stages = json.dumps(
+        {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
+    )
+    with new_fleet("interrupted", settings={"gpuval_heartbeat_seconds": 1}) as fleet:
+        first = fleet.start("gpuval.fleet.validate", "-e", stages, "-e", "gpuval_run_id=first")
+        first.expect(r"pause: running")
+        first.interrupt()
+        ended = first.wait(60)
+        assert ended.code != 0 and "Callback dispatch" not in ended.output
+        assert "run first is interrupted, its nodes go on working: the same command resumes it" in ended.output, ended
+        assert re.search(r"`make clean INVENTORY=\S+ RUN=first` ends it", ended.output)
+        trial = fleet.play("gpuval.fleet.clean", "--check")
+        assert re.search(r"a clean would end run first, working since \S+, at work with 1 node, without", trial.output)
+        assert re.search(r"To be removed: .*\d process", trial.output), trial
+        cleaned = fleet.play("gpuval.fleet.clean")
+        assert "this clean ends run first, working since" in cleaned.output
+        assert re.search(r"Removed: .*\d process", cleaned.output), cleaned
+
+
 def test_what_could_not_be_reached_is_named_and_the_rest_is_clean(new_fleet, closed_port):
     with new_fleet("unreached", nodes={"node-1": {}, "node-2": {}, "node-3": {}}) as fleet:
         fleet.play("gpuval.fleet.validate", "-e", FACTS)  # no PASS: the three are one machine

@@ -119,6 +119,10 @@ class Playing:
         self._reader.join(5)
         return Done(code, self.output)
 
+    def interrupt(self):
+        """Ctrl-C."""
+        os.kill(self._process.pid, signal.SIGINT)
+
     def kill(self):
         """KILL the playbook and its workers, as a crash of the controller does; what it detached lives on."""
         if self.running:

@@ -1,5 +1,6 @@
 """The callback: the block comes last, and a pipe gets every line when it is printed."""
 
+import contextlib
 import io
 import json
 import os
@@ -9,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule, console
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT
+from tests.kit.run_commands import lay_out, opened
 
 
 def test_a_pipe_gets_each_line_at_once_and_its_reader_may_leave():
@@ -44,6 +47,34 @@ def test_a_command_whose_reader_has_left_ends(tmp_path):
 def test_an_output_that_is_no_stream_is_left_alone(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     CallbackModule()
+
+
+def test_a_full_results_disk_at_the_end_is_a_warning(monkeypatch, tmp_path, small_disk):
+    results = lay_out(small_disk)
+    folder = opened(results, "r1")
+    run = folder.read_run()
+    folder.write_run({**run, "state": {**run["state"], "workers": [run_state.this_process(os.getpid(), "x")]}})
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb") as stream:
+        while True:
+            stream.write(bytes(4096))
+            stream.flush()
+    warned = []
+    callback = CallbackModule()
+    monkeypatch.setattr(callback, "_display", SimpleNamespace(warning=warned.append))
+    callback.v2_runner_on_ok(SimpleNamespace(result={"opened": str(folder.path)}))
+    callback.v2_playbook_on_stats(None)
+    (line,) = warned
+    assert line.startswith("the end of run r1 is not recorded: ") and "No space left on device: free space, or" in line
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)], check=True, timeout=30)
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("judged", [True, False])

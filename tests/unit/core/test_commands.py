@@ -30,6 +30,7 @@ def given(monkeypatch):
         ("run `make validate` first", "run `ansible-playbook gpuval.fleet.validate -i hosts` first"),
         ("(`make window N=20`)", "(`ansible-playbook gpuval.fleet.window -i hosts -e run_window_nodes=20`)"),
         ("`make clean INVENTORY='a b'`", "`ansible-playbook gpuval.fleet.clean -i 'a b'`"),
+        ("`make clean INVENTORY=a RUN=r1`", "`ansible-playbook gpuval.fleet.clean -i a -e gpuval_run_id=r1`"),
         ("`make x ARGS='--limit n1'`", "`ansible-playbook gpuval.fleet.x -i hosts --limit n1`"),
         ("`make rerun`", "`ansible-playbook gpuval.fleet.validate -i hosts --limit @results/latest/failed_nodes.txt`"),
         ("add a SKU (docs/criteria.md)", "add a SKU (https://github.com/gpuval/gpuval/blob/main/docs/criteria.md)"),

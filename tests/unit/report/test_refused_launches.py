@@ -34,7 +34,7 @@ CASES = {
         placement.BUSY.format(run=RUN, holder=HOLDER[: node_directory.MOST_OF_HOLDER]),
         (
             "-e gpuval_wait_for_node=SECONDS queues",
-            '`make clean ARGS="-e gpuval_run_id=RUN"`',
+            f"`make clean RUN={RUN}`",
             "-e gpuval_force=true runs anyway",
         ),
     ),

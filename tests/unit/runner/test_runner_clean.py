@@ -29,8 +29,12 @@ def test_clean_ends_a_run_at_work(node):
     assert node.ask("start")["started"]
     pid = int(until(lambda: (node.base / "pid").exists() and (node.base / "pid").read_text().strip()))
     runner = node.ask("status")["pid"]
+    trial = node.ask("clean", "--dry-run")
+    assert f"runner (pid {runner})" in trial["killed"] and f"sleep (pid {pid})" in trial["killed"]
+    assert trial["removed"] == [] and alive(pid) and alive(runner) and node.files.root.exists()
     answer = node.ask("clean")
     assert answer["left"] == []
+    assert sorted(answer["killed"]) == sorted(trial["killed"]), "a trial names what a clean ends"
     assert not alive(pid)
     assert not alive(runner)
     assert not node.files.root.exists()

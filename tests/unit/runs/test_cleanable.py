@@ -97,6 +97,43 @@ def test_a_clean_never_takes_the_run_of_another_inventory(results):
     assert ours.read_run()["finished_at"]
 
 
+def at_work(folder):
+    """The run, begun on its node."""
+    folder.write_launch("node-1", {"node": "node-1", "state": "started", "at": run_folder.now(), "stages": []})
+    return folder
+
+
+@pytest.mark.parametrize(("check_mode", "what"), [(False, "this clean ends"), (True, "a clean would end")])
+def test_a_clean_names_the_run_that_it_ends_its_nodes_and_its_controller(results, check_mode, what):
+    folder = at_work(started(results, "r1"))
+    seen = folder.seen()
+    ends = f"{what} run r1, working since {seen.since}, at work with 1 node, "
+    assert f"{ends}controller {seen.who()}" in clean(results, check_mode=check_mode).lines
+    assert (folder.read_run()["finished_at"] is None) is check_mode
+    assert " run r1, " not in clean(results, run_id="r1").text or check_mode, "it has ended"
+
+
+def test_a_clean_of_a_run_that_its_controller_left_says_so(results):
+    killed(at_work(started(results, "r1")))
+    assert ", at work with 1 node, without a controller" in clean(results).text
+    killed(opened(results, "r2"))
+    assert "this clean ends" not in clean(results).text, "no node began"
+
+
+def test_the_way_to_end_an_earlier_run_names_it_and_its_nodes_are_not_called_clean(results):
+    at_work(started(results, "r1"))
+    ended(results, "r2")
+    command = f"`make clean INVENTORY={results.parent / 'a'} RUN=r1`"
+    done = clean(results, run_id="r2")
+    assert f"the embedded store goes on, since it serves run r1: to end that, {command}" in done.lines
+    result = {"outcome": {"state": "clean", "message": "", "removed": ["/x"]}}
+    done = reported(results, ["r2"], result=result)
+    assert done.lines[0] == "CLEAN: run r2: removed from all of 1 nodes"
+    assert f"- Run r1 goes on, on node-1: to end it, {command}" in done.lines
+    clean(results, run_id="r1")
+    assert "all of 1 nodes are clean" in reported(results, ["r1"], result=result).text
+
+
 def test_a_store_that_no_run_needs_ends(results):
     killed(opened(results, "r2", "b"))  # its controller died before a node began
     ended(results, "r1", "a")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview, publishing
 
 from tests.kit import jobs
 from tests.kit.actions import run_action
@@ -53,6 +53,16 @@ def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
     assert f"runs of other inventories: other (`make runs INVENTORY={results.parent / 'b'}`)" in done.text
     none = list_runs(results.parent / "none").text
     assert "0 run(s)" in none and "; `make validate" in none and "starts one" not in done.text
+
+
+@pytest.mark.parametrize(
+    ("step", "what"), [("opened", "no node has begun"), ("working", "its nodes go on working"), ("judged", "")]
+)
+def test_an_interrupted_run_is_named_with_what_resumes_and_what_ends_it(results, step, what):
+    folder = {"opened": opened, "working": started, "judged": judged}[step](results, "r1")
+    command = f"`make clean INVENTORY={results.parent / 'a'} RUN=r1`"
+    line = f"run r1 is interrupted, {what}: the same command resumes it, {command} ends it" if what else ""
+    assert overview.interrupted(folder) == line
 
 
 def test_what_did_not_pass_is_validated_again_with_the_profile_of_the_run(results, tmp_path):

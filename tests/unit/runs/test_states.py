@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import next_steps
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, origin, overview, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
@@ -18,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import o
 
 from tests.kit.actions import run_action
 from tests.kit.builders import healthy, judge, make_run, write_report
-from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
+from tests.kit.run_commands import clean_run, find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
 
@@ -158,6 +160,52 @@ def test_a_controller_killed_before_its_report_goes_on_there(results, finished):
     run = folder.read_run()
     folder.write_run({**run, "finished_at": run_folder.now()})
     assert open_run(results).result["run"]["run_id"] != "r1", "what was judged is over"
+
+
+def aged(folder, minutes):
+    """The run as if its controller had opened it so long ago."""
+    run, at = folder.read_run(), datetime.now(timezone.utc) - timedelta(minutes=minutes)
+    folder.write_run({**run, "state": {**run["state"], "opened_at": at.strftime("%Y-%m-%dT%H:%M:%SZ")}})
+    return folder
+
+
+def limited(results, run_id=""):
+    return open_run(results, run_id, limit="node-1")
+
+
+def test_the_same_command_resumes_its_run_though_another_was_opened_since(results):
+    lost = aged(killed(started(results, "r1")), 3)
+    assert limited(results, "r2").result["run"]["narrowed_by"] == ["limit"]
+    second = run_folder.RunFolder(results / "r2")
+    second.advance("working")
+    aged(killed(second), 2)
+    shown = "\n".join(overview.lines(overview.rows(results, [str(results.parent / "a")])))
+    command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
+    assert f"r1: its controller is gone, {command}" in shown and command in lost.seen().line()
+    assert open_run(results).result["run"]["run_id"] == "r1"
+    assert limited(results).result["run"]["run_id"] == "r2", "and so does the other one"
+    assert open_run(results, "new").result["run"]["run_id"] not in ("r1", "r2")
+
+
+def test_how_to_resume_names_the_command_of_a_narrowed_run_and_the_id_of_an_earlier_one(results):
+    limited(results, "r1")
+    folder = run_folder.RunFolder(results / "r1")
+    folder.advance("working")
+    aged(killed(folder), 3)
+    assert folder.seen().line().endswith("its controller is gone, its command resumes it")
+    started(results, "r2")
+    assert folder.seen().line().endswith("its controller is gone, its command with RUN=r1 resumes it")
+
+
+def test_an_earlier_run_that_failed_before_a_node_began_is_not_resumed(results):
+    aged(killed(opened(results, "r1")), 3)
+    assert open_run(results).result["run"]["run_id"] == "r1", "as the latest it is tried again"
+    aged(killed(run_folder.RunFolder(results / "r1")), 3)
+    folder = started(results, "r2")
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    for step in ("collecting", "judged"):
+        folder.advance(step)
+    assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
 
 
 def test_a_report_by_another_command_concludes_a_run_whose_controller_is_gone(results):
@@ -340,6 +388,62 @@ def test_a_report_does_not_end_a_run_that_is_resumed_or_still_gets_records(resul
     done = reported(results)
     assert "run r1 has not ended: " in done.text and told in done.text
     assert folder.seen().name == "working" and folder.read_run()["finished_at"] is None
+
+
+def begun(folder, **launch):
+    """The run at work on its node, which has sent no record."""
+    document = {"node": "node-1", "state": "started", "at": run_folder.now(), "stages": ["facts"], **launch}
+    folder.write_launch("node-1", document)
+    return folder
+
+
+def test_of_a_run_whose_controller_is_gone_every_command_names_the_same_next_step(results):
+    folder = killed(begun(started(results, "r1")))
+    done = reported(results)
+    report = run_folder.read_report(folder)
+    (step,) = [step for step in next_steps.of_report(report, "a") if "not ended" in step[0]]
+    assert step == ("The run has not ended: make validate resumes it", "make validate INVENTORY=a")
+    texts = [
+        done.text,
+        *(line for line in report["summary"] if "node-1" in line),
+        final_block(report).splitlines()[-2],
+        overview.without_verdict(folder, folder.read_run()),
+        "\n".join(overview.lines(overview.rows(results, [str(results.parent / "a")]))),
+    ]
+    assert len(texts) == 5
+    for text in texts:
+        assert text.count("`make validate` resumes it") == 1, text
+    block = final_block(report, inventory="a")
+    assert "The run has not ended: `make validate INVENTORY=a` resumes it" in block
+    for other in ("gpuval_deadline_seconds", "make rerun", "retest", "make report"):
+        assert other not in block
+
+
+def test_status_names_how_to_resume_a_run_that_is_not_the_latest(results):
+    folder = aged(killed(begun(started(results, "r1"))), 3)
+    started(results, "r2")
+    controller = folder.seen()
+    watch = {"state": "watching", "at": "2026-11-23T10:00:00Z"}
+    status = SimpleNamespace(
+        known=SimpleNamespace(run=folder.read_run(), verdict=None, watch=watch, controller=controller), verdict=None,
+        never_started=False, ended=False, over=True, overdue=False, heartbeat_age=300.0, watched=False, at_gangs=False,
+    )  # fmt: skip
+    command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
+    assert status_lines.conclusion(status).endswith(f"its controller is lost: {command}")
+    assert status_lines._watch_line(status).endswith(f"nodes continue: {command}")
+
+
+def test_a_report_after_a_clean_names_the_clean_and_blames_no_node(results):
+    folder = killed(begun(started(results, "r1")))
+    assert not clean_run(results).failed
+    contact = {"class": "lost_contact", "message": "its folder is gone", "remedy": "check whether sshd restarted"}
+    begun(folder, contact=contact)  # what a report finds of a node that was cleaned
+    assert not reported(results).failed
+    (node,) = run_folder.read_report(folder)["nodes"]
+    assert node["class"] == "facts_missing" and node["action"]["name"] == "retest"
+    (check,) = [check for check in node["checks"] if check["name"] == "facts_state"]
+    assert check["reason"] == "missing: the run was ended by another command (clean)"
+    assert check["remedy"] == "validate again with --limit node-1"
 
 
 def reported(results):

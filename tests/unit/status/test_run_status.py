@@ -202,7 +202,7 @@ def test_the_controllers_sign_tells_whether_anybody_watches():
     gone = status({"n": TRAINS}, sign=200)
     assert not gone.watched
     text = "\n".join(status_lines.head_lines(gone))
-    assert "controller lost: last heartbeat" in text and "nodes continue. To resume, repeat its command" in text
+    assert "controller lost: last heartbeat" in text and "nodes continue: its command resumes it" in text
     assert not gone.over  # the node goes on
     assert gone.accepted
 

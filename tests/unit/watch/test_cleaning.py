@@ -75,6 +75,14 @@ def test_a_node_left_out_is_named_and_no_fault():
     assert "all of 1 nodes" in summary.lines[0]
 
 
+def test_nodes_on_which_another_run_goes_on_are_not_called_clean():
+    goes_on = {"r2": (["n1"], "`make clean RUN=r2`")}
+    summary = cleaning.summarize(["r1"], {"n1": CLEAN, "n2": CLEAN}, goes_on=goes_on)
+    assert summary.lines[0] == "CLEAN: run r1: removed from all of 2 nodes"
+    assert summary.lines[2] == "- Run r2 goes on, on n1: to end it, `make clean RUN=r2`"
+    assert summary.open == []
+
+
 def test_check_mode_says_what_would_go():
     summary = cleaning.summarize([], {"n1": CLEAN}, trial=True)
     assert summary.lines[0] == "CLEAN (check mode, nothing was removed): all runs"

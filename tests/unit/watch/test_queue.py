@@ -3,10 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions, window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Ended
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+
+from tests.kit.run_commands import killed, lay_out, started
 
 REFUSED = {"state": "refused", "class": "other_run", "message": "run first is at work on this node", "attempt": 1}
 STARTED = {"state": "started", "message": "", "attempt": 1}
@@ -53,6 +57,36 @@ def test_what_to_do_about_a_refusal_is_said_once(queue):
         "n1: not started (refused): run first is at work on this node: wait with --limit n1",
         "n1: not started (refused): run second is at work on this node",
     ]
+
+
+@pytest.mark.parametrize(
+    ("known", "advice"),
+    [
+        ("orphan", "resume that run (`make validate {its} RUN=first`), wait for it (-e gpuval_wait_for_node=SECONDS"),
+        ("at work", "wait for that run (-e gpuval_wait_for_node=SECONDS"),
+        ("elsewhere", "wait for that run (-e gpuval_wait_for_node=SECONDS"),
+    ],
+)
+def test_a_refusal_names_the_run_at_work_with_the_commands_that_resume_and_end_it(tmp_path, known, advice):
+    results = lay_out(tmp_path)
+    if known != "elsewhere":
+        first = started(results, "first")
+        run = first.read_run()
+        first.write_run({**run, "state": {**run["state"], "opened_at": "2026-11-26T10:00:00Z"}})
+        if known == "orphan":
+            killed(first)
+    folder = started(results, "second")
+    view, lines = decisions.NodeView("n1", {"stages": []}, {"state": "unknown"}), []
+    watched = WatchedRun(folder, None, lines.append)
+    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
+    message = "run first is at work on this node since 2026-11-26T10:00:00Z, started by ann@laptop"
+    launch = {"node": "n1", "state": "refused", "message": message, "attempt": 1, "at": "x", "stages": []}
+    view.launch = launch_errors.described(launch)
+    launcher.ended(view, Ended("n1", "launch"), {}, 100)
+    its = f"INVENTORY={tmp_path / 'a'}"
+    for text in (lines[-1], folder.read_launch("n1")["remedy"]):
+        assert advice.format(its=its) in text
+        assert f"end it (`make clean {its} RUN=first`)" in text and "RUN=ID" not in text
 
 
 def test_it_is_tried_again_and_starts_when_the_other_run_has_ended(queue):

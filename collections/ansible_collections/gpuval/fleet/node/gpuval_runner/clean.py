@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner import leftovers, lock, scratch
+from gpuval_runner import descendants, leftovers, lock, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.containers import brought
@@ -33,12 +33,14 @@ def clean(
     cancel_seconds: float = CANCEL_SECONDS,
     *,
     remove_images: bool = False,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
     Models that lay there before the first run stay, and so do images unless `remove_images` asks for those that this
     run brought. Done twice, the second time finds nothing. `left` names what could
-    not be removed or ended, and why. Raises ``RunnerError`` when the directory is not a run's.
+    not be removed or ended, and why. With `dry_run` nothing is changed, and `killed` names what would be ended.
+    Raises ``RunnerError`` when the directory is not a run's.
     """
     removed: list[str] = []
     root = directory.root
@@ -50,7 +52,10 @@ def clean(
     state = states.load(directory.state)
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
-    killed, left = _end(directory, run_id, node, plan, state, cancel_seconds)
+    at_work = _at_work(directory, run_id, node, plan, state)
+    if dry_run:
+        return {"removed": removed, "killed": list(at_work.values()), "left": []}
+    killed, left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": left}
     try:
@@ -101,15 +106,37 @@ def _plan(directory: NodeDirectory) -> Optional[Plan]:
         return None
 
 
+def _at_work(
+    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
+) -> dict[str, str]:
+    """The run's processes and containers on this node, by pid or id, as `killed` names them."""
+    session = leftovers.live_session(state.current) if state.boot else None
+    members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
+    found = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
+    pid = (lock.holder(directory.lock) or {}).get("pid")
+    if isinstance(pid, int) and pid != os.getpid():
+        found[str(pid)] = f"runner (pid {pid})"
+    if plan or directory.plan.exists() or state.run_id:
+        for identifier in leftovers.containers(run_id, node, plan, state):
+            found[identifier] = f"container {identifier[:12]}"
+    return found
+
+
 def _end(
-    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State, cancel_seconds: float
+    directory: NodeDirectory,
+    run_id: str,
+    node: str,
+    plan: Optional[Plan],
+    state: states.State,
+    at_work: dict[str, str],
+    cancel_seconds: float,
 ) -> tuple[list[str], list[str]]:
-    """End the runner, gently first, then all that the run started. Returns what was killed and what stayed."""
+    """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
         lock.wait_until_free(directory.lock, cancel_seconds)
-    killed = []
+    killed = dict(at_work)
     holder = lock.holder(directory.lock)
     if holder is not None:
         stop_unit(str(holder.get("unit") or ""))
@@ -117,17 +144,19 @@ def _end(
         if isinstance(pid, int) and lock.holder(directory.lock) is not None and pid != os.getpid():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-                killed.append(f"runner (pid {pid})")
+                killed[str(pid)] = f"runner (pid {pid})"
         lock.wait_until_free(directory.lock, KILL_SECONDS)
     session = leftovers.live_session(state.current) if state.boot else None
     ended, stuck = leftovers.end_processes(run_marker(run_id, node), session=session)
-    killed += [f"{process.name} (pid {process.pid})" for process in ended]
+    killed = {**{str(process.pid): f"{process.name} (pid {process.pid})" for process in ended}, **killed}
     left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan or directory.plan.exists() or state.run_id:
         containers, problems = leftovers.end_containers(run_id, node, plan, state)
-        killed += [f"container {identifier[:12]}" for identifier in containers]
+        killed |= {identifier: f"container {identifier[:12]}" for identifier in containers}
         left += problems
-    return killed, left
+    for process in stuck:
+        killed.pop(str(process.pid), None)
+    return list(killed.values()), left
 
 
 def _other_runs(directory: NodeDirectory) -> bool:

@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("clean", _clean, "stop everything of the run and remove its directory")
     sub.add_argument("--keep-models", action="store_true", help="leave the model cache")
     sub.add_argument("--remove-images", action="store_true", help="remove the images that the run brought, too")
+    sub.add_argument("--dry-run", action="store_true", help="only name what would be ended")
     command("image", _image, "bring the images of the plan; the result goes to GPUVAL_RESULT_FILE")
     sub = command("pod", _pod, "run one stage as a container's entry point")
     sub.add_argument("--stage", required=True)
@@ -143,7 +144,9 @@ def _cancel(options: argparse.Namespace) -> dict[str, Any]:
 def _clean(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.clean import clean
 
-    return clean(NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images)
+    return clean(
+        NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images, dry_run=options.dry_run
+    )
 
 
 def _image(options: argparse.Namespace) -> int:

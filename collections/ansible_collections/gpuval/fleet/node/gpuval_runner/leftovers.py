@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Optional
 
@@ -36,6 +37,23 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     return current.get("pid")
 
 
+def containers(run_id: str, node: str, plan: Optional[Plan], state: State) -> list[str]:
+    """Ids of the containers of a run on this node, of the engines that answer."""
+    if plan and state.container is None and not plan.containers:
+        return []
+    found: list[str] = []
+    for command in _engines(plan, state):
+        with contextlib.suppress(EngineError):
+            found += Engine(command).find(labels(run_id, node))
+    return found
+
+
+def _engines(plan: Optional[Plan], state: State) -> list[str]:
+    """The engines that may have made containers of a run, the one that made some first."""
+    made_by = [state.container.command] if state.container else []
+    return list(dict.fromkeys([*made_by, *([plan.runtime] if plan and plan.runtime in ENGINES else ENGINES)]))
+
+
 def end_containers(
     run_id: str, node: str, plan: Optional[Plan], state: State, patience: float = 0.0
 ) -> tuple[list[str], list[str]]:
@@ -49,13 +67,12 @@ def end_containers(
     if plan and mark is None and not plan.containers:
         return [], []
     made_by = [mark.command] if mark else []
-    others = [plan.runtime] if plan and plan.runtime in ENGINES else list(ENGINES)
     must_answer = made_by if plan or state.run_id else ENGINES
     deadline = time.monotonic() + patience
     ended: list[str] = []
     while True:
         problems = []
-        for command in dict.fromkeys([*made_by, *others]):
+        for command in _engines(plan, state):
             try:
                 ended += Engine(command).stop(labels(run_id, node))
             except EngineMissingError:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from datetime import datetime
 
 from ..module_utils.store import StoreError
@@ -48,6 +47,7 @@ class ActionModule(RunAction):
             )
         access = open_store(options["store"])
         changed = run["finished_at"] is None
+        self._name_ended(folder, run)
         if not self.check_mode:
             self._end(folder, run, access)
         self._name_active(results, active)
@@ -79,18 +79,26 @@ class ActionModule(RunAction):
 
     def _name_active(self, results, active):
         for run_id in active:
-            its = origin.shown(run_folder.inventory_of(results, run_id))
-            self._display.warning(
-                f"the embedded store goes on, since it serves run {run_id}"
-                + (f": to end that, `make clean INVENTORY={shlex.quote(its)}`" if its else "")
-            )
+            command = cleanable.command(results, run_id)
+            self._display.warning(f"the embedded store goes on, since it serves run {run_id}: to end that, {command}")
+
+    def _name_ended(self, folder, run):
+        """What the clean interrupts, before it does."""
+        seen = folder.seen()
+        if run["finished_at"] is not None or seen.never_started:
+            return
+        what = "a clean would end" if self.check_mode else "this clean ends"
+        nodes = len(cleanable.launched(folder))
+        work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
+        controller = f"controller {seen.who()}" if seen.attended else "without a controller"
+        self._display.display(f"{what} run {run['run_id']}, {seen.name} since {seen.since}{work}, {controller}")
 
     def _end(self, folder, run, access):
         """End the run for its controller, for one that would resume it, and for readers of the store."""
         seen, ended = folder.seen(), run["finished_at"] is None
         run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
         if seen.attended is False and seen.name not in (run_state.JUDGED, run_state.FAILED):
-            run["state"] = {**run["state"], "name": run_state.FAILED, "reason": "it was ended by `make clean`"}
+            run["state"] = {**run["state"], "name": run_state.FAILED, "reason": run_state.CLEANED}
             ended = True
         if not ended:
             return
@@ -115,7 +123,10 @@ class ActionModule(RunAction):
         if options["run_ids"]:
             outcomes = cleaning.spare(outcomes, options["nodes"])
         outcomes |= cleaning.absent(options["nodes"], played, task_vars["groups"]["all"])
-        summary = cleaning.summarize(options["run_ids"], outcomes, trial=self.check_mode)
+        results = project_path(options["results_dir"])
+        busy = cleanable.at_work(results, options["run_ids"], played) if options["run_ids"] else {}
+        goes_on = {run_id: (nodes, cleanable.command(results, run_id)) for run_id, nodes in busy.items()}
+        summary = cleaning.summarize(options["run_ids"], outcomes, trial=self.check_mode, goes_on=goes_on)
         if not self.check_mode:
             self._remember(options, outcomes, whole=not summary.open and cleaning.LEFT_OUT not in summary.counts)
         self._display.display(*summary.lines)

@@ -14,7 +14,7 @@ from ..plugin_utils.core.urls import in_clear
 from ..plugin_utils.delivery import DeliveryError, build, destination, log_bundle
 from ..plugin_utils.delivery.sensitive import VARIABLES, Sensitive
 from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.runs import node_ids
+from ..plugin_utils.runs import node_ids, overview
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.node_ids import MAX_SHOWN
 
@@ -25,6 +25,8 @@ class ActionModule(RunAction):
     def work(self, options, task_vars):
         folder = self.folder(options)
         run = folder.read_run()
+        if not (folder.path / "report.json").exists() and run_folder.is_open(run):
+            raise DeliveryError(overview.without_verdict(folder, run))
         name = options["name"] or run["run_id"]
         if node_ids.unsafe(name):
             raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
@@ -37,8 +39,9 @@ class ActionModule(RunAction):
         request = build.Request(folder, name, options["format"], ids)
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
-            run_folder.read_report(folder)
+            report = run_folder.read_report(folder)
             build.check(request, sensitive)
+            self._display.display(self._verdict(run, report))
             what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
             return {**result, "changed": not request.target.exists(), "msg": what}
         try:
@@ -51,6 +54,7 @@ class ActionModule(RunAction):
             problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"
             raise DeliveryError(problem) from None
         lines = self._summary(held, ids, built, sent, options["destination"])
+        lines.insert(1, self._verdict(run, run_folder.read_report(folder)))
         self._display.display(*lines)
         return {
             **result,
@@ -150,6 +154,13 @@ class ActionModule(RunAction):
         if bucket is not None:
             return bucket.send(source, built.files, below, self._display.display)
         return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
+
+    @staticmethod
+    def _verdict(run, report):
+        """What is delivered may be no acceptance."""
+        counts = ", ".join(f"{report['counts'][word]} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
+        open_still = ", which has not ended" if run["finished_at"] is None else ""
+        return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"
 
     @staticmethod
     def _summary(held, ids, built, sent, where):

@@ -43,7 +43,7 @@ class ActionModule(RunAction):
             if run_folder.goes_on(folder, run):
                 self._display.warning(
                     f"run {run['run_id']} has not ended: its report is here as it stands, and not in the store. "
-                    "`make validate` resumes it"
+                    f"{folder.seen().resume or run_state.RESUME}"
                 )
             else:
                 if run["finished_at"] is None and folder.seen().overdue:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail
 
 from ..plugin_utils.gang import session
+from ..plugin_utils.runs import state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.watch import window
 
@@ -53,7 +54,7 @@ class ActionModule(RunAction):
         ]
         when = "from the next round of its watch"
         if seen.attended is False:
-            when = "once `make validate` resumes it: no controller works on it"
+            when = f"once {seen.resume or state.RESUME}: no controller works on it"
         message = f"run {run['run_id']}: {', '.join(parts)}, {when}"
         self._display.display(message)
         return {"changed": after != before, "msg": message}

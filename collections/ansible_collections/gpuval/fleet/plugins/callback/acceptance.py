@@ -12,11 +12,13 @@ author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run failed if the playbook ends before it was judged.
+  - After Ctrl-C, prints what becomes of the run, how to resume it and how to end it.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
     reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
 """
 
+import atexit
 import io
 import os
 import sys
@@ -59,6 +61,7 @@ class CallbackModule(CallbackBase):
         self._report = None
         self._run = ""
         self._failure = ""
+        self._over = False
         if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # nothing else captures it
             sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
 
@@ -66,8 +69,26 @@ class CallbackModule(CallbackBase):
         values = getattr(result, "result", None) or getattr(result, "_result", {})
         self._report = values.get("acceptance_report", self._report)
         if values.get("opened"):
+            if not self._run:
+                atexit.register(self._name_interrupted, os.getpid())
             self._run = values["opened"]
         return values
+
+    def _name_interrupted(self, pid):
+        """After Ctrl-C Ansible ends without a recap."""
+        if self._over or os.getpid() != pid:
+            return
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import pasteable  # noqa: PLC0415
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError  # noqa: PLC0415
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview  # noqa: PLC0415
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
+
+        try:
+            line = overview.interrupted(RunFolder(Path(self._run)))
+        except (GpuvalError, OSError):  # its folder is damaged or gone
+            return
+        if line:
+            self._display.display(pasteable(line))
 
     v2_runner_on_ok = _remember
 
@@ -77,14 +98,24 @@ class CallbackModule(CallbackBase):
             self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):
+        self._over = True
         if not self._run and not self._report:
             return
         # Imported late: gpuval.fleet.doctor, which ended above, runs without the packages that these need.
+        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import (  # noqa: PLC0415
+            GpuvalError,
+            disk_problem,
+        )
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED  # noqa: PLC0415
 
         if self._run:
-            RunFolder(Path(self._run)).advance(FAILED, self._failure or "its playbook ended early", os.getpid())
+            folder = RunFolder(Path(self._run))
+            try:
+                folder.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
+            except (GpuvalError, OSError) as error:
+                problem = isinstance(error, OSError) and disk_problem(error, {"gpuval_results_dir": folder.path.parent})
+                self._display.warning(f"the end of run {folder.path.name} is not recorded: {problem or error}")
         if self._report:
             self._display.display(acceptance(Path(self._report)))

@@ -166,12 +166,21 @@ def main():
     module.exit_json(changed=changed, **outcome)
 
 
+def would_end(folder):
+    """Processes and containers of a run that a clean would end; none are known where its runner does not answer."""
+    try:
+        return call_runner(folder, "clean", "--dir", str(folder), "--dry-run")["killed"]
+    except NodeError:
+        return []
+
+
 def clean(module, base, run_ids):
     """Remove these runs or all, and put the network back; check mode only looks."""
     folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     if module.check_mode:
         put_back = restore_network(base, folders, dry=True)
-        return {**put_back, "left": [], "removed": [str(folder) for folder in folders], "killed": []}
+        at_work = [name for folder in folders if not holds_only_launch(folder) for name in would_end(folder)]
+        return {**put_back, "left": [], "removed": [str(folder) for folder in folders], "killed": at_work}
     removed, killed, left = [], [], []
     options = ["--keep-models"] if module.params["keep_models"] else []
     options += ["--remove-images"] if module.params["remove_images"] else []

@@ -11,6 +11,7 @@ short_description: Close a run, and report what cleaning its nodes removed and l
 version_added: 1.0.0
 description:
   - O(state=closed) marks an unfinished run as finished, so that no controller resumes it, and removes its SSH keys.
+    It names the run that it ends, the number of nodes at work and the controller; check mode names them and ends none.
     With O(clean_store) its objects are removed from the store.
   - Only runs of the play's inventory are closed; those of other inventories and namespaces that may have left something
     are named.

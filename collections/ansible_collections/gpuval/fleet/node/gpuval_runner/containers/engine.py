@@ -88,14 +88,17 @@ class Engine:
 
     def stop(self, labels: Mapping[str, str]) -> list[str]:
         """End and remove all containers with these labels; returns their ids. Raises ``EngineError`` when some stay."""
-        filters = [f"--filter=label={name}={value}" for name, value in sorted(labels.items())]
-        ids = self._list(*filters)
+        ids = self.find(labels)
         if ids:
             self.ask(*REMOVE, *ids)
-            left = self._list(*filters)
+            left = self.find(labels)
             if left:
                 raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in left)}")
         return ids
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the ids of all containers with these labels. Raises ``EngineError``."""
+        return self._list(*(f"--filter=label={name}={value}" for name, value in sorted(labels.items())))
 
     def create(self, argv: Sequence[str]) -> str:
         """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""

@@ -36,6 +36,7 @@ VARIABLES = {
     "NAME": "baseline_name",
     "NODE": "run_reach_node",
     "REPO": "gpuval_mad_repository",
+    "RUN": "gpuval_run_id",
     "history NODE": "history_node",
 }
 DOCUMENTATION = "https://github.com/gpuval/gpuval/blob/main/"

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
+from ..records.states import RUN_ENDED
 from ..runs.failed_checks import is_own_work
 from .identity import best_of, machine_names
-from .own_checks import IN_USE
+from .own_checks import IN_USE, OPEN_STATES
 from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"
@@ -78,11 +79,17 @@ def lacked_gpus(earlier: Earlier) -> frozenset[str]:
 
 
 def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
-    """Put ``action`` into each node of the report that is not PASS."""
+    """Put ``action`` into each node of the report that is not PASS; those that may still pass need none."""
     rules, shared = shipped(), _shared(report["nodes"])
     for node in report["nodes"]:
-        if node["verdict"] != "PASS":
+        if node["verdict"] != "PASS" and not (report["run"].get("resume") and _is_open(node)):
             node["action"] = action_of(node, earlier, rules, shared)
+
+
+def _is_open(node: Mapping[str, Any]) -> bool:
+    """Whether no more is known of the node than that a stage has not ended."""
+    check = headline(node)
+    return check is not None and node["class"] in {f"{check['stage']}_{state}" for state in OPEN_STATES}
 
 
 def action_of(
@@ -112,7 +119,8 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
     required = [check for check in node["checks"] if check["severity"] == "required"]
     bad = [check for check in required if check["verdict"] == "fail"]
     missing = [check for check in required if check["verdict"] == "missing"]
-    bad = bad or [check for check in missing if check["name"] == IN_USE][:1] or missing  # what else is missing follows
+    enough = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
+    bad = bad or enough[:1] or missing  # what else is missing follows
     machine = _machine(node, shared)
     if not bad:
         yield Fault(node["class"] or "nothing_proven", "node", machine)

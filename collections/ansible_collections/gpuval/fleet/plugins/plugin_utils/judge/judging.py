@@ -9,6 +9,7 @@ from typing import Any
 from ..core.beside import by_halves
 from ..records.documents import Record
 from ..records.evidence import Evidence, take_record
+from ..runs import state
 from ..runs.folder import RunFolder
 from ..store.access import object_key
 
@@ -23,7 +24,12 @@ def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], nod
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
     """The evidence of the nodes' own stages, checked once more: files there may have been touched."""
-    evidence = Evidence(launches=folder.read_launches(), problems=folder.read_problems())
+    evidence = Evidence(
+        launches=folder.read_launches(),
+        problems=folder.read_problems(),
+        cleaned=state.of(run).get("reason") == state.CLEANED,
+        resume=folder.seen().resume if run["finished_at"] is None and folder.run_file.exists() else "",
+    )
 
     def read(nodes: Sequence[str]) -> Evidence:
         part = Evidence(launches=evidence.launches)

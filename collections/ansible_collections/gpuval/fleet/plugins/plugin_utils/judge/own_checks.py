@@ -24,7 +24,7 @@ WRONG_DIGEST, NO_PACKAGE, DISK_FULL = "wrong_digest", "no_package", "disk_full"
 #: Faults of a stage that says no and proves nothing by it.
 NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = BLAMELESS_FAILURES = "no_rclone", "store_incomplete", "no_server"
 #: No last record came of these, so that a lost contact with the node explains them.
-_OPEN_STATES = ("missing", "pending", "running")
+OPEN_STATES = ("missing", "pending", "running")
 
 _VALIDATE = "validate again"
 _AGAIN = f"then {_VALIDATE} with --limit {{node}}"
@@ -106,14 +106,17 @@ def state_check(
     contact: Mapping[str, Any] | None = None,
     *,
     of_gang: bool = False,
+    cleaned: bool = False,
+    resume: str = "",
 ) -> Entry:
     """The end of a stage; `contact` says why the node could not be asked for its records, if it could not.
 
-    ``of_gang``: the stage is one that nodes run together; its failure implicates none of them.
+    ``of_gang``: the stage is one that nodes run together; its failure implicates none of them. ``cleaned``: the run was
+    ended by a clean; ``resume``: what resumes it, if it has not ended.
     """
     state = record["state"] if record else "missing"
     refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
-    ended = state in _OPEN_STATES and RUN_ENDED in refused
+    ended = state in OPEN_STATES and cleaned
     if ended:
         reason = f"{state}: {RUN_ENDED}"
     elif record is None:
@@ -149,6 +152,8 @@ def state_check(
         why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
         reason += f"; {why} ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
+    elif resume and state in OPEN_STATES:
+        reason, remedy = f"{reason}; the run has not ended", resume
     return own_entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )
@@ -213,7 +218,7 @@ def _bare(uuid: str) -> str:
 
 def explains(contact: Mapping[str, Any], state: str) -> bool:
     """Whether a lost contact tells why a stage has no better end; in a pod that is ended it says `cancelled`."""
-    return state in _OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
+    return state in OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
 
 
 def accelerator_check(subject: Subject, facts: Record | None) -> Entry:

@@ -22,7 +22,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
-from ..records.states import FINAL_STATES
+from ..records.states import FINAL_STATES, RUN_ENDED
 from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
@@ -125,6 +125,7 @@ def judge(
             "narrowed_by": narrowed,
             **({"busy": busy} if busy else {}),
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
+            **({"resume": evidence.resume} if evidence.resume else {}),
         },
         "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(narrowed), busy=bool(busy)),
         "counts": {
@@ -280,8 +281,14 @@ def judge_node(
     identity = identity_of(facts)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
-    contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
+    cleaned = {one["stage"] for one in problems if one["reason"] == RUN_ENDED}
+    if evidence.cleaned:
+        cleaned = {*expected["stages"]}
+    # a node that was cleaned has no records left: that is no fault of its connection
+    contacts = {stage: None if stage in cleaned else evidence.contact_of(name, stage) for stage in expected["stages"]}
     checks = [launch_check(name, launch, records), *identity_checks(name, facts, (twins or {}).get(name) or Twins())]
+    if evidence.resume and not launch and checks[0]["verdict"] == "missing":
+        checks[0]["remedy"] = evidence.resume
     checks += copy_checks((copies or {}).get(name, {}))
     never_started = not records and checks[0]["verdict"] == "missing"  # the launch says it all
     if not expected["stages"]:
@@ -291,7 +298,18 @@ def judge_node(
     for stage in () if never_started else expected["stages"]:
         of_gang = stage in expected.get("gang_stages", ())
         checks += in_use_checks(name, stage, records.get(stage))
-        checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
+        checks.append(
+            state_check(
+                name,
+                stage,
+                records.get(stage),
+                problems,
+                contacts[stage],
+                of_gang=of_gang,
+                cleaned=stage in cleaned,
+                resume=evidence.resume,
+            )
+        )
         if stage == FACTS:
             checks += _checks_of_facts(expected, subject)
         if stage not in context.of_stages:

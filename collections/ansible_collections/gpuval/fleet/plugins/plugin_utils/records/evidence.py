@@ -61,6 +61,7 @@ class Evidence:
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
     contacts: by node and stage of gangs why its round could not ask the node (None: it could).
     changed: by node the stages whose records are not those that its verdict, named beside them, was made from.
+    cleaned: the run was ended by a clean. resume: what resumes it, if it has not ended and its controller is gone.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
@@ -68,6 +69,8 @@ class Evidence:
     problems: list[Problem] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
     changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
+    cleaned: bool = False
+    resume: str = ""
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.escape import one_line
@@ -32,6 +33,10 @@ BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 #: With these no file of the run was written.
 NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
 
+#: The class of a launch that another run's work refused.
+OTHER_RUN = "other_run"
+_AT_WORK = re.compile(r"\brun ([A-Za-z0-9][A-Za-z0-9._-]{0,62}) is at work on this node", re.ASCII)
+
 _FALLBACK = {"unreachable": "unreachable", "refused": "plan_refused", "failed": "launch_failed"}
 
 _SENT = re.compile(
@@ -47,7 +52,19 @@ _NO_ANSWER = "Module result deserialization failed: No start of json char found"
 
 def classify(state: str, message: str) -> FailureClass:
     """The class of a launch that did not start, by its message, else by its state."""
-    return find(message, CLASSES) or NAMED[_FALLBACK.get(state, "not_started")]
+    return _with_run(find(message, CLASSES) or NAMED[_FALLBACK.get(state, "not_started")], message)
+
+
+def other_run(message: str) -> str:
+    """The id of the run that is at work on the node, as the node's refusal names it; else empty."""
+    found = _AT_WORK.search(message)
+    return found[1] if found else ""
+
+
+def _with_run(known: FailureClass, message: str) -> FailureClass:
+    """The class with that id in its commands."""
+    run_id = other_run(message) if known.name == OTHER_RUN else ""
+    return replace(known, steps=known.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else known
 
 
 def plain(message: str) -> str:
@@ -91,6 +108,7 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     message = str(launch.get("message") or "")
     text = plain(message)
     known = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
+    known = _with_run(known, message)
     name = str(launch.get("class") or known.name)
     return {**launch, "message": text, "class": name, "remedy": launch.get("remedy") or known.remedy}
 

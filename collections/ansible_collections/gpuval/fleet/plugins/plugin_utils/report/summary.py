@@ -262,7 +262,9 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
     """
     rule = "=" * width
     lines = [*report["summary"]]
-    if inventory and report["verdict"] in ("FAIL", "INCOMPLETE") and not overview.alone(report["run"]):
+    if report.get("run", {}).get("resume"):
+        lines.append(f"The run has not ended: {report['run']['resume']}")
+    elif inventory and report["verdict"] in ("FAIL", "INCOMPLETE") and not overview.alone(report["run"]):
         lines.append("Validate again what did not pass: `make rerun`")
     lines += [f"Report: {page}"] if page else []
     failed = str(Path(page).with_name("failed_nodes.txt")) if page else commands.FAILED_NODES

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.text import some_of
+from ..core.text import natural_order, some_of
+from ..records.states import LAUNCHED
 from . import folder as run_folder
 from . import origin, state
 
@@ -87,3 +88,38 @@ def needs_store(folder: run_folder.RunFolder) -> bool:
         return run_folder.goes_on(folder, folder.read_run()) and not folder.seen().never_started
     except (run_folder.RunError, ValueError):
         return False
+
+
+def launched(folder: run_folder.RunFolder) -> list[str]:
+    """The nodes on which the run began."""
+    return [name for name, launch in folder.read_launches().items() if launch.get("state") in LAUNCHED]
+
+
+def at_work(results: Path, cleaned: Iterable[str], nodes: Iterable[str]) -> dict[str, list[str]]:
+    """Runs that go on beside those that were cleaned, and on which of the nodes."""
+    found = {}
+    for run_id in sorted({*run_folder.known_run_ids(results)} - {*cleaned}):
+        folder = run_folder.RunFolder(results / run_id)
+        if needs_store(folder) and (on := sorted({*launched(folder)} & {*nodes}, key=natural_order)):
+            found[run_id] = on
+    return found
+
+
+def beside(folder: run_folder.RunFolder, run_id: str, remedy: str) -> str:
+    """The remedy of a launch that the run `run_id` refused, with its inventory, and how to resume it if its controller
+    is gone. A run of another controller is ended with the inventory of the one that was refused."""
+    results, short = folder.path.parent, f"`make clean RUN={run_id}`"
+    other = run_folder.RunFolder(results / run_id)
+    try:
+        resume = other.seen().resume.removesuffix(" resumes it")
+    except run_folder.RunError:
+        return remedy.replace(short, command(results, run_id, of=folder.path.name))
+    if resume:
+        remedy = remedy.replace("wait for that run", f"resume that run ({resume}), wait for it", 1)
+    return remedy.replace(short, command(results, run_id))
+
+
+def command(results: Path, run_id: str, *, of: str = "") -> str:
+    """The command that ends and cleans one run; `of`: the run whose inventory to name, if not its own."""
+    its = origin.shown(run_folder.inventory_of(results, of or run_id))
+    return f"`make clean{f' INVENTORY={shlex.quote(its)}' if its else ''} RUN={run_id}`"

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import secrets
+import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -178,10 +179,24 @@ class RunFolder:
         """The run's state as it is now. A controller's sign is what it wrote last."""
         run, age = self.read_run(), self.sign_age()
         found = run_state.seen(run, age)
+        if found.attended is not False or not is_open(run):
+            return found
         with suppress(RunError, ValueError):  # a damaged plan is reported where it is needed
-            if found.attended is False and is_open(run) and not is_in_time(self, run):
+            if not is_in_time(self, run):
                 return run_state.seen(run, age, in_time=False)
-        return found
+        return run_state.seen(run, age, resume=self._resume(run))
+
+    def _resume(self, run: Mapping[str, Any]) -> str:
+        """How to resume the run, whose controller is gone. By its id if it is not the latest of its inventory: of two
+        runs of the same nodes, the same command resumes the newer one."""
+        inventory = origin.of(run, self.path.parent)
+        by_id = latest_run_id(self.path.parent, inventory, opened=True) != run["run_id"]
+        if run["narrowed_by"]:
+            return "its command" + (f" with RUN={run['run_id']}" if by_id else "") + " resumes it"
+        if not by_id:
+            return run_state.RESUME
+        its = f" INVENTORY={shlex.quote(origin.shown(inventory))}" if inventory else ""
+        return f"`make validate{its} RUN={run['run_id']}` resumes it"
 
     def sign_age(self) -> float | None:
         """Seconds since the run's controller wrote its state or its watch."""
@@ -293,15 +308,23 @@ def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool 
     linked = link.readlink().name if link.is_symlink() else None
     if linked and not opened and _belongs(results, linked, inventory):
         return linked
+    newest = next(runs_of(results, inventory, opened=opened), None)
+    if newest:
+        return newest
+    return linked if linked and _belongs(results, linked, inventory) else None
+
+
+def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> Iterator[str]:
+    """This controller's runs of the inventory that started, the newest first; with `opened` also those that did not."""
+    link = results / LATEST
+    linked = link.readlink().name if link.is_symlink() else None
     times = []
     for run_id in known_run_ids(results):
         run = read_object(results / run_id / "run.json")
         kept = run.get("state") or {}
         if origin.is_same(origin.of(run, results), inventory) and (opened or not kept or kept.get("started_at")):
             times.append((run_state.opened_at(run), run_id != linked, run_id))
-    if times:
-        return max(times)[-1]
-    return linked if linked and _belongs(results, linked, inventory) else None
+    yield from (run_id for *_, run_id in sorted(times, reverse=True))
 
 
 def _belongs(results: Path, run_id: str, inventory: Sequence[str]) -> bool:

@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ..core.text import some_of
-from .folder import LATEST, NEW, RunError, RunFolder, check_run_id, is_in_time, is_open, is_unreported, latest_run_id
+from .folder import (
+    LATEST,
+    NEW,
+    RunError,
+    RunFolder,
+    check_run_id,
+    is_in_time,
+    is_open,
+    is_unreported,
+    latest_run_id,
+    read_object,
+    runs_of,
+)
+from .state import COLLECTING
 
 
 def new_run_id() -> str:
@@ -24,32 +37,34 @@ def choose_run_id(
     narrowed_by: list[str],
     inventory: Sequence[str] = (),
 ) -> str:
-    """The id to validate under: the requested one (`latest` by its own id); or the inventory's latest run, unfinished
+    """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run, unfinished
     or not reported yet, that asks the same of the same nodes (a controller that died is started again); or a new one
     (also for the word `new`)."""
-    latest = latest_run_id(results, inventory, opened=True)
-    if latest and RunFolder(results / latest).is_copy:
-        latest = None
     if requested == LATEST:
-        requested = latest or NEW
+        latest = latest_run_id(results, inventory, opened=True)
+        requested = latest if latest and not RunFolder(results / latest).is_copy else NEW
     if requested and requested != NEW:
         check_run_id(requested)
         return requested
-    if requested != NEW and latest:
-        folder = RunFolder(results / latest)
+    if requested == NEW:
+        return new_run_id()
+    for number, run_id in enumerate(runs_of(results, inventory, opened=True)):
+        folder = RunFolder(results / run_id)
+        kept = read_object(folder.run_file)
+        if kept.get("finished_at") and (kept.get("state") or {}).get("name") != COLLECTING:  # most: no more is read
+            continue
         try:
             run = folder.read_run()
-            active = is_open(run) and is_in_time(folder, run)
+            same = (
+                _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
+                and run["profile"] == profile
+                and run["narrowed_by"] == narrowed_by
+            )
+            # of an earlier one that failed before a node began there is nothing to resume
+            if same and is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
+                return run_id
         except (RunError, ValueError):
-            return new_run_id()
-        same = (
-            active
-            and _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
-            and run["profile"] == profile
-            and run["narrowed_by"] == narrowed_by
-        )
-        if same:
-            return latest
+            continue
     return new_run_id()
 
 

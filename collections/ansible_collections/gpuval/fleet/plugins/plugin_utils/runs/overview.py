@@ -8,12 +8,12 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of, table
-from . import datasets, origin, plans, publishing, state
+from . import cleanable, datasets, origin, plans, publishing, state
 from . import folder as run_folder
 
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
-MAX_REASON = 160
+MAX_REASON = 240
 
 
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
@@ -89,8 +89,27 @@ def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple
 
 def without_verdict(folder: run_folder.RunFolder, run: Mapping[str, Any]) -> str:
     """The state of a run without a verdict, and what comes of validating again."""
+    seen = folder.seen()
+    line = f"run {run['run_id']} has no verdict, it is {seen.line()}"
+    if seen.resume:  # the line names it
+        return line
     what = "resumes it" if run_folder.is_open(run) and run_folder.is_in_time(folder, run) else "starts another"
-    return f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` {what}"
+    return f"{line}: `make validate` {what}"
+
+
+def interrupted(folder: run_folder.RunFolder) -> str:
+    """What becomes of a run whose controller is being ended, as by Ctrl-C, in one line; empty for one that is over.
+
+    Raises RunError for a damaged run.json.
+    """
+    run = folder.read_run()
+    if not run_folder.is_open(run):
+        return ""
+    what = "its nodes are done"
+    if run["finished_at"] is None:
+        what = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
+    end = cleanable.command(folder.path.parent, run["run_id"])
+    return f"run {run['run_id']} is interrupted, {what}: the same command resumes it, {end} ends it"
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:

@@ -23,6 +23,11 @@ NEXT: Mapping[str, tuple[str, ...]] = {
 #: States of which no node knows yet.
 BEFORE_WORK = (OPENED, PREPARING)
 
+#: Why a run failed that a clean ended after its controller was gone.
+CLEANED = "it was ended by `make clean`"
+#: What resumes a run whose controller is gone.
+RESUME = "`make validate` resumes it"
+
 #: A controller on another host counts as lost so many seconds after its last heartbeat; while it prepares or judges it
 #: sends fewer.
 LOST_SECONDS, QUIET_SECONDS = 150.0, 900.0
@@ -33,7 +38,7 @@ SAME_START_SECONDS = 60.0
 @dataclass(frozen=True)
 class Seen:
     """A run's state as it is now. `attended`: a controller works on it, None where that is not known; `overdue`: none
-    does, and none resumes it, since its deadline has passed."""
+    does, and none resumes it, since its deadline has passed; `resume`: what resumes one whose controller is gone."""
 
     name: str
     reason: str
@@ -42,6 +47,7 @@ class Seen:
     workers: tuple[Mapping[str, Any], ...]
     started: bool
     overdue: bool = False
+    resume: str = ""
 
     @property
     def never_started(self) -> bool:
@@ -134,9 +140,9 @@ def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str =
     return new
 
 
-def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True) -> Seen:
+def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True, resume: str = RESUME) -> Seen:
     """The state as it is now. `sign_age`: seconds since the last heartbeat of a controller, None where none is known;
-    `in_time`: its deadline has not passed, so that a controller resumes it.
+    `in_time`: its deadline has not passed, so that a controller resumes it; `resume`: what does.
 
     A run whose controller ended before a node began has failed.
     """
@@ -148,12 +154,13 @@ def seen(run: Mapping[str, Any], sign_age: float | None, *, in_time: bool = True
         name, reason = FAILED, f"its controller ended while it was {state['name']}"
     if run["finished_at"] is not None and name == WORKING and attended is False:
         name, reason = FAILED, "it was ended without a verdict"
-    overdue = False
-    if name in (WORKING, COLLECTING) and attended is False:
+    overdue, orphan = False, name in (WORKING, COLLECTING) and attended is False
+    if orphan:
         overdue = not in_time
         reason = "its controller is gone, "
-        reason += "its deadline has passed: judge it with `make report`" if overdue else "`make validate` resumes it"
-    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")), overdue)
+        reason += "its deadline has passed: judge it with `make report`" if overdue else resume
+    resume = resume if orphan and not overdue else ""
+    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")), overdue, resume)
 
 
 def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:

@@ -40,8 +40,8 @@ def conclusion(status: Status) -> str:
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
     if status.over:
-        others = "" if status.overdue else "repeat its command to resume it, or "
-        return f"run {run_id} was never ended, and its controller is lost: {others}judge it with `make report`"
+        what = "judge it with `make report`" if status.overdue else _resume(status)
+        return f"run {run_id} was never ended, and its controller is lost: {what}"
     return f"run {run_id} is in progress"
 
 
@@ -110,7 +110,13 @@ def _watch_line(status: Status) -> str:
     age = clock(status.heartbeat_age)
     if status.overdue:
         return f"controller lost: last heartbeat {age} ago; its deadline has passed: judge it with `make report`"
-    return f"controller lost: last heartbeat {age} ago; nodes continue. To resume, repeat its command"
+    return f"controller lost: last heartbeat {age} ago; nodes continue: {_resume(status)}"
+
+
+def _resume(status: Status) -> str:
+    """What resumes a run whose controller is lost; a reader of the store alone does not know its command."""
+    controller = status.known.controller
+    return controller.resume if controller and controller.resume else "its command resumes it"
 
 
 def _end_line(status: Status, moment: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ..core.escape import one_line
@@ -105,8 +106,17 @@ def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[s
     return outcomes
 
 
-def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]], *, trial: bool = False) -> Summary:
-    """The summary of a clean of these runs (none: of all that are found); `trial` when nothing was done."""
+def summarize(
+    run_ids: Sequence[str],
+    outcomes: Mapping[str, Mapping[str, Any]],
+    *,
+    trial: bool = False,
+    goes_on: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType({}),
+) -> Summary:
+    """The summary of a clean of these runs (none: of all that are found); `trial` when nothing was done.
+
+    `goes_on`: other runs at work on nodes of this clean: each one's nodes, and the command that ends it.
+    """
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
@@ -116,6 +126,8 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
         head = f"CLEAN (check mode, nothing was removed): {what}"
     elif still:
         head = f"CLEAN: {what}: {len(asked) - len(still)} of {len(asked)} nodes are clean, {len(still)} are not"
+    elif goes_on:
+        head = f"CLEAN: {what}: removed from all of {len(asked)} nodes"
     else:
         head = f"CLEAN: {what}: all of {len(asked)} nodes are clean"
     removed = [
@@ -127,6 +139,8 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
     kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
     if kept:
         lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
+    for run_id, (nodes, command) in goes_on.items():
+        lines.append(f"- Run {run_id} goes on, on {some_of(nodes, MAX_NAMED)}: to end it, {command}")
     shown = [*still, *(name for name in names if outcomes[name]["state"] in (LEFT_OUT, NOTHING))]
     lines += [_line(name, outcomes[name]) for name in shown[:MAX_LINES]]
     if len(shown) > MAX_LINES:

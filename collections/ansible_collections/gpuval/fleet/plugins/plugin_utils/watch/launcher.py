@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..records import launch_errors
+from ..records.launch_errors import OTHER_RUN
 from ..records.states import LAUNCHED
+from ..runs import cleanable
 from ..runs import folder as run_folder
 from . import launching
 from . import window as windows
@@ -14,8 +16,6 @@ from .decisions import NodeView, keep_started, to_launch, to_relaunch
 from .placement import Attempt, Ended, Placement
 from .state import WatchedRun
 
-#: The class of a launch that another run's work refused.
-OTHER_RUN = "other_run"
 #: With less of the run's time left nothing is launched.
 MIN_SECONDS = 30
 
@@ -103,6 +103,7 @@ class Launcher:
                 self.started.add(view.name)
             self._report_store(view)
         else:
+            self._name_other_run(view)
             self._queue(view, now)
             self._not_started(view, before, reported=event.reported or view.queued_until is not None)
 
@@ -113,6 +114,14 @@ class Launcher:
         if without and message not in self._store_problems:
             self._store_problems.add(message)
             self._warn(f"{view.name}: {message}; records of such nodes are fetched from them")
+
+    def _name_other_run(self, view: NodeView) -> None:
+        """Have the remedy name how to resume or end the run that is at work on the node, with its inventory."""
+        remedy = str(view.launch.get("remedy") or "")
+        run_id = launch_errors.other_run(str(view.launch.get("message") or ""))
+        if view.launch.get("class") == OTHER_RUN and f"`make clean RUN={run_id}`" in remedy:
+            remedy = cleanable.beside(self._watched.folder, run_id, remedy)
+            self._watched.write_launch(view, {**view.launch, "remedy": remedy})
 
     def _queue(self, view: NodeView, now: float) -> None:
         """Wait for another run's end, for a limited time."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from ...core import commands
 from ..problems import actions_line
+
+_MAKE = re.compile("`(make [^`]+)`")
 
 
 def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]]:
@@ -26,7 +29,13 @@ def of_report(report: Mapping[str, Any], inventory: str) -> list[tuple[str, str]
         steps.append(("Collect logs and host evidence of the run", f"make logs{chosen}"))
         name = bad[0]["name"]
         steps.append((f"See whether {name} failed before", f"make history NODE={shlex.quote(name)}{chosen}"))
-        steps.append(("Validate again what did not pass", f"make rerun{chosen}"))
+        resume = report["run"].get("resume")
+        if resume:
+            line = _MAKE.search(resume)
+            command = line[1] + ("" if "INVENTORY=" in line[1] else chosen) if line else ""
+            steps.append((f"The run has not ended: {resume.replace('`', '')}", command))
+        else:
+            steps.append(("Validate again what did not pass", f"make rerun{chosen}"))
         if len(bad) < len(report["nodes"]):
             steps.append(("Use the nodes that passed", f"make hostfile FILE=hostfile{chosen}"))
     return [(purpose, commands.command(line)) for purpose, line in steps]
