@@ -28,6 +28,10 @@ gpuval_profile: standard
 # gpuval_store_address: 192.0.2.1
 # gpuval_store_port: 9000
 """
+#: Where the number of GPUs was not given.
+UNDECLARED = """\
+# GPUs ordered per node. Without it, nodes without GPU hardware pass as CPU nodes:
+# gpuval_gpu_count: 8"""
 
 
 def lines_of(nodes: str) -> str:
@@ -64,6 +68,8 @@ def settings(user: str, key: str, gpus: str) -> str:
         if not gpus.isdecimal():
             raise SettingError(f"GPUS {gpus!r} is not a whole number")
         access.append(f"gpuval_gpu_count: {gpus}")
+    else:
+        access.append(UNDECLARED)
     return SETTINGS.format(access="\n".join(access))
 
 

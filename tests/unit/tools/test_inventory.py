@@ -46,6 +46,15 @@ def test_a_list_is_taken_as_it_is(tmp_path):
     assert [values["rack"] for values in hosts_of(tmp_path / "mine").values()] == ["r1", "r1"]
 
 
+@pytest.mark.parametrize("gpus", ["", "8"])
+def test_without_a_number_of_gpus_the_place_to_declare_it_is_shown(tmp_path, gpus):
+    assert inventory.main(["--nodes=a", f"--gpus={gpus}", f"--output={tmp_path}/mine"]) == 0
+    lines = (tmp_path / "mine/group_vars/all.yml").read_text().splitlines()
+    assert ("# gpuval_gpu_count: 8" in lines) == (not gpus)
+    assert ("gpuval_gpu_count: 8" in lines) == bool(gpus)
+    assert hosts_of(tmp_path / "mine")["a"].get("gpuval_gpu_count") == (8 if gpus else None)
+
+
 def test_a_terminal_is_asked(tmp_path, monkeypatch):
     answers = iter(["gpu[1-2]", "", "", "", str(tmp_path / "mine")])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
