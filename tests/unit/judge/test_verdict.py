@@ -829,6 +829,8 @@ def test_judging_leaves_its_input_alone_and_survives_json():
     ("stage", "state", "fault", "node"),
     [
         ("image", "crash", "delivery", "INCOMPLETE"),
+        ("image", "crash", "no_image", "INCOMPLETE"),
+        ("image", "failure", "no_image", "FAIL"),
         ("image", "crash", "disk", "FAIL"),
         ("image", "crash", None, "FAIL"),
         ("image", "timeout", "delivery", "FAIL"),
@@ -902,3 +904,25 @@ def test_a_fault_of_the_delivery_never_hides_another():
     assert judge(run, evidence)["nodes"][0]["verdict"] == "FAIL"
     evidence.records["node-1"]["training"] = make_record(state="success")
     assert judge(run, evidence)["nodes"][0]["verdict"] == "INCOMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "word"),
+    [
+        ({"exit_code": None, "signal": None}, "INCOMPLETE", "no_image"),
+        ({"exit_code": 1, "signal": None}, "FAIL", "training_crash"),  # it started, and says so itself
+        ({"exit_code": None, "signal": "SIGKILL"}, "FAIL", "training_crash"),
+        ({"exit_code": None, "signal": None, "environment": {}}, "FAIL", "training_crash"),
+    ],
+)
+def test_a_stage_whose_image_is_not_on_the_node_is_no_fault_of_the_node(changes, node, word):
+    run = make_run()
+    evidence = healthy(run)
+    message = "cannot start: image x:1 is not on this node: `docker pull x:1` there"
+    record = make_record(state="crash", environment={"fault": "no_image"}, message=message)
+    evidence.records["node-1"]["training"] = {**record, **changes}
+    found = judge(run, evidence)["nodes"][0]
+    assert (found["verdict"], found["class"]) == (node, word)
+    (check,) = [one for one in found["checks"] if one["name"] == "training_state"]
+    assert ("kernel log" in check["remedy"]) == (node == "FAIL")
+    assert (found["action"]["name"] == "inspect") == (node == "INCOMPLETE"), "its history counts no fault of hardware"

@@ -34,6 +34,7 @@ from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
 from .own_checks import (
     DISK_FULL,
+    NO_IMAGE,
     NO_PACKAGE,
     WRONG_DIGEST,
     accelerator_check,
@@ -54,8 +55,9 @@ from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
 _STAGE_CLASSES = frozenset({"no_engine", DISK_FULL, "read_only", WRONG_DIGEST})
-#: Of a stage without an end: the store or disk that it met, what its gang found missing, work that it gave way to.
-_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, DISK_FULL, "foreign_work"})
+#: Of a stage without an end: the store or disk that it met, an image or what its gang found missing, work that it gave
+#: way to.
+_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, NO_IMAGE, DISK_FULL, "foreign_work"})
 #: Other work has the node, or took it: in a run of idle nodes that is no verdict.
 BUSY = frozenset(
     {"foreign_work", "other_run", "gpus_in_use", "preempted", "suspended", "slurm_pending", "slurm_preempted"}
