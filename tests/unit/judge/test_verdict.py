@@ -925,4 +925,7 @@ def test_a_stage_whose_image_is_not_on_the_node_is_no_fault_of_the_node(changes,
     assert (found["verdict"], found["class"]) == (node, word)
     (check,) = [one for one in found["checks"] if one["name"] == "training_state"]
     assert ("kernel log" in check["remedy"]) == (node == "FAIL")
-    assert (found["action"]["name"] == "inspect") == (node == "INCOMPLETE"), "its history counts no fault of hardware"
+    if node == "INCOMPLETE":
+        assert found["action"]["faults"] == [{"class": word, "of": "serial S-node-1"}], "its figures follow from it"
+        earlier = {(word, "serial S-node-1"): {"run-0", "run-00"}}
+        assert judge(run, evidence, earlier=earlier)["nodes"][0]["action"]["name"] == "inspect", "it never escalates"

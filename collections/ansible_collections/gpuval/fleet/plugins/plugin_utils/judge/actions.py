@@ -112,6 +112,8 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
     required = [check for check in node["checks"] if check["severity"] == "required"]
     bad = [check for check in required if check["verdict"] == "fail"]
     missing = [check for check in required if check["verdict"] == "missing"]
+    ends = {check["stage"] for check in missing if check["kind"] == "state"}  # figures of these follow from it
+    missing = [check for check in missing if check["kind"] == "state" or check["stage"] not in ends]
     bad = bad or [check for check in missing if check["name"] == IN_USE][:1] or missing  # what else is missing follows
     machine = _machine(node, shared)
     if not bad:
