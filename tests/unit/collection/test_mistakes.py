@@ -188,6 +188,12 @@ def test_all_problems_are_reported_together(checked, tmp_path):
         assert sum(told in line for line in outcome.lines) == 1, outcome.lines
 
 
+def test_a_mistyped_tag_to_skip_is_named(checked):
+    outcome = checked("gpuval_retries: 1", ansible_skip_tags=["trainig", "mine"])
+    assert outcome.result["msg"] == "nothing was started: --skip-tags trainig: no such stage; is it training?"
+    assert not checked("gpuval_retries: 1", ansible_skip_tags=["training"]).failed
+
+
 JOB = "schema: gpuval.job/1\nname: mine\nsteps:\n  - {name: clone, run: 'true'}\n"
 
 

@@ -253,10 +253,10 @@ def unknown_stages(
     return list(dict.fromkeys(found))
 
 
-def unknown_tags(tags: Iterable[str]) -> list[str]:
+def unknown_tags(tags: Iterable[str], option: str = "--tags") -> list[str]:
     """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
     near = ((tag, meant(tag, SHIPPED_STAGES, 0.8)) for tag in tags if tag not in SHIPPED_STAGES)
-    return [f"--tags {tag}: no such stage{remark}" for tag, remark in near if remark]
+    return [f"{option} {tag}: no such stage{remark}" for tag, remark in near if remark]
 
 
 def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None:
