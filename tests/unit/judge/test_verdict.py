@@ -347,7 +347,9 @@ def test_a_node_whose_gpus_an_earlier_run_missed_is_no_cpu_node_when_it_runs_alo
     assert judge(alone, evidence)["nodes"][0]["verdict"] == "PASS"
     report = judge(alone, evidence, earlier=earlier)
     assert report["nodes"][0]["verdict"] == "INCOMPLETE"
-    assert only(report, "accelerator")["reason"] == "no GPU hardware, but an earlier run missed its GPUs"
+    assert only(report, "accelerator")["reason"] == "no GPU hardware, but run run-0 missed its GPUs"
+    assert only(report, "accelerator")["remedy"].startswith("look for its GPUs with lspci")
+    assert "for a CPU node, set gpuval_sku: cpu" in only(report, "accelerator")["remedy"]
     alone["nodes"]["node-2"]["sku"] = "cpu"
     assert judge(alone, evidence, earlier=earlier)["nodes"][0]["verdict"] == "PASS"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -72,9 +72,18 @@ def shipped() -> Rules:
     )
 
 
-def lacked_gpus(earlier: Earlier) -> frozenset[str]:
-    """Machines that earlier runs did not accept for want of GPUs."""
-    return frozenset(machine for word, machine in earlier if word == "accelerator")
+def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:
+    """By machine that earlier runs did not accept for want of GPUs, in words: the last of them that declared some.
+
+    ``declared``: what a run declared of a machine, empty for nothing.
+    """
+    found = {}
+    for (word, machine), runs in earlier.items():
+        if word == "accelerator":
+            known = [(run, declared(run, machine)) for run in sorted(runs, reverse=True)]
+            run, what = next((one for one in known if one[1]), known[0])
+            found[machine] = f"run {run}{f', which declared {what},' if what else ''} missed its GPUs"
+    return found
 
 
 def assign(report: Mapping[str, Any], earlier: Earlier) -> None:

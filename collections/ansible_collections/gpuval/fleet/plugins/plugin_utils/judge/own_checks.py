@@ -237,13 +237,13 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if subject.declared_gpus:
         count = f"{subject.declared_gpus} GPUs"
         declared = count if subject.sku == "auto" else f"{declared} with {count}"
-    install = "install or repair the GPU driver and look for the devices with lspci; for a CPU node, declare sku: cpu"
+    install = "install or repair the GPU driver and look for the devices (lspci); for a CPU node, set gpuval_sku: cpu"
 
     entry = functools.partial(own_entry, "accelerator", FACTS, "identity", value=subject.accelerator, expected=declared)
     if subject.sku == "cpu":
         return entry("pass", "declared cpu")
     if subject.accelerator == "unknown":
-        remedy = "let the facts stage run and succeed, or declare sku: cpu"
+        remedy = "let the facts stage run and succeed, or set gpuval_sku: cpu"
         return entry("missing", "no facts say what the node has", remedy)
     if subject.accelerator in GPU_VENDORS:
         return entry("pass", f"{subject.accelerator} found")
@@ -258,7 +258,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
         return entry("fail", reason, install)
     if subject.expects_gpus:
-        remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, declare sku: cpu"
+        remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, set gpuval_sku: cpu"
         return entry("missing", f"no GPU hardware, but {subject.expects_gpus}", remedy)
     return entry("pass", "a CPU node: no GPU hardware")
 

@@ -78,12 +78,12 @@ def judge(
     judged_at: str,
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
-    lacked_gpus: frozenset[str] = frozenset(),
+    lacked_gpus: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
-    now are added. ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them.
+    now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs.
     """
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
