@@ -106,6 +106,9 @@ def main(arguments: list[str]) -> int:
     except SettingError as error:
         print(f"make inventory: {error}", file=sys.stderr)
         return 1
+    except (EOFError, KeyboardInterrupt):
+        print("\nmake inventory: stopped", file=sys.stderr)
+        return 1
     count = len(node_list.parse(text, "nodes.csv"))
     print(f"{count} node(s) in {folder}. Choose the store in {folder}/group_vars/all.yml, then:")
     print(f"  make probe INVENTORY={folder}")
