@@ -28,6 +28,10 @@ gpuval_profile: standard
 # gpuval_store_address: 192.0.2.1
 # gpuval_store_port: 9000
 """
+#: Where the number of GPUs was not given.
+UNDECLARED = """\
+# GPUs ordered per node. Without it, nodes without GPU hardware pass as CPU nodes:
+# gpuval_gpu_count: 8"""
 
 
 def lines_of(nodes: str) -> str:
@@ -64,6 +68,8 @@ def settings(user: str, key: str, gpus: str) -> str:
         if not gpus.isdecimal():
             raise SettingError(f"GPUS {gpus!r} is not a whole number")
         access.append(f"gpuval_gpu_count: {gpus}")
+    else:
+        access.append(UNDECLARED)
     return SETTINGS.format(access="\n".join(access))
 
 
@@ -99,6 +105,9 @@ def main(arguments: list[str]) -> int:
         write(folder, text, variables)
     except SettingError as error:
         print(f"make inventory: {error}", file=sys.stderr)
+        return 1
+    except (EOFError, KeyboardInterrupt):
+        print("\nmake inventory: stopped", file=sys.stderr)
         return 1
     count = len(node_list.parse(text, "nodes.csv"))
     print(f"{count} node(s) in {folder}. Choose the store in {folder}/group_vars/all.yml, then:")

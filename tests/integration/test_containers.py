@@ -266,7 +266,10 @@ def test_a_client_that_leaves_its_container_is_no_success(engine, image, node, t
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"image": "localhost/gpuval-no-such-image:1"}, ["is not on this node", "image stage"]),
+        (
+            {"image": "localhost/gpuval-no-such-image:1"},
+            ["is not on this node", "gpuval-no-such-image:1` there"],
+        ),
         ({"command": ["{python}"], "container": {"python": "no-such-python"}}, ["container.python"]),
         ({"command": ["/etc/passwd"]}, ["may not be executed"]),
         ({"container": {"arguments": ["--no-such-option"]}}, ["no-such-option"]),

@@ -202,7 +202,7 @@ FAULTS = [
         machine={"engine": "docker"}, before=give_image(OTHER_ARCHITECTURE),
     ),
     Fault(
-        "no-engine", "containers were asked for and there is no engine", "FAIL", "no container engine",
+        "no-engine", "containers were asked for and there is no engine", "INCOMPLETE", "no container engine",
         variables={"gpuval_runtime": "docker", "work_workload": {**nap(1), "image": "example.org/nothing:1"}},
     ),
 ]  # fmt: skip

@@ -33,7 +33,7 @@ SETTINGS = [
     ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
     ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
     ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),
-    ("gpuval_stages: facts,loding", "gpuval_stages: no stage loding; is it loading?"),
+    ("gpuval_stages: [facts, loding]", "gpuval_stages: no stage loding; is it loading?"),
     ("gpuval_profiles: {quick: [facts, memory]}", "declare another one by memory_workload"),
     ("bundle_without: [image]", "bundle_without ['image']: image is none of source, wheels,"),
     # types, ranges and durations
@@ -57,6 +57,8 @@ SETTINGS = [
     # what values mean
     ("gpuval_model: tniy", "gpuval_model: the model folder tniy does not exist on the controller"),
     ("gpuval_dataset: []", "gpuval_dataset: no such setting; is it gpuval_datasets?"),
+    ("gpuval_stages: facts", """gpuval_stages facts: must be a list: -e '{"gpuval_stages": ["facts"]}'"""),
+    ("gpuval_stages: 'facts, training'", """must be a list: -e '{"gpuval_stages": ["facts", "training"]}'"""),
     ("gpuval_datasets: cifar10", "gpuval_datasets cifar10: must be a list"),
     ("gpuval_datasets: [{name: a, sourc: /x}]", "gpuval_datasets[0]: unknown keys sourc; is it source?"),
     ("gpuval_datasets: [{name: a, source: /nowhere}]", "gpuval_datasets: a: /nowhere does not exist on the controller"),
@@ -186,6 +188,12 @@ def test_all_problems_are_reported_together(checked, tmp_path):
         "--tags trainng",
     ):
         assert sum(told in line for line in outcome.lines) == 1, outcome.lines
+
+
+def test_a_mistyped_tag_to_skip_is_named(checked):
+    outcome = checked("gpuval_retries: 1", ansible_skip_tags=["trainig", "mine"])
+    assert outcome.result["msg"] == "nothing was started: --skip-tags trainig: no such stage; is it training?"
+    assert not checked("gpuval_retries: 1", ansible_skip_tags=["training"]).failed
 
 
 JOB = "schema: gpuval.job/1\nname: mine\nsteps:\n  - {name: clone, run: 'true'}\n"

@@ -221,6 +221,24 @@ def test_names_are_compared_among_runs_of_one_inventory(tmp_path):
     assert found == {("no_route", "name bad"): {"here"}, (ECC, "serial S-bad"): {"here", "elsewhere"}}
 
 
+def test_the_last_run_that_declared_gpus_is_named_where_they_were_missed(tmp_path):
+    lacks = [{"class": "accelerator", "of": "serial S-bad"}]
+    for day, (run_id, count, sku) in enumerate(
+        [("run-1", 4, "auto"), ("run-2", 8, "h200"), ("run-3", None, "auto")], 1
+    ):
+        folder, run = run_in(tmp_path, run_id, day, faults=lacks)
+        run["nodes"]["bad"] |= {"gpu_count": count, "sku": sku}
+        folder.run_file.write_text(json.dumps(run))
+    folder, run = run_in(tmp_path, "now", 12)
+    earlier, _ = earlier_faults.read(folder, run, 30)
+    said = "run run-2, which declared gpuval_gpu_count 8 and gpuval_sku h200, missed its GPUs"
+    assert actions.lacked_gpus(earlier, earlier_faults.declared_in(tmp_path)) == {"serial S-bad": said}
+    (tmp_path / "run-2/run.json").write_text("{")
+    assert "run run-1, which declared gpuval_gpu_count 4," in str(
+        actions.lacked_gpus(earlier, earlier_faults.declared_in(tmp_path))
+    )
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "gpuval.verdict/1"}'])
 def test_a_damaged_verdict_of_another_run_is_a_remark(tmp_path, text):
     broken, _ = run_in(tmp_path, "broken", 10)

@@ -347,7 +347,9 @@ def test_a_node_whose_gpus_an_earlier_run_missed_is_no_cpu_node_when_it_runs_alo
     assert judge(alone, evidence)["nodes"][0]["verdict"] == "PASS"
     report = judge(alone, evidence, earlier=earlier)
     assert report["nodes"][0]["verdict"] == "INCOMPLETE"
-    assert only(report, "accelerator")["reason"] == "no GPU hardware, but an earlier run missed its GPUs"
+    assert only(report, "accelerator")["reason"] == "no GPU hardware, but run run-0 missed its GPUs"
+    assert only(report, "accelerator")["remedy"].startswith("look for its GPUs with lspci")
+    assert "for a CPU node, set gpuval_sku: cpu" in only(report, "accelerator")["remedy"]
     alone["nodes"]["node-2"]["sku"] = "cpu"
     assert judge(alone, evidence, earlier=earlier)["nodes"][0]["verdict"] == "PASS"
 
@@ -829,6 +831,8 @@ def test_judging_leaves_its_input_alone_and_survives_json():
     ("stage", "state", "fault", "node"),
     [
         ("image", "crash", "delivery", "INCOMPLETE"),
+        ("image", "crash", "no_image", "INCOMPLETE"),
+        ("image", "failure", "no_image", "FAIL"),
         ("image", "crash", "disk", "FAIL"),
         ("image", "crash", None, "FAIL"),
         ("image", "timeout", "delivery", "FAIL"),
@@ -902,3 +906,28 @@ def test_a_fault_of_the_delivery_never_hides_another():
     assert judge(run, evidence)["nodes"][0]["verdict"] == "FAIL"
     evidence.records["node-1"]["training"] = make_record(state="success")
     assert judge(run, evidence)["nodes"][0]["verdict"] == "INCOMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "word"),
+    [
+        ({"exit_code": None, "signal": None}, "INCOMPLETE", "no_image"),
+        ({"exit_code": 1, "signal": None}, "FAIL", "training_crash"),  # it started, and says so itself
+        ({"exit_code": None, "signal": "SIGKILL"}, "FAIL", "training_crash"),
+        ({"exit_code": None, "signal": None, "environment": {}}, "FAIL", "training_crash"),
+    ],
+)
+def test_a_stage_whose_image_is_not_on_the_node_is_no_fault_of_the_node(changes, node, word):
+    run = make_run()
+    evidence = healthy(run)
+    message = "cannot start: image x:1 is not on this node: `docker pull x:1` there"
+    record = make_record(state="crash", environment={"fault": "no_image"}, message=message)
+    evidence.records["node-1"]["training"] = {**record, **changes}
+    found = judge(run, evidence)["nodes"][0]
+    assert (found["verdict"], found["class"]) == (node, word)
+    (check,) = [one for one in found["checks"] if one["name"] == "training_state"]
+    assert ("kernel log" in check["remedy"]) == (node == "FAIL")
+    if node == "INCOMPLETE":
+        assert found["action"]["faults"] == [{"class": word, "of": "serial S-node-1"}], "its figures follow from it"
+        earlier = {(word, "serial S-node-1"): {"run-0", "run-00"}}
+        assert judge(run, evidence, earlier=earlier)["nodes"][0]["action"]["name"] == "inspect", "it never escalates"

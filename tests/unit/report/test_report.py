@@ -1,4 +1,5 @@
 import csv
+import html
 import io
 import json
 import re
@@ -24,7 +25,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
+from tests.kit.builders import (
+    healthy,
+    healthy_records,
+    judge,
+    make_record,
+    make_run,
+    metric,
+    training_metrics,
+    write_report,
+)
 from tests.kit.reports import json_text
 
 
@@ -198,6 +208,30 @@ def test_a_pass_without_a_test_of_a_gpu_does_not_read_as_an_acceptance(stages, a
     remark = f"- No stage that tests a GPU ran: the run had {', '.join(stages)}. Leave out gpuval_stages"
     assert lines[1] == "FINAL ACCEPTANCE: PASS"
     assert lines[3].startswith(remark) == (not accepts)
+
+
+@pytest.mark.parametrize(
+    ("skus", "gpus", "said"),
+    [
+        (("auto", "auto", "auto"), 0, "3 of 3 node(s) have no GPU hardware and none declared"),
+        (("auto", "cpu", "cpu"), 0, "1 of 3 node(s) have no GPU hardware and none declared"),
+        (("cpu", "cpu", "cpu"), 0, ""),
+        (("auto", "auto", "auto"), 8, ""),
+    ],
+)
+def test_a_pass_of_nodes_without_gpus_says_that_none_was_tested(skus, gpus, said):
+    run = make_run([f"node-{number}" for number in (1, 2, 3)])
+    for node, sku in zip(run["nodes"].values(), skus, strict=True):
+        node["sku"] = sku
+    evidence = healthy(run)
+    for name in ("node-1", "node-2", "node-3")[: 3 if not gpus else 2]:  # one with GPUs among three
+        evidence.records[name] = healthy_records(name, gpus=0, vendor="cpu")
+    report = judge(run, evidence)
+    line = f"No GPU was tested: {said}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"
+    assert report["verdict"] == "PASS"
+    assert [one for one in report["summary"] if "No GPU" in one] == ([line] if said else [])
+    assert (f"- {line}\n" in final_block(report)) == bool(said)
+    assert (line in html.unescape(markdown_report(report)).replace("\\", "")) == bool(said)
 
 
 def test_written_files(mixed, tmp_path):

@@ -89,7 +89,7 @@ def archived(node, identity=A):
 def test_what_was_to_be_built_on_the_node_is_never_asked_of_a_registry(engine, node, monkeypatch):
     told = bring(node, monkeypatch, {"own:1": {"id": None, "archive": None, "pull": False}})
     assert "gpuval.fleet.build" in told["message"]
-    assert told["environment"]["fault"] == "delivery"
+    assert told["environment"]["fault"] == "no_image"
     assert "pull" not in engine.asked()
     engine.has(A, "own:1")
     bring(node, monkeypatch, {"own:1": {"id": None, "archive": None, "pull": False}}, code=0)
@@ -98,8 +98,11 @@ def test_what_was_to_be_built_on_the_node_is_never_asked_of_a_registry(engine, n
 @pytest.mark.parametrize(
     ("said", "fault"),
     [
-        ("Error response from daemon: manifest for x:1 not found: manifest unknown", "delivery"),
-        ("Get https://registry/v2/: dial tcp: lookup registry: no such host", "delivery"),
+        ("Error response from daemon: manifest for x:1 not found: manifest unknown", "no_image"),
+        ("Get https://registry/v2/: dial tcp: lookup registry: no such host", "no_image"),
+        ('Error: short-name "x" did not resolve to an alias and no unqualified-search registries', "no_image"),
+        ("Get https://registry/v2/: dial tcp 192.0.2.9:443: connect: connection refused", "delivery"),
+        ("toomanyrequests: You have reached your pull rate limit", "delivery"),
         ("write /var/lib/docker/tmp/x: no space left on device", None),
         ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock", None),
     ],

@@ -166,6 +166,39 @@ def test_a_node_without_space_for_what_its_plan_loads_is_refused_before_it_works
     assert told["launch"]["state"] in {"started", "finished"}, told
 
 
+@pytest.mark.parametrize(
+    ("runtime", "engines", "refused"),
+    [
+        ("docker", {}, "docker is not installed"),
+        ("auto", {}, "docker is not installed; podman is not installed"),
+        ("docker", {"podman": "exit 0"}, "docker is not installed"),
+        (
+            "docker",
+            {"docker": "echo Cannot connect to the daemon >&2; exit 1"},
+            "ended with status 1: Cannot",
+        ),
+        ("auto", {"podman": "exit 0"}, ""),
+        ("docker", {"docker": "exit 0"}, ""),
+        ("host", {}, ""),
+    ],
+)
+def test_a_node_without_an_engine_for_its_images_is_refused_before_it_works(base, tmp_path, runtime, engines, refused):
+    for name, text in engines.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    contained = {**plan(stage("hello", "echo hello", image="x:1"), run_id="run-1", node="node-1"), "runtime": runtime}
+    command = node_program.command(sys.executable, [])
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin"}
+    told = node_program.answer(*sent(command, stream(base, plan=contained), env=environment))
+    assert (told["launch"]["state"] == "refused") == bool(refused), told
+    assert refused in told["launch"]["message"]
+    if refused:
+        assert launch_errors.described(told["launch"])["class"] == "no_engine"
+        assert not list(base.glob("*/*/plan.json"))
+
+
 def test_the_command_is_one_line_and_holds_no_parameter(base):
     command = node_program.command("", ["python3"])
     assert "\n" not in command

@@ -2,7 +2,13 @@
 
 import importlib.util
 import io
+import os
+import pty
+import select
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,12 +52,44 @@ def test_a_list_is_taken_as_it_is(tmp_path):
     assert [values["rack"] for values in hosts_of(tmp_path / "mine").values()] == ["r1", "r1"]
 
 
+@pytest.mark.parametrize("gpus", ["", "8"])
+def test_without_a_number_of_gpus_the_place_to_declare_it_is_shown(tmp_path, gpus):
+    assert inventory.main(["--nodes=a", f"--gpus={gpus}", f"--output={tmp_path}/mine"]) == 0
+    lines = (tmp_path / "mine/group_vars/all.yml").read_text().splitlines()
+    assert ("# gpuval_gpu_count: 8" in lines) == (not gpus)
+    assert ("gpuval_gpu_count: 8" in lines) == bool(gpus)
+    assert hosts_of(tmp_path / "mine")["a"].get("gpuval_gpu_count") == (8 if gpus else None)
+
+
 def test_a_terminal_is_asked(tmp_path, monkeypatch):
     answers = iter(["gpu[1-2]", "", "", "", str(tmp_path / "mine")])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _question: next(answers))
     assert inventory.main([]) == 0
     assert list(hosts_of(tmp_path / "mine")) == ["gpu1", "gpu2"]
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"])
+def test_control_c_and_control_d_end_the_questions(tmp_path, key):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, str(ROOT / "tools/inventory.py")])
+    shown, end = b"", time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                shown += os.read(terminal, 1000)
+            except OSError:  # the terminal ended with the program
+                break
+        elif b"Nodes" in shown and b"stopped" not in shown:  # it waits for the answer
+            os.write(terminal, key.encode())
+    else:
+        os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert b"make inventory: stopped" in shown
+    assert b"Traceback" not in shown
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ def stage(name, *, retry=("crash", "timeout"), needs=(), on_failure="continue"):
     return {"name": name, "retry": list(retry), "needs": list(needs), "on_failure": on_failure}
 
 
-def record(state, attempt=1):
-    return {"state": state, "attempt": attempt}
+def record(state, attempt=1, fault=None):
+    ended = {"exit_code": None, "signal": None, "stage": "training", "environment": {"fault": fault}}
+    return {"state": state, "attempt": attempt, **ended}
 
 
 PLAN = [
@@ -37,6 +38,8 @@ FINE = {
     [
         ({}, [], []),
         ({"training": record("crash")}, [], ["training"]),
+        ({"training": record("crash", fault="no_image")}, [], []),
+        ({"training": record("crash", fault="store_away")}, [], ["training"]),
         ({"training": record("timeout")}, [], []),
         ({"training": record("failure")}, [], []),
         ({"training": record("cancelled")}, [], []),

@@ -345,6 +345,8 @@ class StageRun:
         )
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
+        if ended.fault:
+            record.environment = {**record.environment, "fault": ended.fault}
         if ended.start_error:
             self._log.line(self._redactor.text(message))
         elif ended.stop is None or ended.stop.state == "timeout":

@@ -43,11 +43,13 @@ class ProcessSpec:
 
 @dataclass
 class Ended:
-    """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end."""
+    """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end;
+    `fault` is a word for a `start_error` that proves nothing about the node."""
 
     exit_code: Optional[int] = None
     signal: Optional[str] = None
     start_error: Optional[str] = None
+    fault: str = ""
     stop: Optional[Stop] = None
     duration_seconds: float = 0.0
     left_behind: int = 0

@@ -117,9 +117,9 @@ class ActionModule(ControllerAction):
                 wrong[_placed(problem, values)] = hosts
         if "_raw_params" in values:
             wrong[f"-e {values['_raw_params']}: write NAME=VALUE"] = hosts
-        tags = [str(tag) for tag in task_vars.get("ansible_run_tags") or ()]
-        for problem in settings.unknown_tags(tags):
-            wrong[problem] = hosts
+        for variable, option in (("ansible_run_tags", "--tags"), ("ansible_skip_tags", "--skip-tags")):
+            for problem in settings.unknown_tags(map(str, task_vars.get(variable) or ()), option):
+                wrong[problem] = hosts
         if placed == {"kubernetes"} and len(clusters) > 1:
             wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = hosts
         if len(placed) > 1:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .hardware.engines import ENGINES
 from .hardware.tools import toolbox
 from .hardware.tree import Tree
 from .hardware.users import accelerator_users, foreign_runs
@@ -52,6 +53,8 @@ FIND_PACKAGES = (
     "print(*(n for n in sys.argv[1:] if not any(all(map(u.find_spec, o.split('+'))) for o in n.split('|'))))"
 )
 PYTHON_SECONDS = 30
+ENGINE_SECONDS = 30
+NO_ENGINE = "no container engine for the plan's images: {problems}"
 #: The remedy follows: that of the class no_package, or doctor's.
 LACKING = "stages need Python packages that this node lacks: {names} ({python} -m pip install {first})"
 NO_PYTHON = (
@@ -105,7 +108,7 @@ def launch(parameters, runner, workloads, start=None):
     """Start the plan unless other work is active. Returns the folder, the refusal, and the answer of `start`."""
     with one_launch_at_once(base_directory(parameters["directory"])):
         refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
-        refusal = refusal or without_space(parameters)
+        refusal = refusal or without_engine(parameters) or without_space(parameters)
         if refusal:
             return "", refusal, {}
         directory = place(parameters, runner, workloads)
@@ -179,6 +182,22 @@ def lacking(parameters):
 
 def readable(names):
     return ", ".join(names).replace("|", " or ").replace("+", " + ")
+
+
+def without_engine(parameters):
+    """That no engine answers which the plan's images need, as part of the launch's outcome."""
+    plan = parameters["plan"]
+    runtime = plan["runtime"]
+    if runtime in ("host", "pod") or not (plan.get("images") or any(stage["image"] for stage in plan["stages"])):
+        return {}
+    run = toolbox()
+    problems = []
+    for engine in ENGINES if runtime == "auto" else (runtime,):
+        asked = run(engine, "ps", "--quiet", timeout=ENGINE_SECONDS)
+        if asked.ok or asked.timed_out:  # one that hangs is a fault of the node: the stages meet it
+            return {}
+        problems.append(asked.complaint)
+    return {"class": "no_engine", "message": NO_ENGINE.format(problems="; ".join(problems))}
 
 
 def without_space(parameters):

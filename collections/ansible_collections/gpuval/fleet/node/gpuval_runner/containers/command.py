@@ -15,7 +15,7 @@ from typing import Optional
 from gpuval_runner.containers.devices import Access
 from gpuval_runner.containers.engine import Engine
 from gpuval_runner.environment import Places
-from gpuval_runner.plan import Container
+from gpuval_runner.plan import Container, Image
 from gpuval_runner.text import one_line
 
 INSIDE = Path("/opt/gpuval")
@@ -47,7 +47,11 @@ _INIT_ERROR = re.compile(
     r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
 )
 NO_INIT = "init"
-ABSENT = "image {image} is not on this node: run the image stage (--tags image) or load the image; stages do not pull"
+#: Begins the message about an image that is not here.
+ABSENT = "image {image} is not on this node: "
+LOAD = "run the image stage, which loads its archive (--tags image)"
+PULL = "`{engine} pull {image}` there, or give it an archive in gpuval_images (copy, archive)"
+BUILD = "build it there (`make build`)"
 #: What an engine says when a container cannot start, and what that means; the first that fits.
 REFUSALS = (
     (
@@ -57,7 +61,7 @@ REFUSALS = (
             "give the image built for it"
         ),
     ),
-    ("no such image|image not known|unable to find image", ABSENT),
+    ("no such image|image not known|unable to find image", ABSENT + PULL),
     ("no space left|disk quota", "the disk of {engine} is full: make room under {storage} ({reason})"),
     (
         "device driver|cdi device|nvidia-container|runtime name",
@@ -174,9 +178,10 @@ def explain_init(exit_code: Optional[int], last_line: str) -> str:
     return f"exec: {found.group(1) or found.group(2)}" if found else ""
 
 
-def absent(image: str) -> str:
-    """Return the message for an image that is not here."""
-    return ABSENT.format(image=image)
+def absent(reference: str, planned: Optional[Image], engine: str) -> str:
+    """Return the message for an image that is not here: stages do not pull."""
+    steps = LOAD if planned and planned.archive else BUILD if planned and not planned.pull else PULL
+    return (ABSENT + steps).format(image=reference, engine=engine)
 
 
 def _own_limit(name: str) -> str:

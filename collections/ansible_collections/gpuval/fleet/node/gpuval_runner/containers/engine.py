@@ -33,6 +33,10 @@ class EngineMissingError(EngineError):
     """The engine is not installed on this node."""
 
 
+class NoImageError(EngineError):
+    """The image of a stage is not on this node."""
+
+
 def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
     """Return the labels of a run's containers on a node, or of one stage's."""
     found = {LABEL_RUN: run_id, LABEL_NODE: node}

@@ -50,12 +50,22 @@ class DeliveryError(ImageError):
     """The image cannot be fetched, or is not one for this node: no fault of the node."""
 
 
+class NoImageError(DeliveryError):
+    """Another try finds the image no better."""
+
+
+#: Messages of registries and engines by which there is no such image, or not for this node.
+_NO_IMAGE = re.compile(
+    r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|does not exist|unauthorized|access .*denied|denied: "
+    r"|no such host|short-name|invalid reference",
+    re.IGNORECASE,
+)
 #: Messages of engines for a fault of the registry, or of the path to it.
 _REGISTRY = re.compile(
     r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|not found|does not exist|unauthorized|authentication"
     r"|access .*denied|denied: |toomanyrequests|rate limit|no such host|dial tcp|lookup |connection re(?:fused|set)"
     r"|i/o timeout|timeout exceeded|pinging container registry|TLS handshake|x509"
-    r"|5\d\d (?:bad|service|gateway|internal)",
+    r"|5\d\d (?:bad|service|gateway|internal)|deadline exceeded|HTTPS client",
     re.IGNORECASE,
 )
 _OWN_FAULT = re.compile(r"no space left|docker daemon|podman socket", re.IGNORECASE)
@@ -102,7 +112,7 @@ def bring_images(directory: NodeDirectory) -> int:
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
         if isinstance(error, DeliveryError):
-            environment["fault"] = "delivery"
+            environment["fault"] = "no_image" if isinstance(error, NoImageError) else "delivery"
     except OSError as error:
         where = error.filename or directory.images
         state, message = "running", f"{where}: {error.strerror or error}: make room on the node"
@@ -184,7 +194,7 @@ class _Bringer:
             self._from_archive(engine, image, image.archive)
             self._done.loaded.append(image.reference)
         elif not image.pull:
-            raise DeliveryError(
+            raise NoImageError(
                 f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
                 "build it there (gpuval.fleet.build), or give nodes the image through the store"
             )
@@ -318,7 +328,7 @@ class _Bringer:
 
     def _pull(self, engine: Engine, image: Image) -> None:
         if image.id and "@" not in image.reference:
-            raise DeliveryError(
+            raise NoImageError(
                 f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
                 "move in its registry: name the image by digest (name@sha256:...), or put it into the store "
                 "(gpuval.fleet.load)"
@@ -326,11 +336,14 @@ class _Bringer:
         pulled, output = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
         if not pulled:
             remedy = (
-                "check the reference, its registry and the way to it, or bring an archive of it (gpuval.fleet.load)"
+                "check the reference, its registry and the way to it, or give it an archive in gpuval_images "
+                "(copy, archive)"
             )
             if "no space left" in output.lower():
                 remedy = "make room on the node"
-            kind = DeliveryError if _REGISTRY.search(output) and not _OWN_FAULT.search(output) else ImageError
+            kind: type[ImageError] = DeliveryError if _REGISTRY.search(output) else ImageError
+            kind = NoImageError if _NO_IMAGE.search(output) else kind
+            kind = ImageError if _OWN_FAULT.search(output) else kind
             raise kind(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
         found = engine.image(image.reference)
         if found is None:

@@ -30,7 +30,7 @@ from gpuval_runner.containers.command import (
     inherited_names,
 )
 from gpuval_runner.containers.devices import access
-from gpuval_runner.containers.engine import Ending, Engine, EngineError, LocalImage, labels, select
+from gpuval_runner.containers.engine import Ending, Engine, EngineError, LocalImage, NoImageError, labels, select
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, Places, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
@@ -39,6 +39,8 @@ from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 
+#: In a record's environment (`fault`): the stage's image is not on the node.
+NO_IMAGE = "no_image"
 TRIES = 8
 OWN_SECONDS = 120.0
 CHILDREN_SECONDS = 5.0
@@ -107,6 +109,8 @@ class ContainerRun:
             self.containers.used(mark)
             self._make_room(engine, mark)
             return self._run(engine, wanted, hooks)
+        except NoImageError as error:
+            return ContainerEnded(Ended(start_error=str(error), fault=NO_IMAGE))
         except EngineError as error:
             return ContainerEnded(Ended(start_error=str(error)))
         except OSError as error:
@@ -122,12 +126,12 @@ class ContainerRun:
         if planned and planned.id and not is_image(found, planned.id, self.directory):
             other, found = found, engine.image(engine_id(planned.id, self.directory))
             if found is None and other is not None:
-                raise EngineError(
+                raise NoImageError(
                     f"{reference} on this node is image {other.id[:19]}, but the run is for {planned.id[:19]}: "
                     "run the image stage (--tags image)"
                 )
         if found is None:
-            raise EngineError(absent(reference))
+            raise NoImageError(absent(reference, planned, engine.command))
         unfit = engine.unfit(found, reference)
         if unfit:
             raise EngineError(unfit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..judge import verdict
@@ -29,13 +30,13 @@ def report_on(
     history: PeerHistory | None = None,
     judged: Mapping[str, Any] | None = None,
     frozen: bool = False,
-    lacked_gpus: frozenset[str] = frozenset(),
+    lacked_gpus: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
     Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
     (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``lacked_gpus``
-    are machines whose GPUs earlier runs missed.
+    says by machine which earlier run missed its GPUs.
     """
     evidence = read_evidence(folder, run)
     if with_gangs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -73,9 +73,18 @@ def shipped() -> Rules:
     )
 
 
-def lacked_gpus(earlier: Earlier) -> frozenset[str]:
-    """Machines that earlier runs did not accept for want of GPUs."""
-    return frozenset(machine for word, machine in earlier if word == "accelerator")
+def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:
+    """By machine that earlier runs did not accept for want of GPUs, in words: the last of them that declared some.
+
+    ``declared``: what a run declared of a machine, empty for nothing.
+    """
+    found = {}
+    for (word, machine), runs in earlier.items():
+        if word == "accelerator":
+            known = [(run, declared(run, machine)) for run in sorted(runs, reverse=True)]
+            run, what = next((one for one in known if one[1]), known[0])
+            found[machine] = f"run {run}{f', which declared {what},' if what else ''} missed its GPUs"
+    return found
 
 
 def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
@@ -119,6 +128,8 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
     required = [check for check in node["checks"] if check["severity"] == "required"]
     bad = [check for check in required if check["verdict"] == "fail"]
     missing = [check for check in required if check["verdict"] == "missing"]
+    ends = {check["stage"] for check in missing if check["kind"] == "state"}  # figures of these follow from it
+    missing = [check for check in missing if check["kind"] == "state" or check["stage"] not in ends]
     enough = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
     bad = bad or enough[:1] or missing  # what else is missing follows
     machine = _machine(node, shared)

@@ -20,7 +20,7 @@ from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE, IN_USE, GPU_ORDER = "image", "accelerators_in_use", "gpu_order"
-WRONG_DIGEST, NO_PACKAGE, DISK_FULL = "wrong_digest", "no_package", "disk_full"
+WRONG_DIGEST, NO_PACKAGE, DISK_FULL, NO_IMAGE = "wrong_digest", "no_package", "disk_full", "no_image"
 #: Faults of a stage that says no and proves nothing by it.
 NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = BLAMELESS_FAILURES = "no_rclone", "store_incomplete", "no_server"
 #: No last record came of these, so that a lost contact with the node explains them.
@@ -36,6 +36,7 @@ _BLAMELESS = {
     ("loading", STORE_INCOMPLETE): f"bring the model into the store (`make models`), {_AGAIN}",
     ("loading", "store_away"): f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {_AGAIN}",
 }
+_NO_IMAGE = f"bring the image to the node as named above, {_AGAIN}"
 _FREE_SPACE = "free space on the node where the message says, or set gpuval_node_dir or gpuval_models_dir, " + _AGAIN
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
 _OF_GANG = f"fix the node or link that the message and the search name, then {_WITH_OTHERS}"
@@ -44,7 +45,7 @@ _OF_GANG_JOB = (
     f"read nodes/NODE/{{stage}}.log of the node that the message names, fix the cause, then {_AGAIN_WITH_ALL}"
 )
 #: Classes of launches in a gang whose own remedy is better.
-_REFUSED_GANG = (NO_PACKAGE, "other_run", "foreign_work")
+_REFUSED_GANG = (NO_PACKAGE, NO_IMAGE, "other_run", "foreign_work")
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
@@ -143,7 +144,9 @@ def state_check(
     kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
     if state == "crash" and verdict == "fail" and launch_errors.classify("", reason).name == DISK_FULL:
         verdict, remedy = "missing", _FREE_SPACE.format(node=name)  # a full disk is no broken one
-    if (kind, fault) in _BLAMELESS:
+    if lacks_image(record) and not of_gang:
+        verdict, remedy = "missing", _NO_IMAGE.format(node=name)
+    elif (kind, fault) in _BLAMELESS:
         verdict, remedy = "missing", _BLAMELESS[kind, fault].format(node=name)  # no evidence about the node
     if record and verdict == "fail" and environment.accelerator_users(record["environment"]):
         verdict = "missing"  # that work may have ended it
@@ -157,6 +160,14 @@ def state_check(
     return own_entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )
+
+
+def lacks_image(record: Mapping[str, Any] | None) -> bool:
+    """Whether a stage proves nothing about the node, and a retry is no use: its image is not there. One that the
+    work claims after it began does not count."""
+    if record is None or record["state"] != "crash" or record["environment"].get("fault") != NO_IMAGE:
+        return False
+    return record["stage"] == IMAGE or (record["exit_code"] is None and record["signal"] is None)
 
 
 def in_use_checks(name: str, stage: str, record: Record | None) -> list[Entry]:
@@ -231,13 +242,13 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     if subject.declared_gpus:
         count = f"{subject.declared_gpus} GPUs"
         declared = count if subject.sku == "auto" else f"{declared} with {count}"
-    install = "install or repair the GPU driver and look for the devices with lspci; for a CPU node, declare sku: cpu"
+    install = "install or repair the GPU driver and look for the devices (lspci); for a CPU node, set gpuval_sku: cpu"
 
     entry = functools.partial(own_entry, "accelerator", FACTS, "identity", value=subject.accelerator, expected=declared)
     if subject.sku == "cpu":
         return entry("pass", "declared cpu")
     if subject.accelerator == "unknown":
-        remedy = "let the facts stage run and succeed, or declare sku: cpu"
+        remedy = "let the facts stage run and succeed, or set gpuval_sku: cpu"
         return entry("missing", "no facts say what the node has", remedy)
     if subject.accelerator in GPU_VENDORS:
         return entry("pass", f"{subject.accelerator} found")
@@ -252,7 +263,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
         return entry("fail", reason, install)
     if subject.expects_gpus:
-        remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, declare sku: cpu"
+        remedy = "look for its GPUs with lspci, and at the power of their board; for a CPU node, set gpuval_sku: cpu"
         return entry("missing", f"no GPU hardware, but {subject.expects_gpus}", remedy)
     return entry("pass", "a CPU node: no GPU hardware")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
@@ -15,17 +16,18 @@ from .subject import FACTS, Subject
 
 
 def subjects_of(
-    run: Mapping[str, Any], evidence: Evidence, lacked_gpus: frozenset[str] = frozenset()
+    run: Mapping[str, Any], evidence: Evidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Subject]:
-    """By name; ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them."""
+    """By name; ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
     most = 2 * sum(has_gpus) > len(has_gpus)
     for name, subject in subjects.items():
         if most:
             subject.expects_gpus = "most nodes of the run have GPUs"
-        elif lacked_gpus and not lacked_gpus.isdisjoint(machine_names(name, identity_of(subject.records.get(FACTS)))):
-            subject.expects_gpus = "an earlier run missed its GPUs"
+        elif lacked_gpus:
+            machine = machine_names(name, identity_of(subject.records.get(FACTS)))
+            subject.expects_gpus = next((lacked_gpus[one] for one in machine if one in lacked_gpus), "")
     return subjects
 
 

@@ -34,6 +34,7 @@ from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
 from .own_checks import (
     DISK_FULL,
+    NO_IMAGE,
     NO_PACKAGE,
     WRONG_DIGEST,
     accelerator_check,
@@ -54,8 +55,9 @@ from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
 _STAGE_CLASSES = frozenset({"no_engine", DISK_FULL, "read_only", WRONG_DIGEST})
-#: Of a stage without an end: the store or disk that it met, what its gang found missing, work that it gave way to.
-_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, DISK_FULL, "foreign_work"})
+#: Of a stage without an end: the store or disk that it met, an image or what its gang found missing, work that it gave
+#: way to.
+_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, NO_IMAGE, DISK_FULL, "foreign_work"})
 #: Other work has the node, or took it: in a run of idle nodes that is no verdict.
 BUSY = frozenset(
     {"foreign_work", "other_run", "gpus_in_use", "preempted", "suspended", "slurm_pending", "slurm_preempted"}
@@ -76,12 +78,12 @@ def judge(
     judged_at: str,
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
-    lacked_gpus: frozenset[str] = frozenset(),
+    lacked_gpus: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
-    now are added. ``lacked_gpus`` are machines whose GPUs earlier runs missed, as actions name them.
+    now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs.
     """
     twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)

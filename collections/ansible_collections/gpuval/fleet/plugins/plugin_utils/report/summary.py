@@ -13,8 +13,7 @@ from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..gang import console
-from ..judge import retries
-from ..judge.sku_catalogue import AUTO
+from ..judge import retries, sku_catalogue
 from ..runs import datasets, overview
 from . import not_tested, problems
 
@@ -52,7 +51,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """The lines after the verdict itself, plain text, one line each."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
-    lines = [f"Nodes: {counts['expected']} expected, {verdicts}", *_without_gpu(report)]
+    lines = [f"Nodes: {counts['expected']} expected, {verdicts}", *_no_gpus(report), *_without_gpu(report)]
     lines += node_lines(report)
     lines += filter(None, [problems.actions_line(bad_nodes(report))])
     busy = report["run"].get("busy", {})
@@ -68,6 +67,17 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += _remarks(report)
     return [one_line(line, MAX_LINE) for line in lines]
+
+
+def _no_gpus(report: Mapping[str, Any]) -> list[str]:
+    """That a run accepts no GPU, as no node has one. Whether GPUs were ordered only their owner knows."""
+    nodes = report["nodes"]
+    open_ones = [node for node in nodes if node["sku"] != sku_catalogue.CPU]
+    none_has_gpus = all(node["accelerator"] == sku_catalogue.CPU for node in nodes)
+    if report["verdict"] not in ("PASS", "PARTIAL") or not open_ones or not none_has_gpus:
+        return []
+    line = f"No GPU was tested: {len(open_ones)} of {len(nodes)} node(s) have no GPU hardware and none declared: "
+    return [f"{line}set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
 
 
 def _without_gpu(report: Mapping[str, Any]) -> list[str]:
@@ -233,7 +243,7 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
     kinds: dict[str, list[str]] = {}
     for node in nodes:
         models = Counter(gpu.get("model", "unknown model") for gpu in node["identity"].get("gpus", ()))
-        if node["identity"] and node["sku"] in (AUTO, *GPU_VENDORS):
+        if node["identity"] and node["sku"] in (sku_catalogue.AUTO, *GPU_VENDORS):
             kind = " and ".join(f"{count} x {model}" for model, count in sorted(models.items())) or "no GPU"
             kinds.setdefault(kind, []).append(node["name"])
     most, *others = sorted(kinds, key=lambda kind: len(kinds[kind]), reverse=True) or [""]

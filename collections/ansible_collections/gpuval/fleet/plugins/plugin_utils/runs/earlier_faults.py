@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..core import schemas
@@ -48,3 +50,22 @@ def read(
                 if same or not fault["of"].startswith(BY_NAME):
                     found[fault["class"], fault["of"]].add(run_id)
     return found, remarks
+
+
+def declared_in(results: Path) -> Callable[[str, str], str]:
+    """What says which GPUs an earlier run declared of a machine with a fault, as settings; empty for none."""
+
+    @cache
+    def documents(run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        folder = run_folder.RunFolder(results / run_id)
+        faults = run_folder.read_object(publishing.verdict_file(folder)).get("faults", {})
+        return faults, run_folder.read_object(folder.run_file).get("nodes", {})
+
+    def declared(run_id: str, machine: str) -> str:
+        faults, nodes = documents(run_id)
+        name = next((name for name, found in faults.items() if any(one["of"] == machine for one in found)), "")
+        node = nodes.get(name, {})
+        settings = [("gpuval_gpu_count", node.get("gpu_count")), ("gpuval_sku", node.get("sku"))]
+        return " and ".join(f"{key} {value}" for key, value in settings if value and value != "auto")
+
+    return declared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -23,6 +24,7 @@ from . import folder
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
+STAGES = "gpuval_stages"
 #: Lists the variables of a site that look like settings.
 OWN = "gpuval_own_variables"
 #: Variables of hosts that the collection's inventories and playbooks set, and that no role declares.
@@ -156,6 +158,9 @@ def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
         return wanted
     if isinstance(value, bool) and kind in ("int", "float"):
         return wanted
+    if name == STAGES and isinstance(value, str):  # templates use it before text becomes a list
+        meant_list = json.dumps({STAGES: re.split(r"[\s,]+", value.strip("[] "))})
+        return f"must be a list: -e '{meant_list}'"
     checked = ArgumentSpecValidator({name: option}).validate({name: value}, validate_role_argument_spec=True)
     if checked.error_messages:
         if choices and kind != "list":
@@ -239,7 +244,7 @@ def unknown_stages(
     for name in right.get("gpuval_gang_stages", {}):
         if isinstance(profiles, Mapping) and name not in profiles:
             found.append(f"gpuval_gang_stages: no profile {_shown(name)}{meant(name, map(str, profiles))}")
-    lists = [("gpuval_stages", right.get("gpuval_stages", []))]
+    lists = [(STAGES, right.get(STAGES, []))]
     for name in ("gpuval_profiles", "gpuval_gang_stages"):
         lists += [(name, given) for given in right.get(name, {}).values()]
     for name, given in lists:
@@ -253,10 +258,10 @@ def unknown_stages(
     return list(dict.fromkeys(found))
 
 
-def unknown_tags(tags: Iterable[str]) -> list[str]:
+def unknown_tags(tags: Iterable[str], option: str = "--tags") -> list[str]:
     """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
     near = ((tag, meant(tag, SHIPPED_STAGES, 0.8)) for tag in tags if tag not in SHIPPED_STAGES)
-    return [f"--tags {tag}: no such stage{remark}" for tag, remark in near if remark]
+    return [f"{option} {tag}: no such stage{remark}" for tag, remark in near if remark]
 
 
 def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None:
