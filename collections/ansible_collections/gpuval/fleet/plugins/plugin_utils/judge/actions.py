@@ -128,9 +128,9 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]
     required = [check for check in node["checks"] if check["severity"] == "required"]
     bad = [check for check in required if check["verdict"] == "fail"]
     missing = [check for check in required if check["verdict"] == "missing"]
+    enough = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
     ends = {check["stage"] for check in missing if check["kind"] == "state"}  # figures of these follow from it
     missing = [check for check in missing if check["kind"] == "state" or check["stage"] not in ends]
-    enough = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
     bad = bad or enough[:1] or missing  # what else is missing follows
     machine = _machine(node, shared)
     if not bad:
