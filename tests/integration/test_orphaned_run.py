@@ -1,4 +1,4 @@
-"""A run whose controller was killed: what every command says of it, what resumes it, and what a clean leaves to report."""
+"""A run whose controller was killed: what commands say of it, what resumes it, and the report after a clean."""
 
 import json
 import re
@@ -18,8 +18,8 @@ def test_the_same_command_resumes_its_run_after_another_was_refused_beside_it(ne
         assert second.code != 0, second
         resume = rf"`make validate INVENTORY=\S+ RUN={run_id}`"
         ends = rf"end it \(`make clean INVENTORY=\S+ RUN={run_id}`\)"
-        assert re.search(rf"not started \(refused\): run {run_id} is at work .*: resume that run \({resume}\), .*{ends}",
-                         second.output), second  # fmt: skip
+        refused = rf"not started \(refused\): run {run_id} is at work .*: resume that run \({resume}\), .*{ends}"
+        assert re.search(refused, second.output), second
         reported = fleet.play("gpuval.fleet.report", "-e", f"gpuval_run_id={run_id}")
         assert re.search(rf"- The run has not ended: {resume} resumes it$", reported.output, re.MULTILINE), reported
         assert not re.search("gpuval_deadline_seconds|make rerun|Actions: ", reported.output), reported
