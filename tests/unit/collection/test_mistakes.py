@@ -190,6 +190,21 @@ def test_all_problems_are_reported_together(checked, tmp_path):
         assert sum(told in line for line in outcome.lines) == 1, outcome.lines
 
 
+@pytest.mark.parametrize(
+    ("agent", "connection", "refused"), [("", "ssh", True), ("/run/agent", "ssh", False), ("", "local", False)]
+)
+def test_a_key_file_that_is_not_there_is_named_once_before_nodes_are_probed(
+    checked, tmp_path, monkeypatch, agent, connection, refused
+):
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+    key = f"ansible_ssh_private_key_file: {tmp_path}/id"
+    outcome = checked(f"{key}\nansible_connection: {connection}")
+    assert outcome.failed == refused
+    if refused:
+        said = f"no such file {tmp_path}/id: give the file of the private key"
+        assert outcome.result["msg"] == f"nothing was started: all.yml:2: ansible_ssh_private_key_file: {said}"
+
+
 def test_a_mistyped_tag_to_skip_is_named(checked):
     outcome = checked("gpuval_retries: 1", ansible_skip_tags=["trainig", "mine"])
     assert outcome.result["msg"] == "nothing was started: --skip-tags trainig: no such stage; is it training?"

@@ -67,6 +67,19 @@ def test_equal_reasons_and_remedies_are_said_once_with_their_nodes():
     assert block.count("--limit @results/run-1/failed_nodes.txt") == 1
 
 
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("u@h: Permission denied (publickey,password).", "u@h: Permission denied (publickey,password): check"),
+        ("/x cannot be made. Set it to a folder you may write.", "Set it to a folder you may write: "),
+        ("it ends with ...", "it ends with ...: "),
+    ],
+)
+def test_no_full_stop_stands_before_the_colon_of_the_remedy(message, line):
+    (found,) = [one for one in refused(["bad"], message)["summary"] if one.startswith("bad ")]
+    assert line in found and ".:" not in found.replace("...:", "")
+
+
 def test_equal_failures_are_one_section_of_the_text_and_one_card_of_the_page():
     report = refused(["node-1", "node-2"], "{node}: No route to host")
     text = markdown_report(report)

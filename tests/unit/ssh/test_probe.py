@@ -184,6 +184,26 @@ def test_a_login_that_failed_for_a_key_file_says_so():
     assert "/k: No such file" in finding.message and "Permission denied" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "mode", "said"),
+    [
+        ("absent", None, 0, "no such file {}: give the file of the private key"),
+        ("id.pub", KEY, 0o644, "{} is the public key: give the private key, without .pub"),
+        ("id", "-----BEGIN OPENSSH PRIVATE KEY-----\n", 0o644, "others may read {}, so ssh ignores it: chmod 600 {}"),
+        ("id", "-----BEGIN OPENSSH PRIVATE KEY-----\n", 0o600, "check ansible_user, that the key"),
+    ],
+)
+def test_a_login_that_was_denied_for_its_key_file_has_the_remedy_of_the_file(tmp_path, name, text, mode, said):
+    path = tmp_path / name
+    if text:
+        path.write_text(text)
+        path.chmod(mode)
+    at = replace(AT, settings={"identityfile": (str(path),)})
+    finding = ssh_findings.of_ssh_output("u@h: Permission denied (publickey).\n", at, 4)
+    assert finding.state == "login_denied"
+    assert finding.remedy.startswith(said.format(path, path))
+
+
 def test_a_key_file_that_others_may_read_is_not_offered(tmp_path):
     """ssh ignores it, and would be denied at the launch."""
     paramiko.ECDSAKey.generate().write_private_key_file(tmp_path / "key")

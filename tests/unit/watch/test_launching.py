@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connecti
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -143,6 +144,21 @@ def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages,
 def test_what_the_nodes_own_stages_import_on_the_host(command, image, names):
     workloads = {"mine": {"command": command, "image": image}}
     assert launching.packages({"stages": ["mine"]}, workloads, "auto").get("names", []) == names
+
+
+@pytest.mark.parametrize(
+    ("lacks", "stages"),
+    [(["torch"], "training"), ([SERVER], "inference"), ([SERVER, "torch"], "training,inference")],
+)
+def test_the_remedy_for_lacking_packages_names_the_stages_that_need_them(lacks, stages):
+    programs = {"facts": ["{runner}"], "training": ["{python}", "-m", "gpuval_workloads.training"]}
+    programs["inference"] = ["{python}", "-m", "gpuval_workloads.inference"]
+    workloads = {stage: {"command": command} for stage, command in programs.items()}
+    message = placement.LACKING.format(python="python3", names=placement.readable(lacks), first="x")
+    launch = launch_errors.described({"state": "refused", "message": message})
+    remedy = launching.naming_stages(launch, {"stages": list(programs)}, workloads, "host")["remedy"]
+    assert f'(ARGS="--skip-tags {stages}")' in remedy
+    assert launching.naming_stages({**launch, "class": "no_space"}, {}, {}, "host")["remedy"] == launch["remedy"]
 
 
 def gang_job(tmp_path, launcher):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,8 @@ from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.judge import baseline, criteria, declared, ordered_nics, sku_catalogue, versions
 from ..plugin_utils.report import event, webhook
 from ..plugin_utils.runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
+from ..plugin_utils.ssh.findings import key_file_problem
+from ..plugin_utils.ssh.target import SSH
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
@@ -30,6 +33,7 @@ MOST_LINES = 40
 #: What says which cluster, and where on it.
 CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
 TWO_STORES = "only the embedded store uses it, and gpuval_s3_endpoint names an S3 service: set one, the other empty"
+KEY_FILE = "ansible_ssh_private_key_file"
 #: Parts of a play, by a variable of their role.
 LOADS_MODEL = "model_preload_transfers"
 #: What finds more than a wrong type: raises GpuvalError for a value that is not empty.
@@ -93,6 +97,7 @@ class ActionModule(ControllerAction):
         names: dict[str, tuple[str, Mapping]] = {}
         own: set[str] = set()
         seen: dict[str, list[str]] = {}
+        seen_keys: dict[str, list[str]] = {}
         for node in hosts:
             values = values_of(self, node, task_vars)
             names.update((name, (node, values)) for name in values if name not in names)
@@ -111,6 +116,8 @@ class ActionModule(ControllerAction):
                 seen[key] = [_placed(problem, values) for problem in self._problems(values, chosen, known)]
             for problem in seen[key]:
                 wrong.setdefault(problem, []).append(node)
+            for problem in self._key_file(values, seen_keys):
+                wrong.setdefault(problem, []).append(node)
         for name, problem in settings.unknown(names, known, own).items():
             node, values = names[name]
             if set_by_operator(node, values, name):
@@ -128,6 +135,20 @@ class ActionModule(ControllerAction):
                 "with gpuval_hosts or --limit"
             ] = hosts
         return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
+
+    def _key_file(self, values, seen):
+        """What is wrong with the file of the key for a node's SSH. An agent may hold the key of a file that is not
+        there, or is the public key."""
+        raw = values.get(KEY_FILE)
+        if not raw or not self._files or os.environ.get("SSH_AUTH_SOCK"):
+            return []
+        if values.get("gpuval_placement") not in (None, "ssh") or values.get("ansible_connection", "ssh") not in SSH:
+            return []
+        name = str(_templated(templar_of(self, values), values, KEY_FILE) or "")
+        if name not in seen:
+            problem = key_file_problem(name) if name else ""
+            seen[name] = [_placed(f"{KEY_FILE}: {problem}", values)] if problem else []
+        return seen[name]
 
     def _own(self, values):
         """The site's own names. What is no list is a problem of that setting."""

@@ -15,6 +15,13 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     return between.join(words[:most]) + more
 
 
+def with_remedy(text: str, remedy: str) -> str:
+    """What happened, then what to do: ssh and node end their words with a full stop, before which no colon stands."""
+    if not remedy:
+        return text
+    return f"{text[:-1] if text.endswith('.') and not text.endswith('..') else text}: {remedy}"
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """A line for each row, with columns as wide as their cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

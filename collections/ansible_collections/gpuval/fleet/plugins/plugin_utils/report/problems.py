@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.text import some_of
+from ..core.text import some_of, with_remedy
 from ..judge.actions import ACTIONS
 from ..judge.verdict import headline
 
@@ -64,10 +64,10 @@ def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
         if problem.part:
             line += f" ({problem.part})"
         if problem.remedy in shown:
-            line += f": remedy as for {shown[problem.remedy]}"
+            line = with_remedy(line, f"remedy as for {shown[problem.remedy]}")
         elif problem.remedy:
             shown[problem.remedy] = problem.nodes[0]
-            line += f": {one_line(problem.named(problem.remedy, run_id), MAX_REMEDY)}"
+            line = with_remedy(line, one_line(problem.named(problem.remedy, run_id), MAX_REMEDY))
         found.append(line)
     return found
 

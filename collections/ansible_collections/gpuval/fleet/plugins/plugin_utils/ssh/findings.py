@@ -1,8 +1,9 @@
-"""The result of probing a node: trust in its host key, the meaning of errors, and the summary. Pure."""
+"""The result of probing a node: trust in its host key, the meaning of errors, and the summary. Reads key files only."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import socket
@@ -98,9 +99,14 @@ class Where:
     def address(self) -> str:
         return f"{self.host} port {self.port}"
 
+    @property
+    def own_keys(self) -> list[str]:
+        """The key files that are configured, without those that ssh tries in any case."""
+        return [name for name in self.settings.get("identityfile", ()) if not _DEFAULT_KEY.fullmatch(name)]
+
     def login(self, *options: str) -> str:
         """The command that logs in as Ansible does: by its port, key and jump host."""
-        keys = [name for name in self.settings.get("identityfile", ()) if not _DEFAULT_KEY.fullmatch(name)]
+        keys = self.own_keys
         words = ["ssh", *options, "-p", str(self.port)]
         words += ["-i", keys[0]] if keys else []
         words += ["-J", jump] if (jump := self.settings.get("proxyjump", ("none",))[0]) != "none" else []
@@ -303,11 +309,37 @@ def closed(at: Where) -> Finding:
     )
 
 
+_PUBLIC_KEY = re.compile(rb"(?:sk-)?(?:ssh|ecdsa)-\S+ AAAA")
+
+
+def key_file_problem(name: str) -> str:
+    """Why ssh cannot use the file of a private key, and what to do; empty if nothing is wrong with the file."""
+    path = Path(name).expanduser()
+    try:
+        with path.open("rb") as file:
+            begin = file.read(100)
+            state = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return f"no such file {name}: give the file of the private key"
+    except OSError:
+        return ""  # as ssh says
+    if _PUBLIC_KEY.match(begin):
+        return f"{name} is the public key: give the private key, without .pub"
+    return f"others may read {name}, so ssh ignores it: chmod 600 {_quoted(name)}" if is_ignored(state) else ""
+
+
+def is_ignored(key: os.stat_result) -> bool:
+    """Whether ssh ignores a key file, since others may read it: the launch would be denied."""
+    return key.st_uid == os.getuid() and bool(key.st_mode & 0o077)
+
+
 def denied(at: Where, detail: str) -> Finding:
+    problems = (key_file_problem(name) for name in at.own_keys if "%" not in name)
     return Finding(
         "login_denied",
         f"{at.user}@{at.address}: {detail}",
-        "check ansible_user, that the key (ansible_ssh_private_key_file, or one of your agent) is in the node's "
+        next(filter(None, problems), "")
+        or "check ansible_user, that the key (ansible_ssh_private_key_file, or one of your agent) is in the node's "
         f"authorized_keys, and that the account may log in: {at.login()}",
     )
 

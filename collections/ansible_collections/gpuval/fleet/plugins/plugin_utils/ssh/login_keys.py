@@ -47,13 +47,8 @@ def _files(at: Where) -> Iterator[paramiko.PKey]:
         if "%" in name or not path.is_file() or Path(f"{path}-cert.pub").exists():
             continue
         with contextlib.suppress(paramiko.SSHException, OSError, ValueError, TypeError):
-            if not _is_ignored(path.stat()):
+            if not findings.is_ignored(path.stat()):
                 yield paramiko.PKey.from_path(path)
-
-
-def _is_ignored(key: os.stat_result) -> bool:
-    """Whether ssh ignores a key file, since others may read it: the launch would be denied."""
-    return key.st_uid == os.getuid() and bool(key.st_mode & 0o077)
 
 
 def _agent(at: Where) -> Iterator[paramiko.PKey]:

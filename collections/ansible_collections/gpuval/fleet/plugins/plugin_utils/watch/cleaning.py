@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.text import natural_order, some_of
+from ..core.text import natural_order, some_of, with_remedy
 from ..records import launch_errors
 
 #: States of a node after a clean.
@@ -157,6 +157,5 @@ def _runs(run_ids: Sequence[str]) -> str:
 def _line(name: str, outcome: Mapping[str, Any]) -> str:
     word = f" ({outcome['class']})" if outcome.get("class") else ""
     line = f"- {name} {outcome['state']}{word}: {one_line(outcome['message'], 400)}"
-    if outcome.get("remedy"):
-        line += f": {one_line(outcome['remedy'], 600)}"
+    line = with_remedy(line, one_line(outcome.get("remedy") or "", 600))
     return line.replace("{node}", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.text import with_remedy
 from ..records import launch_errors
 from ..records.launch_errors import OTHER_RUN
 from ..records.states import LAUNCHED
@@ -162,6 +163,6 @@ class Launcher:
         state, message = view.launch.get("state"), view.launch.get("message")
         if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
             remedy = str(view.launch.get("remedy") or "") if state in ("refused", "failed") else ""
-            new = f": {remedy.replace('{node}', view.name)}" if remedy and remedy not in self._remedies else ""
+            new = "" if remedy in self._remedies else remedy.replace("{node}", view.name)
             self._remedies.add(remedy)
-            self._warn(f"{view.name}: not started ({state}): {message}{new}")
+            self._warn(with_remedy(f"{view.name}: not started ({state}): {message}", new))

@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import NEEDED_VARIABLE
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.inference.servers import SERVING
 
+from ...module_utils.placement import readable
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
@@ -36,6 +37,9 @@ SIGNED_SLACK_SECONDS = 3600
 #: A leader of more members gets no URLs of their records: a Secret holds 1 MiB.
 MAX_MEMBER_URLS = 256
 
+#: In the remedy of the class no_package (failures/launch.yml) where the stages are not known.
+SOME_STAGES = "STAGE,STAGE"
+
 #: The program that loads models and datasets.
 LOADING = "gpuval_workloads.loading"
 
@@ -52,7 +56,7 @@ OWN_PACKAGES = {
 NO_MODEL = (
     "the embedded store listens on the controller's loopback only, so {nodes} cannot load the model or a dataset: "
     "set gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
-    "service that both reach, or skip the stages with --skip-tags loading,inference"
+    'service that both reach, or leave the stages out: ARGS="--skip-tags loading,inference"'
 )
 
 
@@ -199,18 +203,38 @@ def still_unreachable(
 
 def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
     """Python packages that a node's stages need on the host, and in which environment; empty if there are none."""
-    names: set[str] = set()
+    needed = _packages_by_stage(expected, workloads, runtime)
     environment: dict[str, str] = {}
+    for stage in needed:
+        own = workloads[stage].get("environment") or {}
+        environment |= {str(name): str(value) for name, value in own.items()}
+    environment.pop(job_stages.VARIABLE, None)
+    names = set().union(*needed.values())
+    return {"names": sorted(names), "environment": environment} if names else {}
+
+
+def naming_stages(
+    launch: Mapping[str, Any], expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str
+) -> dict[str, Any]:
+    """A described launch whose remedy for lacking packages names the stages that need them, to leave them out."""
+    if launch.get("class") != "no_package" or not launch.get("remedy"):
+        return dict(launch)
+    needed, message = _packages_by_stage(expected, workloads, runtime), str(launch["message"])
+    lacking = [stage for stage, names in needed.items() if any(readable([name]) in message for name in names)]
+    stages = ",".join(lacking or needed)
+    return {**launch, "remedy": launch["remedy"].replace(SOME_STAGES, stages or SOME_STAGES)}
+
+
+def _packages_by_stage(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, set[str]]:
     stages = [(stage, _own_packages) for stage in expected["stages"]]
     stages += [(stage, _needed_packages) for stage in expected.get("gang_stages", ())]
+    found: dict[str, set[str]] = {}
     for stage, packages_of in stages:
         one = workloads.get(stage, {})
         needed = packages_of(one) if runtime == "host" or not one.get("image") else set()
         if needed:
-            names |= needed
-            environment |= {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
-    environment.pop(job_stages.VARIABLE, None)
-    return {"names": sorted(names), "environment": environment} if names else {}
+            found[stage] = needed
+    return found
 
 
 def with_needed_packages(
