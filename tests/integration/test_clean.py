@@ -60,7 +60,9 @@ def test_ctrl_c_names_what_becomes_of_the_run_and_a_clean_names_what_it_ends(new
         first.interrupt()
         ended = first.wait(60)
         assert ended.code != 0 and "Callback dispatch" not in ended.output
-        assert "run first is interrupted, its nodes go on working: the same command resumes it" in ended.output, ended
+        assert (
+            "run first is interrupted, its nodes go on working: the same command, with RUN=first, " in ended.output
+        ), ended
         assert re.search(r"`make clean INVENTORY=\S+ RUN=first` ends it", ended.output)
         trial = fleet.play("gpuval.fleet.clean", "--check")
         assert re.search(r"a clean would end run first, working since \S+, at work with 1 node, without", trial.output)

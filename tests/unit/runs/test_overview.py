@@ -61,7 +61,9 @@ def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
 def test_an_interrupted_run_is_named_with_what_resumes_and_what_ends_it(results, step, what):
     folder = {"opened": opened, "working": started, "judged": judged}[step](results, "r1")
     command = f"`make clean INVENTORY={results.parent / 'a'} RUN=r1`"
-    line = f"run r1 is interrupted, {what}: the same command resumes it, {command} ends it" if what else ""
+    line = (
+        f"run r1 is interrupted, {what}: the same command, with RUN=r1, resumes it, {command} ends it" if what else ""
+    )
     assert overview.interrupted(folder) == line
 
 

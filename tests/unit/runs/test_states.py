@@ -17,6 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines a
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 from tests.kit.actions import run_action
 from tests.kit.builders import healthy, judge, make_run, write_report
@@ -185,6 +186,15 @@ def test_the_same_command_resumes_its_run_though_another_was_opened_since(result
     assert open_run(results).result["run"]["run_id"] == "r1"
     assert limited(results).result["run"]["run_id"] == "r2", "and so does the other one"
     assert open_run(results, "new").result["run"]["run_id"] not in ("r1", "r2")
+
+
+def test_a_run_is_not_resumed_once_a_newer_one_of_the_same_request_has_ended(results):
+    aged(killed(started(results, "r1")), 3)
+    second = started(results, "r2")
+    second.write_run({**second.read_run(), "finished_at": run_folder.now()})
+    for step in ("collecting", "judged"):
+        second.advance(step)
+    assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
 
 
 def test_how_to_resume_names_the_command_of_a_narrowed_run_and_the_id_of_an_earlier_one(results):
@@ -385,7 +395,14 @@ def test_a_run_whose_deadline_passed_without_its_controller_is_judged_by_a_repor
 )
 def test_a_report_does_not_end_a_run_that_is_resumed_or_still_gets_records(results, seconds, told):
     folder = past_deadline(killed(started(results, "r1")), seconds)
-    done = reported(results)
+    store = EmbeddedStore(results.parent / "state/store", "b")
+    store.start()
+    try:
+        signed = store.connection()
+        done = reported(results)
+        assert store.connection() == signed, "what nodes still send is signed by this key"
+    finally:
+        store.stop()
     assert "run r1 has not ended: " in done.text and told in done.text
     assert folder.seen().name == "working" and folder.read_run()["finished_at"] is None
 

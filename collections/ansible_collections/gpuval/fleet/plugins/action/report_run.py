@@ -52,7 +52,7 @@ class ActionModule(RunAction):
                         f"ends it from {run_folder.DEADLINE_SLACK_SECONDS:.0f} s after its deadline"
                     )
                 self._upload(options["store"], folder, run, [*paths, publishing.verdict_file(folder)])
-                if not was_judged:
+                if run["finished_at"] is not None and not was_judged:
                     self._end_urls(options["store"], folder)
         if options["health_file"] and not folder.is_copy and run["finished_at"]:
             self._keep_health(project_path(options["health_file"]), report)

@@ -78,6 +78,7 @@ class CallbackModule(CallbackBase):
         """After Ctrl-C Ansible ends without a recap."""
         if self._over or os.getpid() != pid:
             return
+        # Imported late, as below.
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import pasteable  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError  # noqa: PLC0415
         from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview  # noqa: PLC0415

@@ -83,7 +83,7 @@ def fetch(
         return answer
     finally:
         child.kill()
-        child.join()
+        child.join(10)  # one that waits for a dead file system outlives KILL
         reader.close()
         log.unlink(missing_ok=True)
 

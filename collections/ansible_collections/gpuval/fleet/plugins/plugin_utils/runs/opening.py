@@ -22,7 +22,6 @@ from .folder import (
     read_object,
     runs_of,
 )
-from .state import COLLECTING
 
 
 def new_run_id() -> str:
@@ -37,9 +36,9 @@ def choose_run_id(
     narrowed_by: list[str],
     inventory: Sequence[str] = (),
 ) -> str:
-    """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run, unfinished
-    or not reported yet, that asks the same of the same nodes (a controller that died is started again); or a new one
-    (also for the word `new`)."""
+    """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run that asks the
+    same of the same nodes, if it is unfinished or not reported yet (a controller that died is started again); or a new
+    one (also for the word `new`)."""
     if requested == LATEST:
         latest = latest_run_id(results, inventory, opened=True)
         requested = latest if latest and not RunFolder(results / latest).is_copy else NEW
@@ -51,18 +50,17 @@ def choose_run_id(
     for number, run_id in enumerate(runs_of(results, inventory, opened=True)):
         folder = RunFolder(results / run_id)
         kept = read_object(folder.run_file)
-        if kept.get("finished_at") and (kept.get("state") or {}).get("name") != COLLECTING:  # most: no more is read
+        if (kept.get("profile"), kept.get("narrowed_by")) != (profile, narrowed_by):
             continue
         try:
             run = folder.read_run()
-            same = (
-                _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
-                and run["profile"] == profile
-                and run["narrowed_by"] == narrowed_by
-            )
+            if _asked(_less_joined(run["nodes"], nodes)) != _asked(nodes):
+                continue
             # of an earlier one that failed before a node began there is nothing to resume
-            if same and is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
+            if is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
                 return run_id
+            if not is_open(run):  # what an older one has of the same nodes is out of date
+                break
         except (RunError, ValueError):
             continue
     return new_run_id()

@@ -108,8 +108,8 @@ def interrupted(folder: run_folder.RunFolder) -> str:
     what = "its nodes are done"
     if run["finished_at"] is None:
         what = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
-    end = cleanable.command(folder.path.parent, run["run_id"])
-    return f"run {run['run_id']} is interrupted, {what}: the same command resumes it, {end} ends it"
+    run_id, end = run["run_id"], cleanable.command(folder.path.parent, run["run_id"])
+    return f"run {run_id} is interrupted, {what}: the same command, with RUN={run_id}, resumes it, {end} ends it"
 
 
 def passed_line(folder: run_folder.RunFolder) -> str:
