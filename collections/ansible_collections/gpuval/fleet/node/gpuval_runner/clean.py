@@ -52,10 +52,11 @@ def clean(
     state = states.load(directory.state)
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
-    at_work = _at_work(directory, run_id, node, plan, state)
+    at_work = _at_work(directory, run_id, node, state)
+    containers = _containers(directory, run_id, node, plan, state)
     if dry_run:
-        return {"removed": removed, "killed": list(at_work.values()), "left": []}
-    killed, left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
+        return {"removed": removed, "killed": [*at_work.values(), *map(_container, containers)], "left": []}
+    killed, left = _end(directory, run_id, node, plan, state, at_work, containers, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": left}
     try:
@@ -106,20 +107,27 @@ def _plan(directory: NodeDirectory) -> Optional[Plan]:
         return None
 
 
-def _at_work(
-    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
-) -> dict[str, str]:
-    """The run's processes and containers on this node, by pid or id, as `killed` names them."""
+def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.State) -> dict[str, str]:
+    """The run's processes on this node, by pid, as `killed` names them."""
     session = leftovers.live_session(state.current) if state.boot else None
     members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
     found = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
     pid = (lock.holder(directory.lock) or {}).get("pid")
     if isinstance(pid, int) and pid != os.getpid():
         found[str(pid)] = f"runner (pid {pid})"
-    if plan or directory.plan.exists() or state.run_id:
-        for identifier in leftovers.containers(run_id, node, plan, state):
-            found[identifier] = f"container {identifier[:12]}"
     return found
+
+
+def _containers(
+    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
+) -> dict[str, str]:
+    """The run's containers on this node, by id, with the command of their engine."""
+    known = plan or directory.plan.exists() or state.run_id
+    return leftovers.containers(run_id, node, plan, state) if known else {}
+
+
+def _container(identifier: str) -> str:
+    return f"container {identifier[:12]}"
 
 
 def _end(
@@ -129,6 +137,7 @@ def _end(
     plan: Optional[Plan],
     state: states.State,
     at_work: dict[str, str],
+    containers: dict[str, str],
     cancel_seconds: float,
 ) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
@@ -151,9 +160,16 @@ def _end(
     killed = {**{str(process.pid): f"{process.name} (pid {process.pid})" for process in ended}, **killed}
     left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan or directory.plan.exists() or state.run_id:
-        containers, problems = leftovers.end_containers(run_id, node, plan, state)
-        killed |= {identifier: f"container {identifier[:12]}" for identifier in containers}
+        removed, problems = leftovers.end_containers(run_id, node, plan, state)
+        unsure = {identifier: command for identifier, command in containers.items() if identifier not in removed}
+        stay = leftovers.remaining(unsure, run_id, node)
+        killed.update({one: _container(one) for one in [*containers, *removed] if one not in stay})
         left += problems
+        left += [
+            f"{_container(one)}: {command} did not remove it: `{command} rm --force {one[:12]}`, or reboot the node"
+            for one, command in stay.items()
+            if not any(one[:12] in problem for problem in problems)
+        ]
     for process in stuck:
         killed.pop(str(process.pid), None)
     return list(killed.values()), left
