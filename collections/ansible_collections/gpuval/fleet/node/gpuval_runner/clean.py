@@ -53,10 +53,10 @@ def clean(
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
     at_work = _at_work(directory, run_id, node, state)
-    containers = _containers(directory, run_id, node, plan, state)
     if dry_run:
-        return {"removed": removed, "killed": [*at_work.values(), *map(_container, containers)], "left": []}
-    killed, left = _end(directory, run_id, node, plan, state, at_work, containers, cancel_seconds)
+        containers = map(_container, _containers(directory, run_id, node, plan, state))
+        return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
+    killed, left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": left}
     try:
@@ -137,14 +137,14 @@ def _end(
     plan: Optional[Plan],
     state: states.State,
     at_work: dict[str, str],
-    containers: dict[str, str],
     cancel_seconds: float,
 ) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was ended and what stayed."""
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-        lock.wait_until_free(directory.lock, cancel_seconds)
+    containers = _containers(directory, run_id, node, plan, state)  # after the cancel: an engine may hang
+    lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
     if holder is not None:
