@@ -862,6 +862,7 @@ def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, sta
     assert check["value"] == state
     assert "the store is away" in check["reason"]
     assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
+    assert (found["class"] == "no_image") == ((state, fault) == ("crash", "no_image"))
 
 
 @pytest.mark.parametrize(
@@ -920,7 +921,7 @@ def test_a_fault_of_the_delivery_never_hides_another():
 def test_a_stage_whose_image_is_not_on_the_node_is_no_fault_of_the_node(changes, node, word):
     run = make_run()
     evidence = healthy(run)
-    message = "cannot start: image x:1 is not on this node: `docker pull x:1` there"
+    message = "cannot start: as its record says"
     record = make_record(state="crash", environment={"fault": "no_image"}, message=message)
     evidence.records["node-1"]["training"] = {**record, **changes}
     found = judge(run, evidence)["nodes"][0]

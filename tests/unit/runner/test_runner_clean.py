@@ -72,6 +72,50 @@ def test_clean_finds_what_a_dead_or_stopped_runner_left(node, monkeypatch, stopp
     assert not node.files.root.exists()
 
 
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """A folder with an engine that has one container, and notes what is in the run's folder when it is asked. With
+    `stuck` it removes none, with `silent` it stops to answer then."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = """#!/bin/sh
+here=$(dirname "$0")
+case "$1" in
+ps) [ -e "$here/cut" ] && exit 1; echo $(ls "$(cat "$here/root")") >> "$here/seen"
+    [ -e "$here/gone" ] || echo c0ffee;;
+rm) if [ -e "$here/silent" ]; then touch "$here/cut"; elif [ ! -e "$here/stuck" ]; then touch "$here/gone"; fi;;
+esac
+"""
+    (folder / "docker").write_text(script)
+    (folder / "docker").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.mark.parametrize("fault", ["", "stuck", "silent"])
+def test_a_container_that_cannot_be_removed_is_left_and_not_named_as_ended(node, docker, fault):
+    (docker / "root").write_text(str(node.files.root))
+    node.put_plan(stage("a", image="i:1"), runtime="docker")
+    if fault:
+        (docker / fault).touch()
+    assert node.ask("clean", "--dry-run")["killed"] == ["container c0ffee"]
+    answer = node.ask("clean")
+    assert answer["killed"] == ([] if fault else ["container c0ffee"])
+    assert [line.split(":")[0] for line in answer["left"]] == (["container c0ffee"] if fault else [])
+
+
+def test_a_run_is_cancelled_before_an_engine_is_asked(node, docker):
+    (docker / "root").write_text(str(node.files.root))
+    begun = node.base / "begun"
+    node.put_plan(stage("a", f"touch {begun}; sleep 44", grace_seconds=0.5), stage("b", image="i:1"), runtime="docker")
+    assert node.ask("start")["started"]
+    until(begun.exists)
+    (docker / "seen").unlink(missing_ok=True)
+    assert node.ask("clean")["left"] == []
+    first, *_later = (docker / "seen").read_text().splitlines()
+    assert node.files.cancel.name in first.split()
+
+
 def test_the_model_cache_stays_for_other_runs_and_on_request(node):
     other = Node(node.base, "other-run")
     for each in (node, other):

@@ -21,7 +21,8 @@ here=$(dirname "$0"); echo "$*" >> "$here/asked"
 case "$1" in
 info) echo '{"ServerVersion": "1"}';;
 image) cat "$here/image";;
-create) echo c0ffee; touch "$here/there";;
+create) [ -e "$here/gone" ] && { echo 'Error response from daemon: No such image: i:1' >&2; exit 1; }
+    echo c0ffee; touch "$here/there";;
 start) cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
 inspect) cat "$here/state" || exit 1;;
 rm) [ -e "$here/stuck" ] || rm -f "$here/there";;
@@ -70,6 +71,14 @@ def test_an_end_that_the_engine_confirms_counts(engine, node):
     assert carried_out(node) == 0
     assert node.record("a")["state"] == "success"
     assert not (engine / "there").exists()
+
+
+def test_an_image_that_is_removed_before_its_container_is_made_is_missing(engine, node):
+    (engine / "gone").touch()
+    assert carried_out(node) == 1
+    record = node.record("a")
+    assert (record["state"], record["exit_code"], record["environment"]["fault"]) == ("crash", None, "no_image")
+    assert "cannot start: image i:1 is not on this node: `docker pull i:1` there" in record["message"]
 
 
 def test_an_engine_is_given_no_secret(engine, node):

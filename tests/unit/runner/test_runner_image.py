@@ -99,11 +99,16 @@ def test_what_was_to_be_built_on_the_node_is_never_asked_of_a_registry(engine, n
     ("said", "fault"),
     [
         ("Error response from daemon: manifest for x:1 not found: manifest unknown", "no_image"),
-        ("Get https://registry/v2/: dial tcp: lookup registry: no such host", "no_image"),
+        ("pull access denied for x, repository does not exist or may require 'docker login'", "no_image"),
+        ("denied: requested access to the resource is denied", "no_image"),
+        ("Get https://registry/v2/: dial tcp: lookup registry: no such host", "delivery"),
         ('Error: short-name "x" did not resolve to an alias and no unqualified-search registries', "no_image"),
         ("Get https://registry/v2/: dial tcp 192.0.2.9:443: connect: connection refused", "delivery"),
         ("toomanyrequests: You have reached your pull rate limit", "delivery"),
+        ("denied: Permission 'downloadArtifacts' denied on resource x", "delivery"),
         ("write /var/lib/docker/tmp/x: no space left on device", None),
+        ("writing blob: open /var/tmp/storage1: permission denied: check the owner", None),
+        ("failed to register layer: rename: stat /var/lib/docker/x does not exist", None),
         ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock", None),
     ],
 )

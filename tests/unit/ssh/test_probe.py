@@ -1,6 +1,7 @@
 """Trust in host keys, and what a failure of ssh means."""
 
 import errno
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import paramiko
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import login_keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import login_keys, openssh
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Finding, Policy, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, lookup, parse, parse_key
 
@@ -202,6 +203,17 @@ def test_a_login_that_was_denied_for_its_key_file_has_the_remedy_of_the_file(tmp
     finding = ssh_findings.of_ssh_output("u@h: Permission denied (publickey).\n", at, 4)
     assert finding.state == "login_denied"
     assert finding.remedy.startswith(said.format(path, path))
+
+
+def test_a_key_file_that_cannot_be_read_to_its_end_or_has_no_home_is_named_at_once(tmp_path):
+    """To open a FIFO blocks, and a home of an unknown user is no path."""
+    os.mkfifo(tmp_path / "pipe")
+    assert ssh_findings.key_file_problem(str(tmp_path / "pipe")) == ""
+    name = "~no-such-user/id"
+    assert ssh_findings.key_file_problem(name) == f"no such file {name}: give the file of the private key"
+    assert openssh.ssh_options({"private_key_file": name}.get) == ("-o", f'IdentityFile="{name}"')
+    at = replace(AT, settings={"identityfile": (name, str(tmp_path / "pipe"))})
+    assert list(login_keys._files(at)) == []
 
 
 def test_a_key_file_that_others_may_read_is_not_offered(tmp_path):

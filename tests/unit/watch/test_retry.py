@@ -62,6 +62,16 @@ def test_choice(changed, failed, expected):
     assert stages_to_retry(PLAN, {**FINE, **changed}, failed) == expected
 
 
+@pytest.mark.parametrize(("fault", "expected"), [("delivery", ["image", "training"]), ("no_image", [])])
+def test_a_stage_without_its_image_is_retried_with_the_stage_that_brings_it(fault, expected):
+    plan = [stage("image"), stage("training")]
+    records = {
+        "image": {**record("crash", fault=fault), "stage": "image", "exit_code": 1},
+        "training": record("crash", fault="no_image"),
+    }
+    assert stages_to_retry(plan, records, []) == expected
+
+
 def test_stages_after_a_stop_go_with_the_stage_that_stopped_them():
     plan = [stage("a", on_failure="stop"), stage("b"), stage("c", needs=["b"])]
     records = {"a": record("crash"), "b": record("skipped"), "c": record("skipped")}

@@ -52,9 +52,10 @@ def clean(
     state = states.load(directory.state)
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
-    at_work = _at_work(directory, run_id, node, plan, state)
+    at_work = _at_work(directory, run_id, node, state)
     if dry_run:
-        return {"removed": removed, "killed": list(at_work.values()), "left": []}
+        containers = map(_container, _containers(directory, run_id, node, plan, state))
+        return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
     killed, left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": left}
@@ -106,20 +107,27 @@ def _plan(directory: NodeDirectory) -> Optional[Plan]:
         return None
 
 
-def _at_work(
-    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
-) -> dict[str, str]:
-    """The run's processes and containers on this node, by pid or id, as `killed` names them."""
+def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.State) -> dict[str, str]:
+    """The run's processes on this node, by pid, as `killed` names them."""
     session = leftovers.live_session(state.current) if state.boot else None
     members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
     found = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
     pid = (lock.holder(directory.lock) or {}).get("pid")
     if isinstance(pid, int) and pid != os.getpid():
         found[str(pid)] = f"runner (pid {pid})"
-    if plan or directory.plan.exists() or state.run_id:
-        for identifier in leftovers.containers(run_id, node, plan, state):
-            found[identifier] = f"container {identifier[:12]}"
     return found
+
+
+def _containers(
+    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
+) -> dict[str, str]:
+    """The run's containers on this node, by id, with the command of their engine."""
+    known = plan or directory.plan.exists() or state.run_id
+    return leftovers.containers(run_id, node, plan, state) if known else {}
+
+
+def _container(identifier: str) -> str:
+    return f"container {identifier[:12]}"
 
 
 def _end(
@@ -135,7 +143,8 @@ def _end(
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-        lock.wait_until_free(directory.lock, cancel_seconds)
+    containers = _containers(directory, run_id, node, plan, state)  # after the cancel: an engine may hang
+    lock.wait_until_free(directory.lock, cancel_seconds)
     killed = dict(at_work)
     holder = lock.holder(directory.lock)
     if holder is not None:
@@ -151,9 +160,16 @@ def _end(
     killed = {**{str(process.pid): f"{process.name} (pid {process.pid})" for process in ended}, **killed}
     left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan or directory.plan.exists() or state.run_id:
-        containers, problems = leftovers.end_containers(run_id, node, plan, state)
-        killed |= {identifier: f"container {identifier[:12]}" for identifier in containers}
+        removed, problems = leftovers.end_containers(run_id, node, plan, state)
+        unsure = {identifier: command for identifier, command in containers.items() if identifier not in removed}
+        stay = leftovers.remaining(unsure, run_id, node)
+        killed.update({one: _container(one) for one in [*containers, *removed] if one not in stay})
         left += problems
+        left += [
+            f"{_container(one)}: {command} did not remove it: `{command} rm --force {one[:12]}`, or reboot the node"
+            for one, command in stay.items()
+            if not any(one[:12] in problem for problem in problems)
+        ]
     for process in stuck:
         killed.pop(str(process.pid), None)
     return list(killed.values()), left

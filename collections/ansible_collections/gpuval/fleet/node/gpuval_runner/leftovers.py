@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Optional
 
 from gpuval_node.hardware.engines import ENGINES
@@ -37,15 +38,27 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     return current.get("pid")
 
 
-def containers(run_id: str, node: str, plan: Optional[Plan], state: State) -> list[str]:
-    """Ids of the containers of a run on this node, of the engines that answer."""
+def containers(run_id: str, node: str, plan: Optional[Plan], state: State) -> dict[str, str]:
+    """Ids of the containers of a run on this node with the command of their engine, of the engines that answer."""
     if plan and state.container is None and not plan.containers:
-        return []
-    found: list[str] = []
+        return {}
+    found: dict[str, str] = {}
     for command in _engines(plan, state):
         with contextlib.suppress(EngineError):
-            found += Engine(command).find(labels(run_id, node))
+            found.update(dict.fromkeys(Engine(command).find(labels(run_id, node)), command))
     return found
+
+
+def remaining(found: Mapping[str, str], run_id: str, node: str) -> dict[str, str]:
+    """Which of these containers, by id with the command of their engine, are still there, or may be: it is silent."""
+    left: dict[str, str] = {}
+    for command in set(found.values()):
+        there = [identifier for identifier, of in found.items() if of == command]
+        with contextlib.suppress(EngineError):
+            still = Engine(command).find(labels(run_id, node))
+            there = [identifier for identifier in there if identifier in still]
+        left.update(dict.fromkeys(there, command))
+    return left
 
 
 def _engines(plan: Optional[Plan], state: State) -> list[str]:

@@ -80,7 +80,7 @@ class ActionModule(ControllerAction):
             if len(lines) > MOST_LINES:
                 self._display.display(f"  and {len(lines) - MOST_LINES} more")
             return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
-        for line in [*lines[:MOST_LINES], *remarks]:
+        for line in [*lines[:MOST_LINES], *remarks[:MOST_LINES]]:
             self._display.warning(line)
         return {"changed": False, "msg": f"settings of {len(task_vars['ansible_play_hosts'])} node(s) checked"}
 
@@ -97,7 +97,7 @@ class ActionModule(ControllerAction):
         names: dict[str, tuple[str, Mapping]] = {}
         own: set[str] = set()
         seen: dict[str, list[str]] = {}
-        seen_keys: dict[str, list[str]] = {}
+        keys: set[str] = set()
         for node in hosts:
             values = values_of(self, node, task_vars)
             names.update((name, (node, values)) for name in values if name not in names)
@@ -116,8 +116,7 @@ class ActionModule(ControllerAction):
                 seen[key] = [_placed(problem, values) for problem in self._problems(values, chosen, known)]
             for problem in seen[key]:
                 wrong.setdefault(problem, []).append(node)
-            for problem in self._key_file(values, seen_keys):
-                wrong.setdefault(problem, []).append(node)
+            self._look_at_key_file(values, keys)
         for name, problem in settings.unknown(names, known, own).items():
             node, values = names[name]
             if set_by_operator(node, values, name):
@@ -136,19 +135,19 @@ class ActionModule(ControllerAction):
             ] = hosts
         return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
 
-    def _key_file(self, values, seen):
-        """What is wrong with the file of the key for a node's SSH. An agent may hold the key of a file that is not
-        there, or is the public key."""
+    def _look_at_key_file(self, values, seen):
+        """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
+        or a password logs in, which only the login shows."""
         raw = values.get(KEY_FILE)
         if not raw or not self._files or os.environ.get("SSH_AUTH_SOCK"):
-            return []
+            return
         if values.get("gpuval_placement") not in (None, "ssh") or values.get("ansible_connection", "ssh") not in SSH:
-            return []
+            return
         name = str(_templated(templar_of(self, values), values, KEY_FILE) or "")
-        if name not in seen:
-            problem = key_file_problem(name) if name else ""
-            seen[name] = [_placed(f"{KEY_FILE}: {problem}", values)] if problem else []
-        return seen[name]
+        if name and name not in seen:
+            seen.add(name)
+            if problem := key_file_problem(name):
+                self._remarks.add(_placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
 
     def _own(self, values):
         """The site's own names. What is no list is a problem of that setting."""

@@ -47,6 +47,8 @@ _INIT_ERROR = re.compile(
     r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
 )
 NO_INIT = "init"
+#: What an engine says of an image that was removed while the stage began.
+VANISHED = re.compile("no such image|image not known|unable to find image", re.IGNORECASE)
 #: Begins the message about an image that is not here.
 ABSENT = "image {image} is not on this node: "
 LOAD = "run the image stage, which loads its archive (--tags image)"
@@ -61,7 +63,6 @@ REFUSALS = (
             "give the image built for it"
         ),
     ),
-    ("no such image|image not known|unable to find image", ABSENT + PULL),
     ("no space left|disk quota", "the disk of {engine} is full: make room under {storage} ({reason})"),
     (
         "device driver|cdi device|nvidia-container|runtime name",

@@ -51,24 +51,23 @@ class DeliveryError(ImageError):
 
 
 class NoImageError(DeliveryError):
-    """Another try finds the image no better."""
+    """There is no such image for this node: a retry is no use."""
 
 
 #: Messages of registries and engines by which there is no such image, or not for this node.
 _NO_IMAGE = re.compile(
-    r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|does not exist|unauthorized|access .*denied|denied: "
-    r"|no such host|short-name|invalid reference",
+    r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|repository .*does not exist|unauthorized"
+    r"|access (?:to the resource is )?denied|short-name|invalid reference",
     re.IGNORECASE,
 )
 #: Messages of engines for a fault of the registry, or of the path to it.
 _REGISTRY = re.compile(
-    r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|not found|does not exist|unauthorized|authentication"
-    r"|access .*denied|denied: |toomanyrequests|rate limit|no such host|dial tcp|lookup |connection re(?:fused|set)"
-    r"|i/o timeout|timeout exceeded|pinging container registry|TLS handshake|x509"
-    r"|5\d\d (?:bad|service|gateway|internal)|deadline exceeded|HTTPS client",
+    r"not found|does not exist|authentication|(?<!permission )denied: |toomanyrequests|rate limit|no such host"
+    r"|dial tcp|lookup |connection re(?:fused|set)|i/o timeout|timeout exceeded|pinging container registry"
+    r"|TLS handshake|x509|5\d\d (?:bad|service|gateway|internal)|deadline exceeded|HTTPS client",
     re.IGNORECASE,
 )
-_OWN_FAULT = re.compile(r"no space left|docker daemon|podman socket", re.IGNORECASE)
+_OWN_FAULT = re.compile(r"no space left|docker daemon|podman socket|failed to register layer", re.IGNORECASE)
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILINE)
 
 

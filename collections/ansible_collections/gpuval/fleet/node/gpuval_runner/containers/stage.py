@@ -21,6 +21,7 @@ from gpuval_runner.containers.command import (
     NO_INIT,
     PLACES,
     SELINUX,
+    VANISHED,
     Wanted,
     absent,
     create_argv,
@@ -219,6 +220,8 @@ class ContainerRun:
             wanted = replace(wanted, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
             what = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
             self.say(f"{engine.command} refuses {what}: continuing without")
+        if VANISHED.search(refusal):
+            raise NoImageError(absent(wanted.reference, self.plan.images.get(wanted.reference), engine.command))
         if refusal:
             outcome.ended = Ended(start_error=explain(refusal, wanted, engine))
         mark = ContainerMark(engine.command, wanted.image, self.stage.container.python)

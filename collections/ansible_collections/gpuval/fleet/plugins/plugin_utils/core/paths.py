@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ansible import constants
 
 COLLECTION = Path(__file__).resolve().parents[3]
 ROLES = COLLECTION / "roles"
+
+
+def expand_user(path: str) -> Path:
+    """A path with its ``~`` expanded; that of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises RuntimeError for an unknown user
 
 
 def project_path(path: str) -> Path:

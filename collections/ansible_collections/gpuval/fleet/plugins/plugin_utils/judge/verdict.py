@@ -44,6 +44,7 @@ from .own_checks import (
     gpu_order_checks,
     identity_checks,
     in_use_checks,
+    lacks_image,
     launch_check,
     no_stage_check,
     state_check,
@@ -229,10 +230,14 @@ def node_verdict(checks: Sequence[Entry]) -> str:
     return "PASS"
 
 
-def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({})) -> str:
+def node_class(
+    checks: Sequence[Entry],
+    contacts: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({}),
+    without_image: Collection[str] = (),
+) -> str:
     """One word for what decided against a node: the launch's class, a stage and its end, or the name of the check.
 
-    ``contacts``: by stage why its record could not be fetched.
+    ``contacts``: by stage why its record could not be fetched. ``without_image``: stages whose image is not there.
     """
     check = headline({"checks": checks})
     if check is None:
@@ -240,6 +245,8 @@ def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any]
     if check["kind"] == "launch":
         return str(check["value"])
     if check["kind"] == "state" and check["stage"]:
+        if check["stage"] in without_image:
+            return NO_IMAGE
         fault = launch_errors.classify("", check["reason"]).name
         if fault in (_STAGE_CLASSES if check["verdict"] == "fail" else _MISSING_CLASSES):
             return fault
@@ -334,12 +341,13 @@ def judge_node(
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     stages = [_stage(stage, records.get(stage), failed=stage in failed) for stage in expected["stages"]]
     verdict = node_verdict(checks)
+    without_image = [stage for stage in expected["stages"] if lacks_image(records.get(stage))]
     return {
         "name": name,
         "id": expected.get("id"),
         "labels": dict(expected.get("labels", {})),
         "verdict": verdict,
-        "class": None if verdict == "PASS" else node_class(checks, contacts),
+        "class": None if verdict == "PASS" else node_class(checks, contacts, without_image),
         "flaky": verdict == "PASS" and any(stage["flaky"] for stage in stages),
         "sku": expected["sku"],
         "catalogue_sku": subject.catalogue_sku,

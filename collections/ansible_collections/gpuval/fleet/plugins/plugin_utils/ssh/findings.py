@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..core.paths import expand_user
 from ..core.text import some_of
 from ..records.launch_errors import NAMED, classify
 from .known_hosts import HostKey, Known, host_id, parse_key
@@ -147,7 +148,7 @@ def where(node: str, settings: Mapping[str, tuple[str, ...]]) -> Where:
 def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
     """The files of UserKnownHostsFile or GlobalKnownHostsFile."""
     names = [name for value in settings.get(key, ()) for name in _words(value)]
-    return [Path(name).expanduser() for name in names if name not in ("none", "/dev/null")]
+    return [expand_user(name) for name in names if name not in ("none", "/dev/null")]
 
 
 def _words(value: str) -> list[str]:
@@ -314,13 +315,13 @@ _PUBLIC_KEY = re.compile(rb"(?:sk-)?(?:ssh|ecdsa)-\S+ AAAA")
 
 def key_file_problem(name: str) -> str:
     """Why ssh cannot use the file of a private key, and what to do; empty if nothing is wrong with the file."""
-    path = Path(name).expanduser()
+    path = expand_user(name)
     try:
+        if not path.is_file():  # to open a FIFO would block
+            return "" if path.exists() else f"no such file {name}: give the file of the private key"
         with path.open("rb") as file:
             begin = file.read(100)
             state = os.fstat(file.fileno())
-    except FileNotFoundError:
-        return f"no such file {name}: give the file of the private key"
     except OSError:
         return ""  # as ssh says
     if _PUBLIC_KEY.match(begin):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import paramiko
 
+from ..core.paths import expand_user
 from . import findings
 from .findings import Finding, ProbeError, Where
 
@@ -43,7 +44,7 @@ def offered_keys(at: Where) -> Iterator[paramiko.PKey]:
 
 def _files(at: Where) -> Iterator[paramiko.PKey]:
     for name in at.settings.get("identityfile", ()):
-        path = Path(name).expanduser()
+        path = expand_user(name)
         if "%" in name or not path.is_file() or Path(f"{path}-cert.pub").exists():
             continue
         with contextlib.suppress(paramiko.SSHException, OSError, ValueError, TypeError):

@@ -9,8 +9,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from ..core.paths import expand_user
 from . import findings
 from .findings import Finding, ProbeError
 
@@ -75,7 +75,7 @@ def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
     if get("port") is not None:
         words += ["-o", f"Port={get('port')}"]
     if get("private_key_file"):
-        words += ["-o", f'IdentityFile="{Path(str(get("private_key_file"))).expanduser()}"']
+        words += ["-o", f'IdentityFile="{expand_user(str(get("private_key_file")))}"']
     if get("remote_user"):
         words += ["-o", f'User="{get("remote_user")}"']
     for name in ("ssh_common_args", "ssh_extra_args"):

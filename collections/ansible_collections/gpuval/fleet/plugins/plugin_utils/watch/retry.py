@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..judge.check import Check
-from ..judge.own_checks import lacks_image
+from ..judge.own_checks import IMAGE, lacks_image
 from ..records.states import FAILED_STATES
 
 
@@ -20,8 +20,8 @@ def stages_to_retry(
 
     A stage is retried when its plan lists its state under ``retry``, or when it succeeded, its plan lists ``slow`` and
     a failed check of it allows another measurement. It is not retried when a failed check allows none (wrong results),
-    nor beyond ``max_attempts``, nor without its image. A stage skipped only because of stages that are retried is
-    retried with them.
+    nor beyond ``max_attempts``, nor without its image, unless the stage that brings it is retried. A stage skipped only
+    because of stages that are retried is retried with them.
 
     plan_stages: ``stages`` of a plan; where the plan is unknown they have names only, and nothing is retried. records:
     by stage. failed_checks: required criteria that the node failed.
@@ -38,7 +38,7 @@ def stages_to_retry(
             continue
         state = record["state"]
         again = record["attempt"] < max_attempts and name not in final and not stopped_for_good
-        again = again and not lacks_image(record)
+        again = again and (not lacks_image(record) or IMAGE in chosen)
         retried = stage.get("retry", ())
         allowed = state in retried or (state == "success" and "slow" in retried and name in slow)
         waited = state == "skipped" and _only_waits_for(stage, records, chosen, stopped_by_chosen)
