@@ -21,7 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 from botocore import utils
 
 from tests.kit.ports import free_port
-from tests.kit.run_commands import clean_run, killed, lay_out, started
+from tests.kit.run_commands import clean_run, killed, lay_out, opened
 
 
 @pytest.fixture(scope="module")
@@ -322,15 +322,19 @@ def test_an_active_run_keeps_the_store_where_it_is(tmp_path):
     moves = EmbeddedStore(directory, "b", port=free_port(), results=results)
     stays.start()
     try:
-        own = started(results, "active")
-        assert moves.start(), "the only controller of a run may move its store"
+        own = opened(results, "active")
+        assert moves.start(), "no node has a URL of a run that its only controller has just opened"
         assert stays.start()
+        own.advance("working")
         killed(own)
+        opened(results, "active")
+        assert own.read_run()["state"]["workers"][0]["pid"] == os.getppid(), "it is resumed"
         with pytest.raises(StoreError) as refused:
             moves.start()
         assert str(refused.value) == (
             f"run active uses the embedded store on 127.0.0.1, port {stays.wanted_port}, and gpuval_store_port "
-            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run, or end it: "
+            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run; after a change of "
+            "the controller's address, end the run: "
             f"`make clean INVENTORY={tmp_path / 'a'}`"
         )
         assert stays.start() is False, "nothing was restarted"

@@ -71,13 +71,14 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
 
 
 def using_embedded(results: Path, state_dir: Path, controller: int) -> list[str]:
-    """The active runs that use the embedded store, but those that this controller alone works on."""
+    """The active runs that use the embedded store, but those that this controller alone opened."""
     found = []
     for run_id in run_folder.known_run_ids(results):
         folder = run_folder.RunFolder(results / run_id)
         run = run_folder.read_object(folder.run_file)
         its = (run.get("origin") or {}).get("store") or origin.embedded_in(state_dir)
-        if its.endswith(origin.embedded_in(state_dir)) and needs_store(folder) and not state.is_alone(run, controller):
+        uses = its.endswith(origin.embedded_in(state_dir)) and needs_store(folder)
+        if uses and not state.only_opened(run, controller):
             found.append(run_id)
     return found
 

@@ -238,7 +238,7 @@ class EmbeddedStore(StoreBackend):
         raise StoreError(
             f"run {some_of(runs, 3)} uses the embedded store on {state.address or LOOPBACK}, port {state.writer.port}, "
             f"and {' and '.join(moves)} would move it: leave that out, or wait for the end of the run"
-            + (f", or end it: {some_of(ends, 3)}" if ends else "")
+            + (f"; after a change of the controller's address, end the run: {some_of(ends, 3)}" if ends else "")
         )
 
     def _make_bucket(self) -> None:
