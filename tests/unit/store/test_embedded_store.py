@@ -335,12 +335,12 @@ def test_an_active_run_keeps_the_store_where_it_is(tmp_path):
             f"run active uses the embedded store on 127.0.0.1, port {stays.wanted_port}, and gpuval_store_port "
             f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run; after a change of "
             "the controller's address, end the run: "
-            f"`make clean INVENTORY={tmp_path / 'a'}`"
+            f"`make clean INVENTORY={tmp_path / 'a'} RUN=active`"
         )
         assert stays.start() is False, "nothing was restarted"
         with pytest.raises(StoreError, match=r"gpuval_store_address 192\.0\.2\.1 would move it"):
             EmbeddedStore(directory, "other", "192.0.2.1", results=results).start()
-        clean_run(results)
+        clean_run(results, run_id="active")
         assert moves.start()
     finally:
         stays.stop()
