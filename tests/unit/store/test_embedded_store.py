@@ -289,6 +289,20 @@ def test_a_start_on_a_port_in_use_leaves_the_store_where_it_was(tmp_path, runs):
         plain.stop()
 
 
+def test_a_store_goes_back_to_where_it_was_even_if_a_server_elsewhere_does_not_end(tmp_path, monkeypatch):
+    plain = EmbeddedStore(tmp_path, "gpuval", port=free_port())
+    plain.start()
+    plain.stop()
+    monkeypatch.setattr(embedded_store, "STOP_SECONDS", 0)  # no process ends in this time
+    port = free_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + 1))
+        other.listen()
+        with pytest.raises(StoreError, match=f"did not start on 127.0.0.1, port {port + 1}: "):
+            EmbeddedStore(tmp_path, "gpuval", port=port).start()
+    assert plain.ports() == (plain.wanted_port, plain.wanted_port + 1)
+
+
 def test_a_store_moves_to_the_port_that_its_reader_had(tmp_path):
     store = EmbeddedStore(tmp_path, "gpuval", port=free_port())
     store.start()

@@ -189,7 +189,8 @@ class EmbeddedStore(StoreBackend):
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
                 for server in () if ran and not moves else (state.writer, state.reader):
-                    self._stop(server)
+                    with suppress(StoreError):  # what is to be reported is why it could not start
+                        self._stop(server)
                 if moves:
                     self._move_back(before, ran=ran)
                 raise
