@@ -120,6 +120,13 @@ def test_a_clean_of_a_run_that_its_controller_left_says_so(results):
     assert "this clean ends" not in clean(results).text, "no node began"
 
 
+def test_a_clean_does_not_deny_a_controller_of_which_nothing_is_known(results):
+    folder = at_work(started(results, "r1"))
+    run = folder.read_run()
+    folder.write_run({**run, "state": {**run["state"], "workers": []}})
+    assert ", at work with 1 node, controller not known" in clean(results).text
+
+
 def test_the_way_to_end_an_earlier_run_names_it_and_its_nodes_are_not_called_clean(results):
     at_work(started(results, "r1"))
     ended(results, "r2")
