@@ -8,8 +8,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 
 from tests.kit.actions import run_action
+from tests.kit.run_commands import at_work, find_run, killed, lay_out, open_run, opened, started, variables
 from tests.kit.run_commands import clean_run as clean
-from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 
 @pytest.fixture
@@ -95,12 +95,6 @@ def test_a_clean_never_takes_the_run_of_another_inventory(results):
     assert "the embedded store goes on, since it serves run r2" in done.text
     assert clean(results, "a", "r2").failed, "not by its id either"
     assert ours.read_run()["finished_at"]
-
-
-def at_work(folder):
-    """The run, begun on its node."""
-    folder.write_launch("node-1", {"node": "node-1", "state": "started", "at": run_folder.now(), "stages": []})
-    return folder
 
 
 @pytest.mark.parametrize(("check_mode", "what"), [(False, "this clean ends"), (True, "a clean would end")])

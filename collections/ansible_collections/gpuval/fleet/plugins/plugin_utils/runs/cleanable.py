@@ -106,16 +106,17 @@ def at_work(results: Path, cleaned: Iterable[str], nodes: Iterable[str]) -> dict
     return found
 
 
-def beside(folder: run_folder.RunFolder, run_id: str, remedy: str) -> str:
-    """The remedy of a launch that the run `run_id` refused, with its inventory, and how to resume it if its controller
-    is gone. A run of another controller is ended with the inventory of the one that was refused."""
+def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) -> str:
+    """The remedy of a launch that the node refused for the run `run_id`, with its inventory, and how to resume it if
+    its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
+    this controller is named only if it is at work on that node: a node must not choose which run is ended."""
     results, short = folder.path.parent, f"`make clean RUN={run_id}`"
     other = run_folder.RunFolder(results / run_id)
-    try:
-        resume = other.seen().resume.removesuffix(" resumes it")
-    except run_folder.RunError:
+    if not other.run_file.exists():
         return remedy.replace(short, command(results, run_id, of=folder.path.name))
-    if resume:
+    if not (needs_store(other) and other.read_launch(node).get("state") in LAUNCHED):
+        return remedy.replace(short, "`make clean RUN=ID`")
+    if resume := other.seen().resume.removesuffix(" resumes it"):
         remedy = remedy.replace("wait for that run", f"resume that run ({resume}), wait for it", 1)
     return remedy.replace(short, command(results, run_id))
 
