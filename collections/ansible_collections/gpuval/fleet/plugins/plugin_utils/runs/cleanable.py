@@ -110,10 +110,11 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
     """The remedy of a launch that the node refused for the run `run_id`, with its inventory, and how to resume it if
     its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
     this controller is named only if it is at work on that node: a node must not choose which run is ended."""
-    results, short = folder.path.parent, f"`make clean RUN={run_id}`"
+    own = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
+    results, short = own.parent, f"`make clean RUN={run_id}`"
     other = run_folder.RunFolder(results / run_id)
     if not other.run_file.exists():
-        return remedy.replace(short, command(results, run_id, of=folder.path.name))
+        return remedy.replace(short, command(results, run_id, of=own.name))
     if not (needs_store(other) and other.read_launch(node).get("state") in LAUNCHED):
         return remedy.replace(short, "`make clean RUN=ID`")
     if resume := other.seen().resume.removesuffix(" resumes it"):
