@@ -37,6 +37,12 @@ def started(results, run_id, inventory="a"):
     return folder
 
 
+def at_work(folder, node="node-1"):
+    """The run, begun on the node."""
+    folder.write_launch(node, {"node": node, "state": "started", "at": run_folder.now(), "stages": []})
+    return folder
+
+
 def killed(folder):
     """The controllers of the run are gone."""
     gone = subprocess.Popen([sys.executable, "-c", ""])

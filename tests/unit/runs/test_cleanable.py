@@ -8,8 +8,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 
 from tests.kit.actions import run_action
+from tests.kit.run_commands import at_work, find_run, killed, lay_out, open_run, opened, started, variables
 from tests.kit.run_commands import clean_run as clean
-from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 
 @pytest.fixture
@@ -97,12 +97,6 @@ def test_a_clean_never_takes_the_run_of_another_inventory(results):
     assert ours.read_run()["finished_at"]
 
 
-def at_work(folder):
-    """The run, begun on its node."""
-    folder.write_launch("node-1", {"node": "node-1", "state": "started", "at": run_folder.now(), "stages": []})
-    return folder
-
-
 @pytest.mark.parametrize(("check_mode", "what"), [(False, "this clean ends"), (True, "a clean would end")])
 def test_a_clean_names_the_run_that_it_ends_its_nodes_and_its_controller(results, check_mode, what):
     folder = at_work(started(results, "r1"))
@@ -118,6 +112,13 @@ def test_a_clean_of_a_run_that_its_controller_left_says_so(results):
     assert ", at work with 1 node, without a controller" in clean(results).text
     killed(opened(results, "r2"))
     assert "this clean ends" not in clean(results).text, "no node began"
+
+
+def test_a_clean_does_not_deny_a_controller_of_which_nothing_is_known(results):
+    folder = at_work(started(results, "r1"))
+    run = folder.read_run()
+    folder.write_run({**run, "state": {**run["state"], "workers": []}})
+    assert ", at work with 1 node, controller not known" in clean(results).text
 
 
 def test_the_way_to_end_an_earlier_run_names_it_and_its_nodes_are_not_called_clean(results):

@@ -21,7 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 from botocore import utils
 
 from tests.kit.ports import free_port
-from tests.kit.run_commands import clean_run, killed, lay_out, started
+from tests.kit.run_commands import clean_run, killed, lay_out, opened
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +289,20 @@ def test_a_start_on_a_port_in_use_leaves_the_store_where_it_was(tmp_path, runs):
         plain.stop()
 
 
+def test_a_store_goes_back_to_where_it_was_even_if_a_server_elsewhere_does_not_end(tmp_path, monkeypatch):
+    plain = EmbeddedStore(tmp_path, "gpuval", port=free_port())
+    plain.start()
+    plain.stop()
+    monkeypatch.setattr(embedded_store, "STOP_SECONDS", 0)  # no process ends in this time
+    port = free_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + 1))
+        other.listen()
+        with pytest.raises(StoreError, match=f"did not start on 127.0.0.1, port {port + 1}: "):
+            EmbeddedStore(tmp_path, "gpuval", port=port).start()
+    assert plain.ports() == (plain.wanted_port, plain.wanted_port + 1)
+
+
 def test_a_store_moves_to_the_port_that_its_reader_had(tmp_path):
     store = EmbeddedStore(tmp_path, "gpuval", port=free_port())
     store.start()
@@ -322,21 +336,25 @@ def test_an_active_run_keeps_the_store_where_it_is(tmp_path):
     moves = EmbeddedStore(directory, "b", port=free_port(), results=results)
     stays.start()
     try:
-        own = started(results, "active")
-        assert moves.start(), "the only controller of a run may move its store"
+        own = opened(results, "active")
+        assert moves.start(), "no node has a URL of a run that its only controller has just opened"
         assert stays.start()
+        own.advance("working")
         killed(own)
+        opened(results, "active")
+        assert own.read_run()["state"]["workers"][0]["pid"] == os.getppid(), "it is resumed"
         with pytest.raises(StoreError) as refused:
             moves.start()
         assert str(refused.value) == (
             f"run active uses the embedded store on 127.0.0.1, port {stays.wanted_port}, and gpuval_store_port "
-            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run, or end it: "
-            f"`make clean INVENTORY={tmp_path / 'a'}`"
+            f"{moves.wanted_port} would move it: leave that out, or wait for the end of the run; after a change of "
+            "the controller's address, end the run: "
+            f"`make clean INVENTORY={tmp_path / 'a'} RUN=active`"
         )
         assert stays.start() is False, "nothing was restarted"
         with pytest.raises(StoreError, match=r"gpuval_store_address 192\.0\.2\.1 would move it"):
             EmbeddedStore(directory, "other", "192.0.2.1", results=results).start()
-        clean_run(results)
+        clean_run(results, run_id="active")
         assert moves.start()
     finally:
         stays.stop()

@@ -3,14 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions, window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Ended
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
 
-from tests.kit.run_commands import killed, lay_out, started
+from tests.kit.run_commands import at_work, killed, lay_out, started
 
 REFUSED = {"state": "refused", "class": "other_run", "message": "run first is at work on this node", "attempt": 1}
 STARTED = {"state": "started", "message": "", "attempt": 1}
@@ -59,6 +61,24 @@ def test_what_to_do_about_a_refusal_is_said_once(queue):
     ]
 
 
+def refused_for_the_first(results, *, in_round=False):
+    """A second run whose node n1 answers, in a round of gangs perhaps, that the first is at work there: the folder of
+    run or round, and the console's last line."""
+    folder = started(results, "second")
+    if in_round:
+        run_folder.write_json(folder.gangs_file, {})
+        run, folder = folder.read_run(), document.round_folder(folder, "gangs-1")
+        run_folder.write_json(folder.run_file, run)
+    view, lines = decisions.NodeView("n1", {"stages": []}, {"state": "unknown"}), []
+    watched = WatchedRun(folder, None, lines.append)
+    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
+    message = "run first is at work on this node since 2026-11-26T10:00:00Z, started by ann@laptop"
+    launch = {"node": "n1", "state": "refused", "message": message, "attempt": 1, "at": "x", "stages": []}
+    view.launch = launch_errors.described(launch)
+    launcher.ended(view, Ended("n1", "launch"), {}, 100)
+    return folder, lines[-1]
+
+
 @pytest.mark.parametrize(
     ("known", "advice"),
     [
@@ -73,20 +93,26 @@ def test_a_refusal_names_the_run_at_work_with_the_commands_that_resume_and_end_i
         first = started(results, "first")
         run = first.read_run()
         first.write_run({**run, "state": {**run["state"], "opened_at": "2026-11-26T10:00:00Z"}})
+        at_work(first, "n1")
         if known == "orphan":
             killed(first)
-    folder = started(results, "second")
-    view, lines = decisions.NodeView("n1", {"stages": []}, {"state": "unknown"}), []
-    watched = WatchedRun(folder, None, lines.append)
-    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
-    message = "run first is at work on this node since 2026-11-26T10:00:00Z, started by ann@laptop"
-    launch = {"node": "n1", "state": "refused", "message": message, "attempt": 1, "at": "x", "stages": []}
-    view.launch = launch_errors.described(launch)
-    launcher.ended(view, Ended("n1", "launch"), {}, 100)
+    folder, line = refused_for_the_first(results)
     its = f"INVENTORY={tmp_path / 'a'}"
-    for text in (lines[-1], folder.read_launch("n1")["remedy"]):
+    for text in (line, folder.read_launch("n1")["remedy"]):
         assert advice.format(its=its) in text
         assert f"end it (`make clean {its} RUN=first`)" in text and "RUN=ID" not in text
+
+
+@pytest.mark.parametrize("in_round", [False, True])
+@pytest.mark.parametrize("first", ["on another node", "ended"])
+def test_a_node_does_not_choose_which_run_the_operator_ends(tmp_path, first, in_round):
+    results = lay_out(tmp_path)
+    known = at_work(started(results, "first"), "n1" if first == "ended" else "n2")
+    if first == "ended":
+        known.write_run({**known.read_run(), "finished_at": "2026-11-26T10:00:00Z"})
+    folder, line = refused_for_the_first(results, in_round=in_round)
+    for text in (line, folder.read_launch("n1")["remedy"]):
+        assert "end it (`make clean RUN=ID`)" in text and "RUN=first" not in text
 
 
 def test_it_is_tried_again_and_starts_when_the_other_run_has_ended(queue):

@@ -90,7 +90,7 @@ class ActionModule(RunAction):
         what = "a clean would end" if self.check_mode else "this clean ends"
         nodes = len(cleanable.launched(folder))
         work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
-        controller = f"controller {seen.who()}" if seen.attended else "without a controller"
+        controller = "without a controller" if seen.attended is False else f"controller {seen.who() or 'not known'}"
         self._display.display(f"{what} run {run['run_id']}, {seen.name} since {seen.since}{work}, {controller}")
 
     def _end(self, folder, run, access):

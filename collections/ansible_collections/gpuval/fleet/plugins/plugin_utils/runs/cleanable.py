@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,15 +45,13 @@ class Cleanable:
 
 def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
     """The runs of this controller, as far as a clean is about them. A damaged run.json belongs to any inventory."""
-    found, times = Cleanable(), []
+    found, times = Cleanable(active=[folder.path.name for folder in _active(results, store)]), []
     for run_id in run_folder.known_run_ids(results):
         folder = run_folder.RunFolder(results / run_id)
         run = run_folder.read_object(folder.run_file)
         its = run.get("origin") or {}
         has_keys = (folder.state / "ssh").exists()  # `make keys` places them after a clean, too
         open_ended = "finished_at" not in run or has_keys or state.to_clean(run)
-        if its.get("store") in (None, store) and needs_store(folder):
-            found.active.append(run_id)
         inventory_of_it = origin.of(run, results)
         if not origin.is_same(inventory_of_it, inventory):
             if open_ended:
@@ -71,15 +69,18 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
 
 
 def using_embedded(results: Path, state_dir: Path, controller: int) -> list[str]:
-    """The active runs that use the embedded store, but those that this controller alone works on."""
-    found = []
+    """The active runs that use the embedded store, but those that this controller alone opened."""
+    found = _active(results, origin.embedded_in(state_dir))
+    return [folder.path.name for folder in found if not state.only_opened(folder.read_run(), controller)]
+
+
+def _active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
+    """The runs that need a store. `store`: how the line of their store ends, if they keep one."""
     for run_id in run_folder.known_run_ids(results):
         folder = run_folder.RunFolder(results / run_id)
-        run = run_folder.read_object(folder.run_file)
-        its = (run.get("origin") or {}).get("store") or origin.embedded_in(state_dir)
-        if its.endswith(origin.embedded_in(state_dir)) and needs_store(folder) and not state.is_alone(run, controller):
-            found.append(run_id)
-    return found
+        its = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
+        if its.endswith(store) and needs_store(folder):
+            yield folder
 
 
 def needs_store(folder: run_folder.RunFolder) -> bool:
@@ -95,26 +96,24 @@ def launched(folder: run_folder.RunFolder) -> list[str]:
     return [name for name, launch in folder.read_launches().items() if launch.get("state") in LAUNCHED]
 
 
-def at_work(results: Path, cleaned: Iterable[str], nodes: Iterable[str]) -> dict[str, list[str]]:
+def at_work(results: Path, cleaned: Collection[str], nodes: Iterable[str]) -> dict[str, list[str]]:
     """Runs that go on beside those that were cleaned, and on which of the nodes."""
-    found = {}
-    for run_id in sorted({*run_folder.known_run_ids(results)} - {*cleaned}):
-        folder = run_folder.RunFolder(results / run_id)
-        if needs_store(folder) and (on := sorted({*launched(folder)} & {*nodes}, key=natural_order)):
-            found[run_id] = on
-    return found
+    busy = {one.path.name: sorted({*launched(one)} & {*nodes}, key=natural_order) for one in _active(results)}
+    return {run_id: on for run_id, on in busy.items() if on and run_id not in cleaned}
 
 
-def beside(folder: run_folder.RunFolder, run_id: str, remedy: str) -> str:
-    """The remedy of a launch that the run `run_id` refused, with its inventory, and how to resume it if its controller
-    is gone. A run of another controller is ended with the inventory of the one that was refused."""
-    results, short = folder.path.parent, f"`make clean RUN={run_id}`"
+def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) -> str:
+    """The remedy of a launch that the node refused for the run `run_id`, with its inventory, and how to resume it if
+    its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
+    this controller is named only if it is at work on that node: a node must not choose which run is ended."""
+    own = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
+    results, short = own.parent, f"`make clean RUN={run_id}`"
     other = run_folder.RunFolder(results / run_id)
-    try:
-        resume = other.seen().resume.removesuffix(" resumes it")
-    except run_folder.RunError:
-        return remedy.replace(short, command(results, run_id, of=folder.path.name))
-    if resume:
+    if not other.run_file.exists():
+        return remedy.replace(short, command(results, run_id, of=own.name))
+    if not (needs_store(other) and other.read_launch(node).get("state") in LAUNCHED):
+        return remedy.replace(short, "`make clean RUN=ID`")
+    if resume := other.seen().resume.removesuffix(" resumes it"):
         remedy = remedy.replace("wait for that run", f"resume that run ({resume}), wait for it", 1)
     return remedy.replace(short, command(results, run_id))
 

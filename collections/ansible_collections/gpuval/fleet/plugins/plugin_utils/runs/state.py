@@ -116,11 +116,11 @@ def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping
     ]
 
 
-def is_alone(run: Mapping[str, Any], pid: int) -> bool:
-    """Whether the controller `pid` of this host works on the run, and no other does."""
+def only_opened(run: Mapping[str, Any], pid: int) -> bool:
+    """Whether the run never started, and the controller `pid` of this host works on it, and no other does."""
     state, this = of(run), {"host": socket.gethostname(), "pid": pid}
-    workers = state.get("workers", ())
-    return any((one["host"], one["pid"]) == (this["host"], pid) for one in workers) and not _others(state, this)
+    works = any((one["host"], one["pid"]) == (this["host"], pid) for one in state["workers"])
+    return works and not state.get("started_at") and not _others(state, this)
 
 
 def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import secrets
-import shlex
 import shutil
 import socket
 import subprocess
@@ -34,7 +33,7 @@ from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
 from ..core.paths import project_path
 from ..core.text import some_of
-from ..runs import cleanable, origin
+from ..runs import cleanable
 from ..runs import folder as run_folder
 from . import certificates
 from .address import (
@@ -190,7 +189,8 @@ class EmbeddedStore(StoreBackend):
                 self._check_address(state)
             except (OSError, StoreError):  # as a full disk, which has no room for store.json
                 for server in () if ran and not moves else (state.writer, state.reader):
-                    self._stop(server)
+                    with suppress(StoreError):  # what is to be reported is why it could not start
+                        self._stop(server)
                 if moves:
                     self._move_back(before, ran=ran)
                 raise
@@ -233,12 +233,11 @@ class EmbeddedStore(StoreBackend):
         if not runs:
             return
         state = self._read()
-        inventories = {origin.shown(run_folder.inventory_of(self.results, run_id)) for run_id in runs}
-        ends = [f"`make clean INVENTORY={shlex.quote(one)}`" for one in sorted(inventories) if one]
+        ends = [cleanable.command(self.results, run_id) for run_id in runs]
         raise StoreError(
             f"run {some_of(runs, 3)} uses the embedded store on {state.address or LOOPBACK}, port {state.writer.port}, "
-            f"and {' and '.join(moves)} would move it: leave that out, or wait for the end of the run"
-            + (f", or end it: {some_of(ends, 3)}" if ends else "")
+            f"and {' and '.join(moves)} would move it: leave that out, or wait for the end of the run; "
+            f"after a change of the controller's address, end the run: {some_of(ends, 3)}"
         )
 
     def _make_bucket(self) -> None:

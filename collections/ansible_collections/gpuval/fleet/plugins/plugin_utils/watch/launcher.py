@@ -121,7 +121,7 @@ class Launcher:
         remedy = str(view.launch.get("remedy") or "")
         run_id = launch_errors.other_run(str(view.launch.get("message") or ""))
         if view.launch.get("class") == OTHER_RUN and f"`make clean RUN={run_id}`" in remedy:
-            remedy = cleanable.beside(self._watched.folder, run_id, remedy)
+            remedy = cleanable.beside(self._watched.folder, view.name, run_id, remedy)
             self._watched.write_launch(view, {**view.launch, "remedy": remedy})
 
     def _queue(self, view: NodeView, now: float) -> None:
