@@ -73,6 +73,15 @@ def test_an_end_that_the_engine_confirms_counts(engine, node):
     assert not (engine / "there").exists()
 
 
+@pytest.mark.parametrize(("of_engine", "of_client", "code"), [(0, 137, 137), (137, 0, 137), (3, 1, 3)])
+def test_an_error_that_the_engine_or_its_client_knows_is_no_success(engine, node, of_engine, of_client, code):
+    (engine / "state").write_text(json.dumps({**OVER, "ExitCode": of_engine}))
+    (engine / "code").write_text(str(of_client))
+    assert carried_out(node) == 1
+    record = node.record("a")
+    assert (record["state"], record["exit_code"]) == ("crash", code)
+
+
 def test_an_image_that_is_removed_before_its_container_is_made_is_missing(engine, node):
     (engine / "gone").touch()
     assert carried_out(node) == 1

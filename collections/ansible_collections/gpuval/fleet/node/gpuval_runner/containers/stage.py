@@ -280,7 +280,8 @@ class ContainerRun:
         if ending and ended.signal and not ended.stop:
             notes.append(f"{ended.signal} ended the engine's client; its container was stopped")
         elif ending and not ending.running:
-            ended.exit_code = ending.exit_code
+            # podman may say 0 of a container that it killed, whose client knows better
+            ended.exit_code = ending.exit_code or ended.exit_code or ending.exit_code
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             what = "its container was still running" if ending else "how its container ended is unknown"
