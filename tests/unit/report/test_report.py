@@ -226,8 +226,8 @@ def test_a_pass_without_a_test_of_a_gpu_does_not_read_as_an_acceptance(stages, a
 @pytest.mark.parametrize(
     ("skus", "gpus", "said"),
     [
-        (("auto", "auto", "auto"), 0, "3 of 3 node(s) have no GPU hardware and none declared"),
-        (("auto", "cpu", "cpu"), 0, "1 of 3 node(s) have no GPU hardware and none declared"),
+        (("auto", "auto", "auto"), 0, "3 of 3 node(s) have no GPU hardware, and no GPU was declared"),
+        (("auto", "cpu", "cpu"), 0, "1 of 3 node(s) have no GPU hardware, and no GPU was declared"),
         (("cpu", "cpu", "cpu"), 0, ""),
         (("auto", "auto", "auto"), 8, ""),
     ],

@@ -76,8 +76,8 @@ def _no_gpus(report: Mapping[str, Any]) -> list[str]:
     none_has_gpus = all(node["accelerator"] == sku_catalogue.CPU for node in nodes)
     if report["verdict"] not in ("PASS", "PARTIAL") or not open_ones or not none_has_gpus:
         return []
-    line = f"No GPU was tested: {len(open_ones)} of {len(nodes)} node(s) have no GPU hardware and none declared: "
-    return [f"{line}set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
+    which = f"{len(open_ones)} of {len(nodes)} node(s) have no GPU hardware, and no GPU was declared"
+    return [f"No GPU was tested: {which}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
 
 
 def _without_gpu(report: Mapping[str, Any]) -> list[str]:
