@@ -19,6 +19,7 @@ description:
 """
 
 import atexit
+import importlib
 import io
 import os
 import sys
@@ -50,6 +51,11 @@ def console(stream):
     return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
 
 
+def _late(module):
+    """A module of plugin_utils. gpuval.fleet.doctor has this callback too, and runs without the packages they need."""
+    return importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.plugin_utils.{module}")
+
+
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -78,18 +84,14 @@ class CallbackModule(CallbackBase):
         """After Ctrl-C Ansible ends without a recap."""
         if self._over or os.getpid() != pid:
             return
-        # Imported late, as below.
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import pasteable  # noqa: PLC0415
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError  # noqa: PLC0415
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview  # noqa: PLC0415
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
-
+        commands, errors = _late("core.commands"), _late("core.errors")
+        overview, folder = _late("runs.overview"), _late("runs.folder")
         try:
-            line = overview.interrupted(RunFolder(Path(self._run)))
-        except (GpuvalError, OSError):  # its folder is damaged or gone
+            line = overview.interrupted(folder.RunFolder(Path(self._run)))
+        except (errors.GpuvalError, OSError):  # its folder is damaged or gone
             return
         if line:
-            self._display.display(pasteable(line))
+            self._display.display(commands.pasteable(line))
 
     v2_runner_on_ok = _remember
 
@@ -102,21 +104,15 @@ class CallbackModule(CallbackBase):
         self._over = True
         if not self._run and not self._report:
             return
-        # Imported late: gpuval.fleet.doctor, which ended above, runs without the packages that these need.
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import (  # noqa: PLC0415
-            GpuvalError,
-            disk_problem,
-        )
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance  # noqa: PLC0415
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415
-        from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED  # noqa: PLC0415
-
+        errors, report, state = _late("core.errors"), _late("report"), _late("runs.state")
         if self._run:
-            folder = RunFolder(Path(self._run))
+            folder = _late("runs.folder").RunFolder(Path(self._run))
             try:
-                folder.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
-            except (GpuvalError, OSError) as error:
-                problem = isinstance(error, OSError) and disk_problem(error, {"gpuval_results_dir": folder.path.parent})
+                folder.advance(state.FAILED, self._failure or "its playbook ended early", os.getpid())
+            except (errors.GpuvalError, OSError) as error:
+                problem = isinstance(error, OSError) and errors.disk_problem(
+                    error, {"gpuval_results_dir": folder.path.parent}
+                )
                 self._display.warning(f"the end of run {folder.path.name} is not recorded: {problem or error}")
         if self._report:
-            self._display.display(acceptance(Path(self._report)))
+            self._display.display(report.acceptance(Path(self._report)))

@@ -13,7 +13,7 @@ ROLES = COLLECTION / "roles"
 
 def expand_user(path: str) -> Path:
     """A path with its ``~`` expanded; that of an unknown user stays as it is."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises RuntimeError for an unknown user
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for an unknown user
 
 
 def project_path(path: str) -> Path:
