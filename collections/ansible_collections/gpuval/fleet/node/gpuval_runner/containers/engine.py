@@ -24,6 +24,9 @@ NEVER_STARTED = "0001-01-01"
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
+#: In a record's environment (`fault`): the image is not on the node.
+NO_IMAGE = "no_image"
+
 
 class EngineError(Exception):
     """The container engine did not do what it was asked to."""

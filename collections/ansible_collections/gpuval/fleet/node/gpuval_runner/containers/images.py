@@ -22,7 +22,7 @@ from gpuval_runner import download
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.brought import engine_id, is_image, known_ids
-from gpuval_runner.containers.engine import Engine, EngineError, LocalImage, select
+from gpuval_runner.containers.engine import NO_IMAGE, Engine, EngineError, LocalImage, select
 from gpuval_runner.documents import Metric
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
@@ -111,7 +111,7 @@ def bring_images(directory: NodeDirectory) -> int:
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
         if isinstance(error, DeliveryError):
-            environment["fault"] = "no_image" if isinstance(error, NoImageError) else "delivery"
+            environment["fault"] = NO_IMAGE if isinstance(error, NoImageError) else "delivery"
     except OSError as error:
         where = error.filename or directory.images
         state, message = "running", f"{where}: {error.strerror or error}: make room on the node"

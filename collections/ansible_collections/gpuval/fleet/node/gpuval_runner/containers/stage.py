@@ -31,7 +31,16 @@ from gpuval_runner.containers.command import (
     inherited_names,
 )
 from gpuval_runner.containers.devices import access
-from gpuval_runner.containers.engine import Ending, Engine, EngineError, LocalImage, NoImageError, labels, select
+from gpuval_runner.containers.engine import (
+    NO_IMAGE,
+    Ending,
+    Engine,
+    EngineError,
+    LocalImage,
+    NoImageError,
+    labels,
+    select,
+)
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, Places, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
@@ -40,8 +49,6 @@ from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 
-#: In a record's environment (`fault`): the stage's image is not on the node.
-NO_IMAGE = "no_image"
 TRIES = 8
 OWN_SECONDS = 120.0
 CHILDREN_SECONDS = 5.0
