@@ -4,6 +4,9 @@ import json
 import re
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
+PAUSE = json.dumps(
+    {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
+)
 
 
 def test_one_clean_takes_all_runs_of_this_controller(new_fleet):
@@ -19,11 +22,8 @@ def test_one_clean_takes_all_runs_of_this_controller(new_fleet):
 
 
 def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
-    stages = json.dumps(
-        {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
-    )
     with new_fleet("busy", settings={"gpuval_heartbeat_seconds": 1}) as fleet:
-        first = fleet.start("gpuval.fleet.validate", "-e", stages, "-e", "gpuval_run_id=first")
+        first = fleet.start("gpuval.fleet.validate", "-e", PAUSE, "-e", "gpuval_run_id=first")
         first.expect(r"pause: running")
         second = fleet.play(
             "gpuval.fleet.validate", "-e", FACTS, "-e", "gpuval_run_id=second", "-e", "gpuval_only_idle=true"
@@ -51,11 +51,8 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
 
 
 def test_ctrl_c_names_what_becomes_of_the_run_and_a_clean_names_what_it_ends(new_fleet):
-    stages = json.dumps(
-        {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
-    )
     with new_fleet("interrupted", settings={"gpuval_heartbeat_seconds": 1}) as fleet:
-        first = fleet.start("gpuval.fleet.validate", "-e", stages, "-e", "gpuval_run_id=first")
+        first = fleet.start("gpuval.fleet.validate", "-e", PAUSE, "-e", "gpuval_run_id=first")
         first.expect(r"pause: running")
         first.interrupt()
         ended = first.wait(60)

@@ -170,6 +170,13 @@ def aged(folder, minutes):
     return folder
 
 
+def concluded(folder):
+    """The run, ended and judged by its controller."""
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    for step in ("collecting", "judged"):
+        folder.advance(step)
+
+
 def limited(results, run_id=""):
     return open_run(results, run_id, limit="node-1")
 
@@ -190,10 +197,7 @@ def test_the_same_command_resumes_its_run_though_another_was_opened_since(result
 
 def test_a_run_is_not_resumed_once_a_newer_one_of_the_same_request_has_ended(results):
     aged(killed(started(results, "r1")), 3)
-    second = started(results, "r2")
-    second.write_run({**second.read_run(), "finished_at": run_folder.now()})
-    for step in ("collecting", "judged"):
-        second.advance(step)
+    concluded(started(results, "r2"))
     assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
 
 
@@ -211,10 +215,7 @@ def test_an_earlier_run_that_failed_before_a_node_began_is_not_resumed(results):
     aged(killed(opened(results, "r1")), 3)
     assert open_run(results).result["run"]["run_id"] == "r1", "as the latest it is tried again"
     aged(killed(run_folder.RunFolder(results / "r1")), 3)
-    folder = started(results, "r2")
-    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
-    for step in ("collecting", "judged"):
-        folder.advance(step)
+    concluded(started(results, "r2"))
     assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
 
 
