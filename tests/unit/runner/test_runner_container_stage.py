@@ -23,13 +23,15 @@ info) echo '{"ServerVersion": "1"}';;
 image) cat "$here/image";;
 create) [ -e "$here/gone" ] && { echo 'Error response from daemon: No such image: i:1' >&2; exit 1; }
     echo c0ffee; touch "$here/there";;
-start) cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
+start) sleep "$(cat "$here/slow")"; cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
 inspect) cat "$here/state" || exit 1;;
 rm) [ -e "$here/stuck" ] || rm -f "$here/there";;
 ps) [ -e "$here/silent" ] && { echo 'Cannot connect' >&2; exit 1; }; [ -e "$here/there" ] && echo c0ffee; exit 0;;
 esac
 """
 OVER = {"StartedAt": "2026", "Running": False, "Status": "exited", "ExitCode": 0}
+NEVER = {**OVER, "StartedAt": "0001-01-01T00:00:00Z", "Status": "created"}
+FILES = {"image": json.dumps(IMAGE), "code": "0", "slow": "0", "result": '{"state": "success"}'}
 UNDER_WAY = {**OVER, "Running": True, "Status": "running"}
 
 
@@ -41,7 +43,7 @@ def engine(tmp_path, monkeypatch):
     command = folder / "docker"
     command.write_text(ENGINE)
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    for name, text in (("image", json.dumps(IMAGE)), ("code", "0"), ("result", '{"state": "success"}')):
+    for name, text in FILES.items():
         (folder / name).write_text(text)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(container_stage, "RELEASE_SECONDS", 0.3)
@@ -80,6 +82,25 @@ def test_an_error_that_the_engine_or_its_client_knows_is_no_success(engine, node
     assert carried_out(node) == 1
     record = node.record("a")
     assert (record["state"], record["exit_code"]) == ("crash", code)
+
+
+@pytest.mark.parametrize("of_client", [1, 125])
+def test_an_error_of_the_client_itself_is_none_of_the_container(engine, node, of_client):
+    (engine / "state").write_text(json.dumps(OVER))
+    (engine / "code").write_text(str(of_client))
+    assert carried_out(node) == 0
+    assert (node.record("a")["state"], node.record("a")["exit_code"]) == ("success", 0)
+
+
+def test_a_container_that_did_not_start_within_its_limit_has_no_exit_code(engine, node):
+    node.put_plan(stage("a", image="i:1", timeout_seconds=1, grace_seconds=1), runtime="docker")
+    (engine / "state").write_text(json.dumps(NEVER))
+    (engine / "slow").write_text("2")
+    (engine / "code").write_text("125")
+    assert carried_out(node) == 1
+    record = node.record("a")
+    assert (record["state"], record["exit_code"]) == ("timeout", None)
+    assert "its container had not started" in record["message"]
 
 
 def test_an_image_that_is_removed_before_its_container_is_made_is_missing(engine, node):

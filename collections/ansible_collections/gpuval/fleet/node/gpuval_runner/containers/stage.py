@@ -284,11 +284,13 @@ class ContainerRun:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
         by_init = explain_init(ending.exit_code if ending else None, last) if not ended.stop else ""
         memory = out_of_memory(ending, self.stage.container.memory_bytes)
-        if ending and ended.signal and not ended.stop:
+        if ending and not ending.started:
+            notes.append("its container had not started")
+            ended.exit_code = None  # the client's is its own
+        elif ending and ended.signal and not ended.stop:
             notes.append(f"{ended.signal} ended the engine's client; its container was stopped")
         elif ending and not ending.running:
-            # podman may say 0 of a container that it killed, whose client knows better
-            ended.exit_code = ending.exit_code or ended.exit_code or ending.exit_code
+            ended.exit_code = container_code(ending.exit_code, ended.exit_code)
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             what = "its container was still running" if ending else "how its container ended is unknown"
@@ -348,6 +350,11 @@ def default_user(engine: Engine) -> str:
     if os.geteuid() == 0 or engine.facts.rootless:
         return "0:0"
     return f"{os.geteuid()}:{os.getegid()}"
+
+
+def container_code(of_engine: Optional[int], of_client: Optional[int]) -> Optional[int]:
+    """Return a container's exit code. Podman may say 0 of one that was killed, whose client knows better."""
+    return of_client if of_engine == 0 and (of_client or 0) > 128 else of_engine
 
 
 def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
