@@ -200,7 +200,7 @@ def test_a_connection_that_died_in_silence_is_noticed(kit, cluster, follow, monk
 
 def test_events_have_no_bookmarks_and_may_be_silent(kit, cluster, follow):
     watch = Asked("watch", "", "events")
-    follower = follow(("Event", ""), silence_seconds=0.2, watch_seconds=2)
+    follower = follow(("Event", ""), silence_seconds=0.2, watch_seconds=5)
     follower.until(lambda: follower.counts()["Event", "SYNC"])
     time.sleep(0.8)
     assert kit.counts()[watch] == 1

@@ -6,6 +6,7 @@ import time
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from gpuval_runner import clock
 from gpuval_workloads.job.steps import VARIABLE, unpack
 
 from tests.kit import jobs
@@ -51,8 +52,8 @@ def test_a_job_that_failed_stays_too_and_leaves_at_its_limit(node, tmp_path):
     record, _value = staying(node, "crash")
     assert record["exit_code"] == 3 and "step work (1 of 1)" in record["message"]
     assert record["message"].endswith("last output: no space left")
-    assert process.poll() is None
     assert process.wait(30) == 1
+    assert time.time() - clock.parse(record["finished_at"]).timestamp() >= 2
     assert node.record("mine") == record
 
 

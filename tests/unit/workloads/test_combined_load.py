@@ -17,6 +17,7 @@ from gpuval_workloads.common.result import Result, WorkloadFailure
 from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit import perftest as standin
+from tests.kit.runner import until
 from tests.kit.sysfs_tree import IB_GIDS, Tree
 from tests.kit.workload_process import NODE, TorchWorkload
 
@@ -340,6 +341,7 @@ def test_each_port_is_loaded_alone_then_together(nics):
         rates = {worker.name: program.rate(worker.samples.kept, alone) for worker in workers}
         nics.behave(mlx5_1={"share": 0.5})
         time.sleep(1)
+        until(lambda: not nics.tools())  # those of before the change
         together = program._run(workers, 5, result, "all together")
         gpu = program.Worker("gpu", 0, workers[0].process)
         program._report(result, [gpu, *workers], {**rates, "gpu:0": None}, together)

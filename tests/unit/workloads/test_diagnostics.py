@@ -604,11 +604,11 @@ def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch,
 def test_beside_work_with_a_deadline_it_is_reported_no_longer_than_that(monkeypatch):
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     reports = []
-    with progress.keep_reporting(lambda: reports.append(1), 0.2):
-        time.sleep(0.6)
+    with progress.keep_reporting(lambda: reports.append(1), 0.5):
+        time.sleep(1)
         count = len(reports)
         time.sleep(0.2)
-    assert 2 <= count <= 11
+    assert 2 <= count <= 26
     assert len(reports) == count
 
 
