@@ -1,5 +1,6 @@
 """Processes found in /proc by what they carry, and signals to exactly those."""
 
+import contextlib
 import os
 import signal
 import time
@@ -40,8 +41,10 @@ def ranks_of(run_id, node, stage="training", attempt=1):
 
 
 def send(pids, number):
+    """Processes that have ended since they were found are left out."""
     for pid in pids:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def below(root):
@@ -64,10 +67,6 @@ def end_all_below(root):
     found = {pid: read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace") for pid in below(root)}
     deadline = time.monotonic() + 10
     while (left := below(root)) and time.monotonic() < deadline:
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        send(left, signal.SIGKILL)
         time.sleep(0.1)
     return list(found.values())
