@@ -1,5 +1,6 @@
 """The runner's stages in containers of real engines, and the image stage over a real S3 service."""
 
+import functools
 import json
 import os
 import secrets
@@ -20,15 +21,17 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from botocore.client import Config
 from gpuval_runner.containers.engine import EngineError, labels, probe, select
 
-from tests.kit import host_image, jobs
+from tests.kit import host_image, jobs, runner
 from tests.kit.model_server import ModelServer
-from tests.kit.runner import SUCCEED, Node, stage, until
+from tests.kit.runner import SUCCEED, Node, until
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_SECONDS = 120
 BUCKET = "gpuval"
 READY = """echo under way; trap 'echo told; exit 3' TERM; while :; do sleep 0.1; done"""
 DEAF = """trap '' TERM; echo under way; while :; do sleep 0.1; done"""
+#: An engine under load may take half a minute to start a container, and podman starts it again without a limit.
+stage = functools.partial(runner.stage, timeout_seconds=RUN_SECONDS)
 
 
 #: What asks the engine for nothing that others do not ask: with one of them.
@@ -83,8 +86,12 @@ def containers(engine, node):
     return ask(engine, "ps", "--all", "--quiet", f"--filter=label=gpuval.run={node.run_id}").split()
 
 
-def carried_out(node, engine, *stages, **changes):
+def plan_for(node, engine, *stages, **changes):
     node.put_plan(*stages, runtime=engine.command, deadline_seconds=RUN_SECONDS, **changes)
+
+
+def carried_out(node, engine, *stages, **changes):
+    plan_for(node, engine, *stages, **changes)
     done = node.call("run", seconds=RUN_SECONDS)
     return done.returncode
 
@@ -171,7 +178,7 @@ def test_a_timeout_ends_the_container(engine, image, node):
 @pytest.mark.parametrize(("script", "code", "said"), [(READY, 3, "told"), (DEAF, 137, "under way")])
 def test_a_cancel_ends_the_container(engine, image, node, script, code, said):
     waits = stage("a", script, image=image, grace_seconds=2)
-    node.put_plan(waits, stage("b", image=image), runtime=engine.command)
+    plan_for(node, engine, waits, stage("b", image=image))
     running = node.begin("run")
     until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     assert node.ask("cancel", "--wait", "60")["running"] is False
@@ -184,7 +191,7 @@ def test_a_cancel_ends_the_container(engine, image, node, script, code, said):
 
 def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
     script = f"test -e /opt/gpuval/models/second && {{ {SUCCEED}; exit 0; }}; {DEAF}"
-    node.put_plan(stage("a", script, image=image, timeout_seconds=60), runtime=engine.command)
+    plan_for(node, engine, stage("a", script, image=image))
     running = node.begin("run")
     until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     os.kill(running.pid, signal.SIGKILL)
@@ -203,10 +210,10 @@ def test_a_runner_killed_leaves_nothing_to_the_next(engine, image, node):
 def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, tmp_path, code, state):
     script = f"echo $$ > here; echo performance: 12.5 examples/sec; exit {code}"
     steps = [{"name": "work", "run": ["sh", "-c", script]}]
-    job = jobs.write(tmp_path, steps=steps, stay_alive=True, needs=[], timeout_seconds=60)
+    job = jobs.write(tmp_path, steps=steps, stay_alive=True, needs=[], timeout_seconds=RUN_SECONDS)
     declared = {**stages.workloads([job])["mine"], "image": image}
     node.files.workloads.write_bytes(payload.workloads_zip())
-    node.put_plan(plans.stage("mine", declared, ["mine"]), runtime=engine.command, deadline_seconds=RUN_SECONDS)
+    plan_for(node, engine, plans.stage("mine", declared, ["mine"]))
     running = node.begin("run")
     until(lambda: node.files.record("mine").exists() and node.record("mine")["state"] == state, RUN_SECONDS)
     record = node.record("mine")
@@ -222,7 +229,7 @@ def test_a_job_stays_in_its_container_until_it_is_cleaned(engine, image, node, t
 
 
 def test_clean_ends_what_a_killed_runner_left(engine, image, node):
-    node.put_plan(stage("a", DEAF, image=image), runtime=engine.command)
+    plan_for(node, engine, stage("a", DEAF, image=image))
     running = node.begin("run")
     until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     os.kill(running.pid, signal.SIGKILL)
@@ -236,7 +243,7 @@ def test_clean_ends_what_a_killed_runner_left(engine, image, node):
 
 
 def test_the_client_of_the_engine_killed_is_distinguished(engine, image, node):
-    node.put_plan(stage("a", READY, image=image, grace_seconds=2), runtime=engine.command)
+    plan_for(node, engine, stage("a", READY, image=image, grace_seconds=2))
     running = node.begin("run")
     until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
     state = json.loads(node.files.state.read_text())
@@ -319,7 +326,7 @@ def test_another_image_under_the_planned_name_is_refused(engine, image, node):
 def test_auto_takes_an_engine_that_answers(engine, image, node):
     if select("auto").command != engine.command:
         pytest.skip("auto takes docker here")
-    node.put_plan(stage("a", image=image), stage("b"), runtime="auto")
+    node.put_plan(stage("a", image=image), stage("b"), runtime="auto", deadline_seconds=RUN_SECONDS)
     assert node.call("run", seconds=RUN_SECONDS).returncode == 0
     assert (node.record("a")["image"], node.record("b")["image"]) == (image, None)
 
@@ -351,6 +358,7 @@ def test_a_runner_that_is_not_root_gets_its_files_back(engine, image):
             stage("own", own, image=image),
             stage("root", closed, image=image, container={"user": "0:0"}),
             runtime="docker",
+            deadline_seconds=RUN_SECONDS,
         )
         subprocess.run(["chown", "-R", "12345:12345", home], check=True)
         system = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
@@ -546,8 +554,17 @@ def test_an_archive_brought_before_is_checked_and_used(source, node):
 def test_a_store_that_is_away_for_a_while_is_waited_for(source, node):
     source.give(node)
     source.server.stop()
-    threading.Timer(4, source.server.start).start()
-    assert node.call("run", seconds=RUN_SECONDS).returncode == 0
+
+    def come_back():
+        node.wait_for("image", "running")
+        time.sleep(3.5)
+        source.server.start()
+
+    returning = threading.Thread(target=come_back)
+    returning.start()
+    code = node.call("run", seconds=RUN_SECONDS).returncode
+    returning.join()
+    assert code == 0, node.log("image")
     assert node.record("image")["duration_seconds"] >= 3
 
 
