@@ -7,6 +7,7 @@ import pytest
 
 from tests.kit.cluster import Asked, ClusterKit, Fault, StageEnd
 from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
+from tests.kit.runner import until_written
 
 SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"]}
 
@@ -25,6 +26,18 @@ def kit(tmp_path, containers):
 def fleet_of(tmp_path, kit, count, **settings):
     kit.add_nodes(count, gpus=0)
     return ClusterFleet(tmp_path / "fleet", kit=kit, settings=settings)
+
+
+@pytest.fixture
+def going(tmp_path):
+    """Until it is written, stages of `work_until` are at work."""
+    return tmp_path / "going"
+
+
+def work_until(file, seconds=0):
+    """Work that lasts until the file is written, and so much longer."""
+    script = f"echo {BEGUN}; {until_written(file)}; sleep {seconds}; echo worked: 3 items"
+    return {**WORK, "command": ["sh", "-c", script], "timeout_seconds": 240}
 
 
 def all_passed(fleet, count):
@@ -81,11 +94,12 @@ def test_output_that_may_not_be_read_names_the_rule(tmp_path, kit):
     assert "the output of facts cannot be read" in done.output
 
 
-def test_watches_that_break_and_versions_that_are_gone_cost_nothing(tmp_path, kit):
-    fleet = fleet_of(tmp_path, kit, 4, gpuval_max_nodes_at_once=2, work_workload=SLOW_WORK)
+def test_watches_that_break_and_versions_that_are_gone_cost_nothing(tmp_path, kit, going):
+    fleet = fleet_of(tmp_path, kit, 4, gpuval_max_nodes_at_once=2, work_workload=work_until(going, 3))
     playing = fleet.start()
     playing.expect("work: running")
     kit.drop_watches()
+    going.write_text("on")
     playing.expect("work: success")
     kit.compact()
     kit.drop_watches()
@@ -99,11 +113,12 @@ def test_watches_that_break_and_versions_that_are_gone_cost_nothing(tmp_path, ki
         whole(fleet, node)
 
 
-def test_a_job_that_may_not_be_made_costs_its_own_node_only(tmp_path, kit):
-    fleet = fleet_of(tmp_path, kit, 2, gpuval_max_nodes_at_once=1, work_workload=SLOW_WORK)
+def test_a_job_that_may_not_be_made_costs_its_own_node_only(tmp_path, kit, going):
+    fleet = fleet_of(tmp_path, kit, 2, gpuval_max_nodes_at_once=1, work_workload=work_until(going))
     playing = fleet.start()
     playing.expect("node-001 work: running")
     kit.deny("create", "batch", "jobs")
+    going.write_text("on")
     done = playing.wait()
     assert fleet.verdict("node-001")["verdict"] == "PASS", str(done)
     entry = fleet.verdict("node-002")
@@ -130,29 +145,30 @@ def test_a_watch_that_is_forbidden_names_the_rule_and_the_run_can_be_resumed(tmp
     assert all_passed(fleet, 2)
 
 
-def test_a_watch_that_is_refused_for_a_while_costs_nothing(tmp_path, kit):
+def test_a_watch_that_is_refused_for_a_while_costs_nothing(tmp_path, kit, going):
     """An API server that starts again may not know its own rules for a moment."""
-    fleet = fleet_of(tmp_path, kit, 2, work_workload=SLOW_WORK)
+    fleet = fleet_of(tmp_path, kit, 2, work_workload=work_until(going, 3))
     playing = fleet.start()
     playing.expect("work: running")
     kit.deny("watch", "", "pods")
     kit.drop_watches()
+    going.write_text("on")
     done = playing.wait()
     assert done.code == 0, str(done)
     assert all_passed(fleet, 2)
 
 
-def test_a_node_that_comes_back_while_others_work_has_another_turn(tmp_path, kit, containers):
+def test_a_node_that_comes_back_while_others_work_has_another_turn(tmp_path, kit, containers, going):
     containers.struck = lambda run: {("node-001", "work", 1): signal.SIGKILL}.get((run.node, run.stage, run.attempt))
     kit.fault("node-001", Fault("node_lost", stage="work", attempt=1))
-    work = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 15; echo worked: 3 items"]}
-    fleet = fleet_of(tmp_path, kit, 2, work_workload=work)
+    fleet = fleet_of(tmp_path, kit, 2, work_workload=work_until(going))
     playing = fleet.start()
     playing.expect("node-001: DeletionByTaintManager")
     kit.restore_node("node-001")
+    playing.expect("node-001: launched again, as attempt 2")
+    going.write_text("on")
     done = playing.wait()
     assert done.code == 0, str(done)
-    assert "node-001: launched again, as attempt 2" in done.output
     assert fleet.record("node-001", "work")["attempt"] == 2
     assert fleet.record("node-001", "facts")["attempt"] == 1
 

@@ -40,7 +40,7 @@ __all__ = ["Asked", "ClusterKit", "Fault", "Problem", "StageEnd", "StageRun", "c
 
 TOKEN = "kit-token-5f2b"
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -254,6 +254,11 @@ class ClusterKit:
     def most_running(self) -> int:
         """The most pods that had a node at once."""
         return self.world.most_running
+
+    @property
+    def most_pulling(self) -> int:
+        """The most of them at once whose first container had not started."""
+        return self.world.most_pulling
 
     # Objects, past the API
 

@@ -108,10 +108,11 @@ class SimulatedCluster:
     def __init__(self, server: ApiServer, settings: Settings) -> None:
         self.server, self.storage, self.settings = server, server.storage, settings
         self.faults: dict[str, list[Fault]] = defaultdict(list)
-        self.most_running = 0
+        self.most_running = self.most_pulling = 0
         #: Of the simulation itself, or of a test's `on_stage`.
         self.errors: list[BaseException] = []
         self._running: set[str] = set()
+        self._pulling: set[str] = set()  # uids of pods of which no container has run
         self._asked_gpus: dict[tuple[str, str], int] = {}  # by pod uid and resource
         self._pods_of: dict[str, set[str]] = defaultdict(set)  # uids of live pods by node
         self._tasks: dict[
@@ -411,7 +412,9 @@ class SimulatedCluster:
         for resource in GPU_RESOURCES:
             self._asked_gpus[(uid, resource)] = _requested(pod["spec"], resource)
         self._running.add(uid)
+        self._pulling.add(uid)
         self.most_running = max(self.most_running, len(self._running))
+        self.most_pulling = max(self.most_pulling, len(self._pulling))
         try:
             self.storage.change("Pod", pod, {"spec": {"nodeName": node}, "status": {"conditions": [_scheduled()]}})
             self.event(
@@ -431,6 +434,7 @@ class SimulatedCluster:
         finally:
             self._pods_of[node].discard(uid)
             self._running.discard(uid)
+            self._pulling.discard(uid)
 
     async def _containers(self, job: Manifest, pod: Manifest, node: str) -> None:
         view = _PodView(self, pod, node)
@@ -453,6 +457,7 @@ class SimulatedCluster:
                         view.wait(index, said, message)
                         self.event(pod, "Failed", f"Error: {said}", "kubelet", "Warning", where=node)
                     await asyncio.sleep(self.settings.retry_seconds)
+            self._pulling.discard(pod["metadata"]["uid"])
             view.run(index)
             end = await self._run(job, view, index, stage, secrets, config_maps)
             if end is None:
