@@ -156,7 +156,7 @@ def at_work(tmp_path):
 
     def wait(run):
         if run.stage == "work":
-            until(lambda: run.stage not in held, f"{run.stage} may go on", 100)
+            until(lambda: run.stage not in held, f"{run.stage} may go on")
 
     with ClusterKit(tmp_path, on_stage=Containers(tmp_path / "pods", instead=wait)) as kit:
         kit.add_node("gpu-1", gpus=0)

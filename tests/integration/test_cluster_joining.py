@@ -19,7 +19,7 @@ def held(tmp_path):
 @pytest.fixture
 def kit(tmp_path, held):
     def wait(run):
-        until(lambda: run.node not in held, f"{run.node} may go on", 100)
+        until(lambda: run.node not in held, f"{run.node} may go on")
 
     with ClusterKit(tmp_path, on_stage=Containers(tmp_path / "pods", instead=wait)) as kit:
         yield kit

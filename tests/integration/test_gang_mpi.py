@@ -69,7 +69,7 @@ def machine():
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def run(hosts, folder, program, *arguments, slots=SLOTS):
             "GPUVAL_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         command = ["ip", "netns", "exec", name, sys.executable, "-c", MEMBER.format(slots=slots), "collectives",
-                   "--only", "all_reduce", "--join-seconds", "60", "--seconds", "4", *arguments]  # fmt: skip
+                   "--only", "all_reduce", "--join-seconds", "120", "--seconds", "4", *arguments]  # fmt: skip
         with (own / "log").open("w") as log:
             started.append(
                 subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -129,7 +129,7 @@ def run(hosts, folder, program, *arguments, slots=SLOTS):
     ended = []
     for index, process in enumerate(started):
         own = folder / str(index)
-        code = process.wait(150)
+        code = process.wait(300)
         result = json.loads((own / "result.json").read_text()) if (own / "result.json").exists() else None
         ranks = sorted((own / "ranks").read_text().splitlines()) if (own / "ranks").exists() else []
         ended.append((code, (own / "log").read_text(), result, ranks))

@@ -18,7 +18,7 @@ from tests.kit.round_objects import Together, round_objects
 
 RUN = "pods.all"
 NODES = ["node-1", "node-2"]
-POD_SECONDS = 120
+POD_SECONDS = 300
 MOST_BYTES = 1 << 20
 
 

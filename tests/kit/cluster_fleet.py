@@ -21,7 +21,7 @@ from tests.kit.cluster import ClusterKit, StageEnd, config_data, secret_data
 from tests.kit.fleet import QUICK, Fleet, until
 from tests.kit.processes import end_all_below
 
-STAGE_SECONDS = 120
+STAGE_SECONDS = 240
 #: What the work of a stage that is to be struck says first, and how long its record may take to the store.
 BEGUN, UPLOAD_SECONDS = "the work begins", 0.5
 #: A stage that does next to nothing and says so.

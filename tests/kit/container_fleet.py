@@ -139,7 +139,7 @@ class ContainerFleet(Fleet):
             self.end_connections()
             if not self.home.exists() or not (below(self.root) or self._left()):
                 return
-            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120)
+            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
             self.end_connections()
             survivors = end_all_below(self.root)
             assert self.away or done.code == 0, done
@@ -175,7 +175,7 @@ class ContainerFleet(Fleet):
                 command = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "any"]
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
         shutil.rmtree(self.control_paths, ignore_errors=True)
-        until(lambda: not [pid for pid in below(self.root) if read(pid, "cmdline").startswith(b"ssh: ")], "no ssh", 10)
+        until(lambda: not [pid for pid in below(self.root) if read(pid, "cmdline").startswith(b"ssh: ")], "no ssh", 60)
 
 
 class OtherController(ContainerFleet):
@@ -188,7 +188,7 @@ class OtherController(ContainerFleet):
         for playing in self._playing:
             playing.kill()
         if self.home.exists():
-            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120)
+            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
             self.end_connections()
             survivors = end_all_below(self.root)
             assert done.code == 0, str(done)

@@ -127,7 +127,7 @@ class Playing:
         """KILL the playbook and its workers, as a crash of the controller does; what it detached lives on."""
         if self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(60)
         self._reader.join(5)
 
     def _read(self):
@@ -220,7 +220,7 @@ class Fleet:
             playing.kill()
         try:
             if below(self.root) or self._left():
-                done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=90)
+                done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
                 assert done.code == 0, done
         finally:
             survivors = end_all_below(self.root)

@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import f
 
 from tests.kit.ports import free_port
 
-START_SECONDS = 20
+START_SECONDS = 60
 
 
 class ModelServer:

@@ -14,6 +14,7 @@ from tests.kit.ports import free_port
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 USER = getpass.getuser()
+START_SECONDS = 60
 
 
 def new_key(path, kind="ed25519"):
@@ -88,7 +89,7 @@ class Sshd:
             self._process = subprocess.Popen(
                 [SSHD, "-D", "-e", "-f", str(self.folder / "config")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
