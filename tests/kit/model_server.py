@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import f
 
 from tests.kit.ports import free_port
 
-START_SECONDS = 20
+START_SECONDS = 60
 
 
 class ModelServer:
@@ -50,4 +50,4 @@ class ModelServer:
     def stop(self) -> None:
         if self._process:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)

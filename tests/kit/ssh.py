@@ -88,7 +88,7 @@ class Sshd:
             self._process = subprocess.Popen(
                 [SSHD, "-D", "-e", "-f", str(self.folder / "config")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -103,7 +103,7 @@ class Sshd:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         sessions = [int(pid) for pid in children.read_text().split()] if children.exists() else []
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 15)
