@@ -29,11 +29,17 @@ def write_text(folder: Path, text: str, name: str = "mine.yml") -> Path:
     return path
 
 
-def run(node: Node, path: Path, seconds: float = 60, **chosen) -> tuple[dict, str]:
-    """Run a job as the only stage of a plan; its final record and its log."""
+def put(node: Node, path: Path, seconds: float = 60, **chosen) -> str:
+    """Put a plan with a job as its only stage in place; returns the stage's name."""
     declared = stages.workloads([path], **chosen)
     ((name, declaration),) = declared.items()
     node.files.workloads.write_bytes(payload.workloads_zip())
     node.put_plan(plans.stage(name, declaration, [name]), deadline_seconds=seconds)
+    return name
+
+
+def run(node: Node, path: Path, seconds: float = 60, **chosen) -> tuple[dict, str]:
+    """Run a job as the only stage of a plan; its final record and its log."""
+    name = put(node, path, seconds, **chosen)
     node.call("run", seconds=seconds + 30)
     return node.record(name), node.files.log(name).read_text()

@@ -50,4 +50,4 @@ class ModelServer:
     def stop(self) -> None:
         if self._process:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)

@@ -104,7 +104,7 @@ class Sshd:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         sessions = [int(pid) for pid in children.read_text().split()] if children.exists() else []
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 15)

@@ -39,7 +39,7 @@ def test_a_command_whose_reader_has_left_ends(tmp_path):
     ) as playing:
         playing.stdout.close()
         try:
-            assert playing.wait(60) == 0
+            assert playing.wait(300) == 0
         finally:
             playing.kill()
 

@@ -56,7 +56,7 @@ class Watched:
         self.tracker.expect(node, STAGES)
         self.cluster.create(job(node, attempt, **spec))
 
-    def until(self, true_of, node, seconds=8.0, attempt=None):
+    def until(self, true_of, node, seconds=60.0, attempt=None):
         ends = time.monotonic() + seconds
         while not true_of(status := self.tracker.status(node, time.monotonic(), attempt)):
             assert time.monotonic() < ends, status

@@ -227,7 +227,7 @@ class Round:
         self.placement.close()
         self.cluster.close()
 
-    def watch_until(self, is_so, seconds=20.0):
+    def watch_until(self, is_so, seconds=60.0):
         """Take the placement's news, as the watch does, until something is so."""
         ends = time.monotonic() + seconds
         while not is_so():

@@ -265,7 +265,7 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     run = make_run(nodes, stages=["facts"])
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
-    began = time.monotonic()
+    began = time.process_time()
     candidates = [
         forming.Candidate(node, "PASS", "10.0.0.1", 8, labels={"sku": "h200"}, software={"driver": "580"})
         for node in nodes
@@ -278,7 +278,7 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     below = gang_document.round_folder(folder, "all")
     of_round = rounds.round_run(run, "all", {"all": members}, ["collective"], ports=ports, seconds=9, created_at=TIME)
     below.write_run(of_round)
-    formed = time.monotonic() - began
+    formed = time.process_time() - began
     for node in nodes:
         run_folder.write_json(
             below.evidence_file(node, "collective"), make_record(node, "collective", run_id="run-1.all")
@@ -300,9 +300,9 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
         "searches": {}, "findings": {"all": found},
     }  # fmt: skip
     schemas.validate("gangs", document, what="gangs")
-    began, evidence = time.monotonic(), Evidence()
+    began, evidence = time.process_time(), Evidence()
     gang_evidence.take(evidence, folder, gang_evidence.expected(run, document), document)
-    took = time.monotonic() - began
+    took = time.process_time() - began
     assert len(evidence.records) == COUNT
     assert len(evidence.problems) == COUNT
     assert evidence.records[nodes[0]]["fabric"]["message"].count("slow") == 2

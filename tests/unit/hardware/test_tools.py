@@ -21,13 +21,13 @@ def test_only_the_root_is_searched(machine):
 def test_a_hanging_tool_and_its_children_are_ended(machine):
     machine.tool("hang", f"sleep 600 & echo $! > '{machine}/child'; wait")
     started = time.monotonic()
-    result = tools.toolbox(str(machine))("hang", timeout=0.5)
+    result = tools.toolbox(str(machine))("hang", timeout=3)
     assert time.monotonic() - started < 60
     assert result.timed_out
     assert result.returncode is None
-    assert "did not answer within 0.5 s" in result.complaint
+    assert "did not answer within 3 s" in result.complaint
     child = int((machine.root / "child").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline and _running(child):
         time.sleep(0.02)
     assert not _running(child)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kit import jobs
-from tests.kit.runner import alive
+from tests.kit.runner import alive, until
 
 METRIC = """{"name": "%s", "value": %s, "unit": "s", "scope": "node"}"""
 RESULT = f"""printf '{{"state": "%s", "message": "%s", "metrics": [{METRIC}]}}' """
@@ -52,10 +52,10 @@ def test_how_a_step_ended_is_reported(node, tmp_path, run, told):
 
 
 def test_a_step_has_a_time_limit_and_leaves_nothing_behind(node, tmp_path):
-    steps = [step("work", "sleep 300 & echo $! > /proc/self/fd/1; wait", timeout_seconds=1)]
+    steps = [step("work", "sleep 300 & echo $! > /proc/self/fd/1; wait", timeout_seconds=3)]
     record, log = jobs.run(node, jobs.write(tmp_path, steps=steps))
     assert record["state"] == "crash"
-    assert "step work (1 of 1) exceeded its limit of 1 s" in record["message"]
+    assert "step work (1 of 1) exceeded its limit of 3 s" in record["message"]
     (pid,) = (int(line) for line in log.splitlines() if line.isdigit())
     assert not alive(pid)
 
@@ -191,9 +191,12 @@ def test_the_environment_is_that_of_a_job_on_one_node(node, tmp_path):
 def test_a_job_that_is_ended_ends_its_step(node, tmp_path):
     pid_file = tmp_path / "pid"
     steps = [step("work", f"trap '' TERM; sleep 300 & echo $! > {pid_file}; wait; wait")]
-    path = jobs.write(tmp_path, steps=steps, timeout_seconds=2, grace_seconds=1)
-    record, _log = jobs.run(node, path)
-    assert record["state"] == "timeout"
+    jobs.put(node, jobs.write(tmp_path, steps=steps, grace_seconds=1))
+    process = node.begin("run")
+    until(lambda: pid_file.exists() and pid_file.read_text())
+    assert node.ask("cancel", "--wait", "30")["running"] is False
+    assert process.wait(30) == 1
+    assert node.record("mine")["state"] == "cancelled"
     assert not alive(int(pid_file.read_text()))
 
 

@@ -16,7 +16,7 @@ STEPS = [{"name": "work", "run": "echo $$ > pid; seq 60000; echo performance: 12
 
 
 def plan(node, tmp_path, *after, **changes):
-    job = jobs.write(tmp_path, **{"steps": STEPS, "stay_alive": True, "timeout_seconds": 4, **changes})
+    job = jobs.write(tmp_path, **{"steps": STEPS, "stay_alive": True, "timeout_seconds": 60, **changes})
     ((name, declaration),) = stages.workloads([job]).items()
     node.files.workloads.write_bytes(payload.workloads_zip())
     return node.put_plan(plans.stage(name, declaration, [name]), *after)
@@ -30,12 +30,13 @@ def staying(node, state="success"):
 
 
 def test_the_record_is_final_while_the_job_stays_and_a_cancel_changes_nothing(node, tmp_path):
-    plan(node, tmp_path)
+    plan(node, tmp_path, timeout_seconds=8)
     process = node.begin("run")
     record, value = staying(node)
     assert (value, record["message"], record["exit_code"]) == (12.5, "1 of 1 steps", 0)
     folder = node.files.work("mine") / "job"
-    time.sleep(4.5)  # its limit of time does not hold any more
+    begun = clock.parse(record["started_at"]).timestamp()
+    until(lambda: time.time() > begun + 9.5)  # its limit of time does not hold any more
     assert process.poll() is None and (folder / "pid").exists()
     assert node.ask("cancel", "--wait", "10")["running"] is False
     assert process.wait(30) == 0

@@ -28,7 +28,7 @@ def listening(tmp_path):
 
 
 def ended(port):
-    for _try in range(100):
+    for _try in range(600):
         if tcp.connect("127.0.0.1", port, 1)[0] == "closed":
             return True
         time.sleep(0.05)
@@ -37,14 +37,14 @@ def ended(port):
 
 def test_a_listener_says_which_node_it_is_and_ends_when_all_have_asked(listening):
     base, ports = listening
-    assert [tcp.port_state("127.0.0.1", port, 2, "two") for port in ports] == ["open", "open"]
-    assert tcp.port_state("127.0.0.1", ports[0], 2, "four") == "other_node"
-    assert tcp.receive("127.0.0.1", ports[0], 1_000_000, 2) > 0
-    tcp.say("127.0.0.1", ports[0], "bye one\n", 1)
-    tcp.say("127.0.0.1", ports[0], "bye stranger\n", 1)
+    assert [tcp.port_state("127.0.0.1", port, 20, "two") for port in ports] == ["open", "open"]
+    assert tcp.port_state("127.0.0.1", ports[0], 20, "four") == "other_node"
+    assert tcp.receive("127.0.0.1", ports[0], 1_000_000, 20) > 0
+    tcp.say("127.0.0.1", ports[0], "bye one\n", 20)
+    tcp.say("127.0.0.1", ports[0], "bye stranger\n", 20)
     time.sleep(0.7)
-    assert tcp.port_state("127.0.0.1", ports[1], 2, "two") == "open", "three did not ask yet"
-    tcp.say("127.0.0.1", ports[0], "bye three\n", 1)
+    assert tcp.port_state("127.0.0.1", ports[1], 20, "two") == "open", "three did not ask yet"
+    tcp.say("127.0.0.1", ports[0], "bye three\n", 20)
     assert all(map(ended, ports))
     assert not (base / "network/listener.json").exists()
 
@@ -55,7 +55,7 @@ def test_a_listener_can_be_stopped_and_never_ends_another_process(listening):
     known = json.loads(path.read_text())
     path.write_text(json.dumps({**known, "started": "1"}))
     assert not listener.stop(base), "a later process of that number is not ours"
-    assert tcp.port_state("127.0.0.1", ports[0], 2, "two") == "open"
+    assert tcp.port_state("127.0.0.1", ports[0], 20, "two") == "open"
     path.write_text(json.dumps(known))
     assert listener.stop(base)
     assert all(map(ended, ports))
@@ -90,7 +90,7 @@ def test_states_of_a_connection():
 
 def test_nothing_waits_for_what_hangs():
     begin = time.monotonic()
-    done = in_parallel({"quick": lambda: 1, "slow": lambda: time.sleep(30)}, 0.5)
+    done = in_parallel({"quick": lambda: 1, "slow": lambda: time.sleep(30)}, 3)
     assert done == {"quick": 1}
     assert time.monotonic() - begin < 20
     assert in_parallel({}, 1) == {}
@@ -150,25 +150,25 @@ def service():
     server.server_close()
 
 
-def probe(entry, size=1_000_000, seconds=1):
+def probe(entry, size=1_000_000, seconds=20):
     return endpoints.probe(endpoints.parse({"name": "it", **entry}), size, seconds)
 
 
 def test_a_service_is_read_within_bounds(service):
     found = probe({"url": f"http://127.0.0.1:{service}/file"})
     assert (found["state"], found["status"], found["received_bytes"]) == ("ok", 200, 1_000_000)
-    assert found["bytes_per_second"] > 0 and 0 < found["tcp_seconds"] < 1
+    assert found["bytes_per_second"] > 0 and 0 < found["tcp_seconds"] < 20
     assert probe({"url": f"http://127.0.0.1:{service}/denied"})["status"] == 403
     assert probe({"address": f"127.0.0.1:{service}"})["state"] == "ok"
 
 
 def test_a_service_that_stalls_speaks_no_tls_or_is_away_is_named(service):
     begin = time.monotonic()
-    assert "came to a stop" in probe({"url": f"http://127.0.0.1:{service}/stuck"})["message"]
+    assert "came to a stop" in probe({"url": f"http://127.0.0.1:{service}/stuck"}, seconds=1)["message"]
     assert time.monotonic() - begin < 20
     assert probe({"url": f"https://127.0.0.1:{service}/"})["state"] == "tls"
     assert probe({"address": f"127.0.0.1:{free_port()}"})["message"].endswith("closed")
-    assert probe({"url": "https://no-such-name.invalid/"})["state"] == "name"
+    assert probe({"url": "https://no-such-name.invalid/"}, seconds=1)["state"] == "name"
 
 
 @pytest.mark.parametrize("entry", [{}, {"url": "ftp://x/"}, {"address": "registry"}, {"url": "http://u:secret@[x/"}])

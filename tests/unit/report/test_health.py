@@ -161,14 +161,21 @@ def file(tmp_path):
     return path
 
 
-def gate(*options):
-    """Exit code and output of the program, with nothing but the standard library, within 20 s."""
+def waiting(seconds):
+    """The program with so much time for a file: in its own, a busy machine may not get to read it."""
+    text = GATE.read_text()
+    assert text.count("\nREAD_SECONDS = 0.7\n") == 1
+    return ["-c", text.replace("\nREAD_SECONDS = 0.7\n", f"\nREAD_SECONDS = {seconds}\n")]
+
+
+def gate(*options, program=None):
+    """Exit code and output of the program, with nothing but the standard library, within 60 s."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(GATE), *map(str, options)],
+        [sys.executable, "-I", "-S", *(program or waiting(30)), *map(str, options)],
         check=False,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -210,7 +217,7 @@ def test_the_health_check_program_drains_a_failed_node_and_none_without_the_gate
     stub.chmod(0o755)
     (tmp_path / "check").write_text(script.replace("/shared/gpuval", str(tmp_path)))
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["sh", tmp_path / "check"], env={**os.environ, "PATH": path}, check=False, timeout=20)
+    subprocess.run(["sh", tmp_path / "check"], env={**os.environ, "PATH": path}, check=False, timeout=60)
     called = tmp_path / "called"
     told = f"update NodeName={host} State=DRAIN Reason=gpuval:run-10:speed\n"
     assert (called.read_text() if called.exists() else None) == (told if drained else None)
@@ -222,7 +229,7 @@ def test_an_output_that_nothing_takes_changes_no_exit_code(file, output, node, c
     """Python itself would end with 1, which drains the node: a full disk of logs would drain a fleet."""
     command = f"{{ {sys.executable} -I {GATE} --file {file} --node {node}; echo $? >&3; }} {output}"
     done = subprocess.run(
-        ["sh", "-c", f"exec 3>&1; {command}"], check=False, capture_output=True, text=True, timeout=20
+        ["sh", "-c", f"exec 3>&1; {command}"], check=False, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == code
 
@@ -273,6 +280,27 @@ def test_a_server_may_have_the_file(file):
     assert "404" in signed[1] and "planted" not in signed[1] + named[1]
 
 
+SLOW_IMPORT = """
+import sys, time
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "urllib.request":
+            time.sleep(4)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_busy_node_that_imports_slowly_has_all_the_time_for_the_server(file):
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(file.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        option, text = waiting(3)
+        url = f"http://127.0.0.1:{server.server_port}/health.json"
+        found = gate("--file", url, "--node", "bad", program=[option, SLOW_IMPORT + text])
+        server.shutdown()
+    assert found[0] == 1, found
+
+
 def test_a_broken_answer_is_no_evidence():
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -301,5 +329,5 @@ def test_a_mistyped_option_drains_nothing(options):
 def test_a_server_that_hangs_holds_nothing_up(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # opening it waits for a writer
-    code, output = gate("--file", pipe, "--node", "bad")
+    code, output = gate("--file", pipe, "--node", "bad", program=[GATE])
     assert code == 0 and "was not read within" in output

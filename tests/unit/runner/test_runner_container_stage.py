@@ -23,7 +23,9 @@ info) echo '{"ServerVersion": "1"}';;
 image) cat "$here/image";;
 create) [ -e "$here/gone" ] && { echo 'Error response from daemon: No such image: i:1' >&2; exit 1; }
     echo c0ffee; touch "$here/there";;
-start) sleep "$(cat "$here/slow")"; cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
+start) while [ -e "$here/held" ]; do sleep 0.05; done
+    cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
+stop) rm -f "$here/held";;
 inspect) cat "$here/state" || exit 1;;
 rm) [ -e "$here/stuck" ] || rm -f "$here/there";;
 ps) [ -e "$here/silent" ] && { echo 'Cannot connect' >&2; exit 1; }; [ -e "$here/there" ] && echo c0ffee; exit 0;;
@@ -31,7 +33,7 @@ esac
 """
 OVER = {"StartedAt": "2026", "Running": False, "Status": "exited", "ExitCode": 0}
 NEVER = {**OVER, "StartedAt": "0001-01-01T00:00:00Z", "Status": "created"}
-FILES = {"image": json.dumps(IMAGE), "code": "0", "slow": "0", "result": '{"state": "success"}'}
+FILES = {"image": json.dumps(IMAGE), "code": "0", "result": '{"state": "success"}'}
 UNDER_WAY = {**OVER, "Running": True, "Status": "running"}
 
 
@@ -95,7 +97,7 @@ def test_an_error_of_the_client_itself_is_none_of_the_container(engine, node, of
 def test_a_container_that_did_not_start_within_its_limit_has_no_exit_code(engine, node):
     node.put_plan(stage("a", image="i:1", timeout_seconds=1, grace_seconds=1), runtime="docker")
     (engine / "state").write_text(json.dumps(NEVER))
-    (engine / "slow").write_text("2")
+    (engine / "held").touch()
     (engine / "code").write_text("125")
     assert carried_out(node) == 1
     record = node.record("a")

@@ -10,6 +10,7 @@ from gpuval_runner.descendants import MARKER_VARIABLE
 from gpuval_runner.outcome import Stop
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 
+from tests.kit.processes import read
 from tests.kit.runner import alive, until
 
 #: Leaves by two forks and a session of its own, keeps no stream, and writes its pid.
@@ -42,6 +43,11 @@ def go(tmp_path):
     return go
 
 
+def once_written(path):
+    """A tick that stops a process once it has written a file, however long it took to start."""
+    return lambda: Stop("timeout", "it is ready") if path.exists() and path.stat().st_size else None
+
+
 def test_output_of_both_streams_and_the_exit_code(go):
     ended, output = go("sh", "-c", "echo out; echo err >&2; exit 3")
     assert (ended.exit_code, ended.signal, ended.stop) == (3, None, None)
@@ -71,13 +77,13 @@ def test_standard_input_is_empty(go):
 
 
 def test_total_limit(go):
-    ended, _ = go("sh", "-c", "while :; do echo x; sleep 0.05; done", timeout_seconds=0.5, inactivity_seconds=0.4)
-    assert ended.stop == Stop("timeout", "still running after its limit of 0.5 s (timeout_seconds)")
-    assert ended.duration_seconds > 0.4
+    ended, _ = go("sh", "-c", "while :; do echo x; sleep 0.05; done", timeout_seconds=2, inactivity_seconds=1.8)
+    assert ended.stop == Stop("timeout", "still running after its limit of 2 s (timeout_seconds)")
+    assert ended.duration_seconds >= 2
 
 
 def test_inactivity_limit(go):
-    ended, output = go("sh", "-c", "echo begun; sleep 30", inactivity_seconds=0.4)
+    ended, output = go("sh", "-c", "echo begun; sleep 30", inactivity_seconds=2)
     assert ended.stop.state == "timeout"
     assert "inactivity_seconds" in ended.stop.reason
     assert output == b"begun\n"
@@ -95,16 +101,17 @@ def test_zero_is_no_limit(go):
     assert ended.exit_code == 0
 
 
-def test_term_gives_a_chance_to_end_well(go):
-    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    ended, output = go("sh", "-c", script, timeout_seconds=0.4, grace_seconds=5)
-    assert (output.split()[0], output.split()[-1]) == (b"up", b"bye")
+def test_term_gives_a_chance_to_end_well(go, tmp_path):
+    script = "trap 'echo bye; exit 0' TERM; echo up > up; while :; do sleep 0.05; done"
+    ended, output = go("sh", "-c", script, tick=once_written(tmp_path / "up"), grace_seconds=30)
+    assert output == b"bye\n"
     assert ended.exit_code == 0
     assert ended.stop.state == "timeout"
 
 
-def test_a_process_deaf_to_term_is_killed(go):
-    ended, _ = go("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", timeout_seconds=0.3)
+def test_a_process_deaf_to_term_is_killed(go, tmp_path):
+    script = "trap '' TERM; echo up > up; while :; do sleep 0.05; done"
+    ended, _ = go("sh", "-c", script, tick=once_written(tmp_path / "up"))
     assert ended.signal == "SIGKILL"
     assert ended.unkillable == []
 
@@ -130,17 +137,23 @@ def test_a_stopped_process_is_ended(go):
     assert ended.signal == "SIGTERM"
 
 
-def test_a_stopped_process_deaf_to_term_is_killed(go):
-    ended, _ = go("sh", "-c", "trap '' TERM; kill -STOP $$; while :; do sleep 1; done", inactivity_seconds=0.4)
+def test_a_stopped_process_deaf_to_term_is_killed(go, tmp_path):
+    pid_file = tmp_path / "pid"
+
+    def once_stopped():
+        is_stopped = pid_file.exists() and read(int(pid_file.read_text() or 0), "stat").rpartition(b") ")[2][:1] == b"T"
+        return Stop("timeout", "it is stopped") if is_stopped else None
+
+    script = f"trap '' TERM; echo $$ > {pid_file}; kill -STOP $$; while :; do sleep 1; done"
+    ended, _ = go("sh", "-c", script, tick=once_stopped)
     assert ended.signal == "SIGKILL"
 
 
 @pytest.mark.parametrize("deaf", [[], [str(int(signal.SIGTERM)), str(int(signal.SIGHUP))]])
 def test_a_daemon_that_left_the_session_is_ended_with_its_stage(go, tmp_path, deaf):
     pid_file = tmp_path / "pid"
-    ended, _ = go(
-        "sh", "-c", f"'{sys.executable}' -c '{DAEMON}' '{pid_file}' {' '.join(deaf)}; sleep 60", timeout_seconds=0.8
-    )
+    script = f"'{sys.executable}' -c '{DAEMON}' '{pid_file}' {' '.join(deaf)}; sleep 60"
+    ended, _ = go("sh", "-c", script, tick=once_written(pid_file))
     pid = int(pid_file.read_text())
     assert ended.stop.state == "timeout"
     until(lambda: not alive(pid))

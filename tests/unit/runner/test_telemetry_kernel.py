@@ -310,5 +310,5 @@ def test_tools_get_the_time_that_is_left(tmp_path, monkeypatch, slow):
         with pytest.raises(kernel_log.NoLogError, match="did not answer in time"):
             kernel_log.by_tools(kernel_log.Position(0, 100), 1.0)
     else:
-        assert kernel_log.by_tools(kernel_log.Position(0, 100), 2.0)[0].texts == [FALLEN]
+        assert kernel_log.by_tools(kernel_log.Position(0, 100), 6.0)[0].texts == [FALLEN]
     assert time.monotonic() - begun < 40

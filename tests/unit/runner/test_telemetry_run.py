@@ -306,7 +306,7 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
         telemetry.tick()
         slowest = max(slowest, time.monotonic() - begun)
         time.sleep(0.05)
-    assert slowest < 3
+    assert slowest < 20  # a call that hangs does for ever
     hosts = telemetry.summary._host_samples
     until(lambda: telemetry.tick() or telemetry.summary._host_samples > hosts + 2, what="the host's samples to go on")
     begun = time.monotonic()

@@ -102,7 +102,7 @@ def test_the_job_has_one_node_alone_and_ends_with_the_run():
 def test_the_script_carries_all_and_is_refused_when_slurm_would_refuse_it(tmp_path):
     data = script.batch({"plan": {}}, b"RUNNER", b"WORK", "gpuval:a:b:1")
     (tmp_path / "script").write_bytes(data)
-    assert subprocess.run(["sh", "-n", str(tmp_path / "script")], check=False, timeout=20).returncode == 0
+    assert subprocess.run(["sh", "-n", str(tmp_path / "script")], check=False, timeout=60).returncode == 0
     payload = zlib.decompress(base64.b64decode(data.rpartition(f"\n{script.MARK}\n".encode())[2]))
     assert payload == b'6\nRUNNER{"plan": {}}\nWORK'
     with pytest.raises(PlanError, match="choose fewer stages"):
@@ -354,7 +354,7 @@ def test_a_gang_is_one_job_whose_members_srun_starts(gang, tmp_path):
     (tmp_path / "srun").write_text('#!/bin/sh\nfor word; do echo "$word"; done >"$0.words"; cat >"$0.input"\n')
     (tmp_path / "srun").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert subprocess.run(["sh", str(tmp_path / "script")], env=environment, check=False, timeout=20).returncode == 0
+    assert subprocess.run(["sh", str(tmp_path / "script")], env=environment, check=False, timeout=60).returncode == 0
     words = (tmp_path / "srun.words").read_text().splitlines()
     assert {"--nodes=2", "--ntasks=2", "--gres=gpu:8", "--no-kill", "--kill-on-bad-exit=0"} <= {*words}
     assert (tmp_path / "srun.input").read_bytes() == script_sent

@@ -69,15 +69,15 @@ def test_openssh_takes_the_files(keys, tmp_path):
         (tmp_path / name).chmod(0o600)
     for name in ("id_ed25519", "ssh_host_ed25519_key"):
         done = subprocess.run(
-            ["ssh-keygen", "-y", "-f", str(tmp_path / name)], check=True, capture_output=True, text=True, timeout=10
+            ["ssh-keygen", "-y", "-f", str(tmp_path / name)], check=True, capture_output=True, text=True, timeout=60
         )
         assert done.stdout.split()[1] == (tmp_path / f"{name}.pub").read_text().split()[1]
     command = ["ssh", "-G", "-F", str(tmp_path / "ssh_config"), "b"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.splitlines()
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
     for line in ("hostname 192.0.2.2", "port 3022", "stricthostkeychecking true", "identitiesonly yes"):
         assert line in told
     found = ["ssh-keygen", "-F", "[2001:db8::2]:3022", "-f", str(tmp_path / "known_hosts")]
-    assert subprocess.run(found, capture_output=True, timeout=10, check=False).returncode == 0
+    assert subprocess.run(found, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def test_names_are_looked_up_and_what_has_no_address_is_named(keys):

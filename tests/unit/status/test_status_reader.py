@@ -80,8 +80,8 @@ def test_ages_are_those_of_the_store_however_wrong_our_clock_is(store, run, monk
     put_record(store, "node-1", "facts", state="running")
     known = StatusReader(store, run).look()
     age = (known.moment - known.briefs["node-1"]["facts"].modified).total_seconds()
-    assert -2 < age < 5
-    assert abs(known.moment.timestamp() - time.time()) < 5  # this store is on this machine
+    assert -2 < age < 60
+    assert abs(known.moment.timestamp() - time.time()) < 60  # this store is on this machine
 
 
 def test_what_is_refused_is_named_until_it_is_gone(store, run):

@@ -122,7 +122,7 @@ def test_listing_a_large_object_does_not_read_it(embedded):
     with (large / "weights").open("wb") as stream:
         stream.truncate(200 << 30)  # sparse: reading it would take minutes
     time.sleep(1.1)
-    (entry,) = Store(embedded.reader(), timeout=5, attempts=1).list("models/large/")
+    (entry,) = Store(embedded.reader(), timeout=60, attempts=1).list("models/large/")
     assert entry.size == 200 << 30
     (large / "weights").unlink()
 
@@ -191,7 +191,7 @@ def test_killed_and_started_again_it_is_the_same_store(embedded):
     assert len(processes) == 2
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
-    psutil.wait_procs(processes, timeout=5)
+    psutil.wait_procs(processes, timeout=60)
     assert not embedded.running()
     assert embedded.start() is True
     assert put(url, b"2") == 200

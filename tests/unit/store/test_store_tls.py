@@ -224,7 +224,7 @@ def test_killed_and_started_again_it_keeps_ports_keys_and_authority(access):
     killed = servers(embedded)
     for process in killed:
         os.kill(process.pid, signal.SIGKILL)
-    psutil.wait_procs(killed, timeout=5)
+    psutil.wait_procs(killed, timeout=60)
     assert embedded.start() is True
     assert (embedded.connection(), embedded.reader(), embedded.ports(), access.ca()) == before
     assert put(url, b"1", ssl.create_default_context(cadata=access.ca())) == 200

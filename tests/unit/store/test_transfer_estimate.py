@@ -69,7 +69,7 @@ def test_a_store_is_measured_for_a_bounded_time(tmp_path):
         store.put("models/m/config.json", b"{}")
         objects = [(entry.key, entry.size) for entry in store.list("models/m/")]
         measured = transfer_estimate.measure(store, objects, seconds=0.5)
-        assert 1e7 < measured < 1e12
+        assert 1e5 < measured < 1e12
         assert store.get_range("models/m/config.json", 0, 2) == b"{}"
         assert transfer_estimate.measure(store, []) is None
         assert transfer_estimate.measure(store, [("models/m/empty", 0)]) is None

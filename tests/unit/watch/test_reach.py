@@ -104,7 +104,7 @@ def test_the_log_of_a_run_that_has_ended_is_shown_and_not_waited_for(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/facts.log").write_text("of facts\n")
     words = reach.on_host(FOLLOW, str(tmp_path), ["facts"], [], ended=True)
-    assert subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout == "of facts\n"
+    assert subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout == "of facts\n"
 
 
 def test_a_shell_under_become_begins_in_the_folder_that_only_that_user_may_enter(tmp_path):
@@ -113,7 +113,7 @@ def test_a_shell_under_become_begins_in_the_folder_that_only_that_user_may_enter
     sudo.chmod(0o755)
     words = reach.on_host(SHELL, str(tmp_path), [], [], "root")
     options = {"env": {"SHELL": "/bin/sh", "PATH": f"{tmp_path}:/usr/bin:/bin"}, "capture_output": True, "text": True}
-    done = subprocess.run(words, input="pwd\n", cwd="/", timeout=10, check=True, **options)
+    done = subprocess.run(words, input="pwd\n", cwd="/", timeout=60, check=True, **options)
     assert done.stdout.splitlines() == ["-u root as asked", str(tmp_path)]
 
 
@@ -122,7 +122,7 @@ def test_a_shell_begins_in_the_folder_of_the_run_where_there_is_one(tmp_path):
     there.mkdir()
     for directory, expected in ((str(there), str(there)), (str(tmp_path / "gone"), "/"), (None, "/")):
         words = reach.on_host(SHELL, directory, ["facts"], [])
-        options = {"cwd": "/", "env": {"SHELL": "/bin/sh"}, "capture_output": True, "text": True, "timeout": 10}
+        options = {"cwd": "/", "env": {"SHELL": "/bin/sh"}, "capture_output": True, "text": True, "timeout": 60}
         done = subprocess.run(words, input="pwd\n", check=True, **options)
         assert done.stdout.strip() == expected
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit.device_event import Event
 from tests.kit.reported import assert_covered
+from tests.kit.runner import until
 from tests.kit.workload_process import TorchWorkload
 
 torch = pytest.importorskip("torch")
@@ -584,9 +585,9 @@ def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch,
     for rank, least in ((0, 3), (1, 0)):
         reporter = progress.ProgressReporter(Ranks(rank, 2, CPU))
         reporter.begin("a part", 7.0)
-        Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
+        Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 1.5, together=False, sustain=True)
         lines = capsys.readouterr().out.splitlines()
-        assert least <= len(lines) <= 12
+        assert least <= len(lines) <= 32
     reporter = progress.ProgressReporter(alone)
     for work in (
         lambda: memory.pattern(alone, Meter(alone, reporter.report), 0.4),
@@ -617,14 +618,14 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
     reports = []
 
     def measured(directory, seconds, size):
-        time.sleep(0.3)
+        until(lambda: len(reports) >= 5)
         return Measured(Side(1, 1e9, 1.0), Side(1, 2e9, 1.0)) if is_there else None
 
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
-    found = host.disk(alone, Meter(alone, lambda: reports.append(1)), 1.0)
+    found = host.disk(alone, Meter(alone, lambda: reports.append(1)), 60.0)
     assert len(found.figures) == 2
     assert len(reports) >= 5
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -30,14 +31,16 @@ from gpuval_workloads.gang.members import Gang, Member
 from tests.kit.gang_channel import TOKEN, Party, gang, until
 from tests.kit.ports import free_port
 
-QUICK = Limits(join_seconds=5, silence_seconds=3, stall_seconds=2)
+#: None of them passes in a test where all is well, however late a thread gets its turn.
+PATIENT = Limits(join_seconds=30, silence_seconds=20, stall_seconds=20)
+STALLED = Limits(join_seconds=30, silence_seconds=20, stall_seconds=2)
 
 
 @pytest.fixture
 def parties():
     port, made = free_port(), []
 
-    def make(index, limits=QUICK, **more):
+    def make(index, limits=PATIENT, **more):
         party = Party(port, index, limits, **more)
         party.line.__enter__()
         made.append(party)
@@ -50,10 +53,10 @@ def parties():
 
 def at_once(*calls):
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [waiting.result(30) for waiting in [pool.submit(call) for call in calls]]
+        return [waiting.result(60) for waiting in [pool.submit(call) for call in calls]]
 
 
-def joined(parties, count=3, limits=QUICK):
+def joined(parties, count=3, limits=PATIENT):
     made = [parties(index, limits, count=count) for index in reversed(range(count))][::-1]
     assert at_once(*(party.line.join for party in made)) == [[{"brings": i} for i in range(count)]] * count
     return made
@@ -66,10 +69,10 @@ def test_all_come_together_and_end_together(parties):
 
 
 def test_one_that_does_not_come_is_named_to_all(parties):
-    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    limits = Limits(join_seconds=4, silence_seconds=3)
     made = [parties(0, limits), parties(2, limits)]
     for party in made:
-        with pytest.raises(StoppedError, match=r"node-2 \(127\.0\.0\.2\) did not join within 1\.5 s") as raised:
+        with pytest.raises(StoppedError, match=r"node-2 \(127\.0\.0\.2\) did not join within 4 s") as raised:
             party.line.join()
         assert raised.value.stop.node == "node-2"
 
@@ -137,7 +140,7 @@ def test_who_is_waited_for_is_printed_and_is_the_progress_of_the_stage(
 
 
 def test_who_has_another_token_may_not_join(parties):
-    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    limits = Limits(join_seconds=4, silence_seconds=3)
     leader, stranger = parties(0, limits, count=2), parties(1, limits, count=2, token="guessed")
     with pytest.raises(StoppedError, match="node-2"):
         leader.line.join()
@@ -147,10 +150,10 @@ def test_who_has_another_token_may_not_join(parties):
 
 def test_garbage_at_the_port_disturbs_no_other(parties):
     leader = parties(0, count=2)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", leader.line._gang.control_port), timeout=1) as noise:
+            with socket.create_connection(("127.0.0.1", leader.line._gang.control_port), timeout=20) as noise:
                 noise.sendall(b"GET / HTTP/1.0\r\n\r\n" + json.dumps([1]).encode() + b"\n")
             break
         except ConnectionRefusedError:
@@ -196,7 +199,7 @@ def test_a_leader_that_is_lost_is_named_by_the_others(parties):
 
 
 def test_a_rank_that_stands_still_while_others_wait_is_named(parties):
-    made = joined(parties)
+    made = joined(parties, limits=STALLED)
     made[2].is_still = True
     time.sleep(1.2)
     made[0].is_still = made[1].is_still = True  # they wait for it
@@ -212,7 +215,7 @@ def test_a_port_in_use_is_reported(parties):
         taken.listen()
         stops = []
         with (
-            ControlChannel(gang(port, 0), TOKEN, QUICK, dict, stops.append) as line,
+            ControlChannel(gang(port, 0), TOKEN, PATIENT, dict, stops.append) as line,
             pytest.raises(StoppedError, match="cannot be used"),
         ):
             line.join()
@@ -280,7 +283,7 @@ def test_a_cause_counts_more_than_what_all_say(parties):
 
 
 def test_who_did_not_come_is_named_also_by_who_hears_it_last(parties):
-    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    limits = Limits(join_seconds=4, silence_seconds=3)
     leader, other = parties(0, limits), parties(2, limits)
 
     def leave():
@@ -339,7 +342,7 @@ def test_a_member_that_ends_while_others_are_awaited_ends_the_gang(parties):
 
 
 def test_ranks_that_never_begin_are_named(parties):
-    made = [parties(index) for index in (2, 1, 0)][::-1]
+    made = [parties(index, STALLED) for index in (2, 1, 0)][::-1]
     made[2].line._beats = dict
     at_once(*(party.line.join for party in made))
     until(lambda: all(party.stops for party in made))
@@ -364,7 +367,7 @@ def test_members_are_late_when_nothing_new_begins_while_others_have(begun, late)
 
 
 def test_a_leader_that_is_done_leaves_no_late_member(parties):
-    made = joined(parties)
+    made = joined(parties, limits=replace(PATIENT, silence_seconds=3))
     at_once(lambda: made[0].line.end(None, 1), lambda: made[1].line.end(None, 15))
     made[0].line.__exit__()
     time.sleep(1)
@@ -378,7 +381,7 @@ def test_a_leader_with_a_name_is_found_at_any_of_its_addresses():
     others = Member("node-2", "127.0.0.2", 1)
     lines = [
         ControlChannel(
-            Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, QUICK, dict, lambda _: None
+            Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, PATIENT, dict, lambda _: None
         )
         for index, address in ((0, "localhost"), (1, "127.0.0.9"))
     ]

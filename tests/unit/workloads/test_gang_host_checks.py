@@ -173,7 +173,7 @@ def test_what_a_member_claims_is_bounded(trees):
 
 def test_names_that_do_not_resolve_hide_no_device(trees, monkeypatch):
     monkeypatch.setattr(local, "ways", lambda *_: time.sleep(10))
-    found = local.look(gang(), Sysfs(trees[0].root), 0.5)
+    found = local.look(gang(), Sysfs(trees[0].root), 3)
     assert len(found.devices) == 1 and found.counters and set(found.unknown) == {"routes"}
     assert "names" in findings.of_unknown(found)[0]
 

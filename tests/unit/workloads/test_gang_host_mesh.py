@@ -40,7 +40,7 @@ def test_members_that_reach_each_other(members):
     answers = one.ask(peers_of(two, three), 5)
     assert {index: answer.state for index, answer in answers.items()} == {1: "ok", 2: "ok"}
     for answer in answers.values():
-        assert 0 < answer.round_trip_seconds < 1
+        assert 0 < answer.round_trip_seconds < 5
         assert abs(answer.clock_offset_seconds) <= answer.clock_error_seconds + 0.001
         assert answer.path_mtu_bytes == 65535
 

@@ -74,7 +74,7 @@ def test_the_launcher_exports_nothing_of_the_leaders_own(tmp_path, monkeypatch, 
         monkeypatch.setenv(name, value)
     launcher = launching.DeepSpeedLauncher(gang_of(1, 1), tmp_path, [])
     launcher.start("gpuval_workloads.gang.training", ["training"])
-    deadline = time.monotonic() + 50
+    deadline = time.monotonic() + 200
     while launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     launcher.end()
@@ -187,7 +187,7 @@ def test_what_ranks_leave_in_files_is_printed_as_it_comes_and_in_the_end(tmp_pat
     folder = tmp_path / "ranks"
     with forwarding.Forwarder(folder) as forwarder:
         (folder / "one").write_text("step 1\nhalf a li")
-        seen, deadline = "", time.monotonic() + 10
+        seen, deadline = "", time.monotonic() + 60
         while "step 1\n" not in seen and time.monotonic() < deadline:
             time.sleep(0.02)
             seen += capsys.readouterr().out
@@ -242,7 +242,7 @@ def test_each_member_has_what_its_own_rank_printed_also_when_the_leader_dies(tmp
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
         logs = [tmp_path / str(index) / "log" for index in (0, 1)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 250
         while "collectives across the gang" not in logs[0].read_text() and time.monotonic() < deadline:
             time.sleep(0.2)
         text = logs[0].read_text()
@@ -254,7 +254,7 @@ def test_each_member_has_what_its_own_rank_printed_also_when_the_leader_dies(tmp
         for pid in left:  # as the runner ends what a killed program leaves
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        started[1].wait(60)
+        started[1].wait(120)
     finally:
         for process in started:
             for pid in [*processes.below(process.pid), process.pid]:

@@ -103,7 +103,12 @@ class Member(threading.Thread):
     def run(self):
         result = self.folder / "result.json"
         activity = lambda: result.stat().st_mtime_ns if result.exists() else None  # noqa: E731
-        self.ended = supervise(self.spec, Hooks(output=self.output.append, activity=activity))
+        hooks = Hooks(output=self.output.append, activity=activity, limited=self.is_at_work)
+        self.ended = supervise(self.spec, hooks)
+
+    def is_at_work(self):
+        """Its ranks may take longer to start than the limit of silence."""
+        return any(b"steps of progress" in part for part in self.output)
 
 
 @pytest.mark.slow
@@ -118,7 +123,7 @@ def test_work_that_is_longer_than_the_limit_of_silence_goes_on(tmp_path):
 def test_a_member_whose_rank_stands_still_is_ended_for_its_silence(tmp_path):
     def stop_a_rank(started):
         deadline = time.monotonic() + 100
-        while not any(b"steps of progress" in part for part in started[1].output) and time.monotonic() < deadline:
+        while not started[1].is_at_work() and time.monotonic() < deadline:
             time.sleep(0.2)
         rank = json.loads(next(tmp_path.glob("1/gang-*/beat-1.json")).read_text())["pid"]
         assert rank in [process.pid for process in belonging(snapshot(), started[1].marker)]

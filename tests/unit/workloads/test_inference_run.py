@@ -30,7 +30,7 @@ def start(models, *arguments, mode="good", extra="", folder="models--test--x", *
         models.parent,
         MODULE,
         *("--model-folder", folder, "--server", "command", "--server-command", command),
-        *("--concurrency", "2", "--startup-timeout", "20", *arguments),
+        *("--concurrency", "2", "--startup-timeout", "60", *arguments),
         GPUVAL_MODELS_DIR=str(models),
         **variables,
     )
@@ -105,9 +105,9 @@ def test_tokens_are_counted_by_chunks_without_usage(models):
 
 
 def test_a_server_that_never_gets_healthy(models):
-    ended = start(models, "--requests", "1", "--startup-timeout", "2", mode="unhealthy").end()
+    ended = start(models, "--requests", "1", "--startup-timeout", "8", mode="unhealthy").end()
     assert ended.code == 1
-    assert "not healthy within 2 s (GET /v1/models: HTTP 503)" in ended.result["message"]
+    assert "not healthy within 8 s (GET /v1/models: HTTP 503)" in ended.result["message"]
     assert "--startup-timeout" in ended.result["message"]
     assert not is_open(port_of(ended))
 
@@ -131,7 +131,7 @@ def test_until_stopped_refreshes_and_ends_with_figures(models):
     workload = start(models, "--until-stopped", "--refresh-seconds", "0.3")
     workload.wait_for_line("healthy")
     result = models.parent / "result.json"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "requests done" not in result.read_text() and time.monotonic() < deadline:
         time.sleep(0.1)
     running = json.loads(result.read_text())

@@ -86,7 +86,7 @@ def test_rails_are_matched_by_name_and_absent_ones_named():
     assert attribution.absent({0: ["a", "b"], 2: ["x"]}, 2) == []
 
 
-def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=5.0, asked=("*",)):
+def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=30.0, asked=("*",)):
     """The results of all nodes, a member each in a thread; ``devices`` say what those of all do, by name."""
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)

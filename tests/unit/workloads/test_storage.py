@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
-from tests.kit.workload_process import Workload
+from tests.kit.runner import until
+from tests.kit.workload_process import Workload, is_alive
 
 pytestmark = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 needs_loop = pytest.mark.skipif(
@@ -248,9 +248,7 @@ def test_a_killed_stage_leaves_nothing_in_shared_folders(tmp_path, number):
     stage = start(tmp_path, "--shared-path", shared, "--path", tmp_path, seconds=600)
     made = shared / "gpuval-r-n"
     stage.wait_for_line(f"{tmp_path}: ")
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "gpuval-r-n" / "data").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until((tmp_path / "gpuval-r-n" / "data").exists)
     made.mkdir()  # as if it had come to the second one
     (made / "data").write_bytes(b"x")
     work = tmp_path / "r" / "n" / "work" / "storage"
@@ -263,6 +261,7 @@ def test_a_killed_stage_leaves_nothing_in_shared_folders(tmp_path, number):
     assert (tmp_path / "gpuval-r-n").exists() == (number == signal.SIGKILL)
     for pid in left if number == signal.SIGKILL else ():
         os.killpg(pid, signal.SIGKILL)  # as the runner ends what is left
+        until(lambda pid=pid: not is_alive(pid))
     assert scratch.remove(work) == []
     assert [path.name for path in shared.iterdir()] == ["of-others"]
     assert not (tmp_path / "gpuval-r-n").exists()

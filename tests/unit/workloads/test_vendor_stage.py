@@ -53,7 +53,7 @@ def run(tmp_path, *arguments, accelerator="nvidia", gpus="8", path=None):
 
 def assert_gone(pid):
     """A process that was killed takes a moment to go."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while is_alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -235,7 +235,8 @@ def test_a_tool_that_hangs_leaves_time_and_nothing_else_behind(tmp_path, bin_fol
     put(bin_folder, "all_reduce_perf", f'sleep 600 & echo $! > "{tmp_path}/child"; exec sleep 600')
     put(bin_folder, "dcgmi", 'cat "$DATA/dcgm4_level2.json"')
     ended = run(tmp_path, "--seconds", "6").end()
-    assert "nccl_tests: no answer: all_reduce: had not ended after 2 s" in ended.result["message"]
+    message = ended.result["message"]
+    assert re.search(r"nccl_tests: no answer: all_reduce: had not ended after [12] s", message), message
     assert "24 results passed" in ended.result["message"]
     assert ended.metric("vendor_tools_failed_count") == 1
     assert ended.metric("dcgm_results_count") == 24

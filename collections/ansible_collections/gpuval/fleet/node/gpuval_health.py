@@ -18,6 +18,8 @@ from pathlib import Path
 
 #: A file on a server that hangs is no evidence after this time.
 READ_SECONDS = 0.7
+#: What a server has; http:// is for tests and closed networks.
+URLS = ("https://", "http://")
 MAX_BYTES = 64 << 20
 MAX_LINE = 400
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
@@ -85,11 +87,13 @@ def names(given):
 
 def read(path):
     """The document. A thread reads it: nothing else ends a read from a server that hangs."""
-    found, name = [], without_secrets(path)
+    found, name, is_url = [], without_secrets(path), path.startswith(URLS)
+    if is_url:  # before the time counts: a busy node takes longer to import it than a server to answer
+        import urllib.request  # noqa: F401
 
     def work():
         try:
-            with opened(path) as stream:
+            with opened(path, is_url) as stream:
                 data = stream.read(MAX_BYTES + 1)
             found.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
         except OSError as error:
@@ -115,9 +119,9 @@ def without_secrets(path):
     return scheme + mark + rest.partition("?")[0].rpartition("@")[2] if mark else path
 
 
-def opened(path):
-    """A file, or what a server has by https:// (http:// for tests and closed networks)."""
-    if path.startswith(("https://", "http://")):
+def opened(path, is_url):
+    """A file, or what a server has."""
+    if is_url:
         from urllib.request import urlopen
 
         return urlopen(path, timeout=READ_SECONDS)  # noqa: S310 - the operator's own URL
