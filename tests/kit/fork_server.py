@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 MAX_REQUEST_BYTES = 2**17
 MAX_FILES = 2**16
+START_SECONDS = 240
 #: Room for the environment of a program in that of the server.
 ROOM = {"GPUVAL_TESTS_ROOM": "." * 2**14}
 
@@ -45,7 +46,8 @@ class ForkedProcess(subprocess.Popen):
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
         _startupinfo, _creationflags, _shell, *pipes = rest[:9]
         *_, stdout, _errread, stderr = pipes
-        self._control, remote = socket.socketpair()
+        # One message at a time: a program may have ended before its process id is read.
+        self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {
             "argv": list(map(str, args[1:])),
             "environment": dict(os.environ if env is None else env),
@@ -55,7 +57,7 @@ class ForkedProcess(subprocess.Popen):
         streams = [1 if stdout == -1 else stdout, 2 if stderr == -1 else stderr]
         with remote:
             socket.send_fds(_server(self.preloads), [json.dumps(request).encode()], [remote.fileno(), *streams])
-        self._control.settimeout(60)
+        self._control.settimeout(START_SECONDS)
         self.pid = int(self._control.recv(32))
         self._child_created = True
         self._close_pipe_fds(*pipes)
