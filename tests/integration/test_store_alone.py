@@ -1,7 +1,9 @@
 """Status and report on a machine that has nothing but access to the store, while the run is on and when its controller
 is gone."""
 
+import contextlib
 import json
+import re
 import shutil
 
 import pytest
@@ -69,7 +71,7 @@ def fleet(new_fleet, closed_port, criteria, sign):
         "hold_workload": {
             "command": ["sh", "-c", f"echo held: 1 items; while [ ! -e {sign} ]; do sleep 0.2; done"],
             "patterns": [{"pattern": r"^held: (?P<value>\d+) (?P<unit>items)", "name": "held_items"}],
-            "expected_seconds": 30,
+            "expected_seconds": 1200,  # more than the way to the look at it takes
         },
     }
     with new_fleet("served", nodes={"node-1": {}, "node-2": {}, "away": away}, settings=settings) as fleet:
@@ -85,10 +87,16 @@ def reader(fleet, tmp_path_factory):
     return Reader(tmp_path_factory.mktemp("reader"), nodes={"localhost": {}}, settings=keys_of(fleet))
 
 
+def has_plans(path):
+    """Not for a moment while the store replaces the file."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text())["plans"]
+
+
 @pytest.fixture(scope="module")
 def seen(fleet, reader, sign):
     """Status in the middle of the run, and what a watch that was begun then said to its end."""
-    until(lambda: json.loads((fleet.folder_in_store / "run_watch.json").read_text())["plans"], "what the plans expect")
+    until(lambda: has_plans(fleet.folder_in_store / "run_watch.json"), "what the plans expect")
     seen = {"status": reader.play("gpuval.fleet.status", "-e", "status_lines=true")}
     seen["report"] = reader.play("gpuval.fleet.report")
     watching = reader.start(
@@ -103,7 +111,7 @@ def seen(fleet, reader, sign):
     watching.expect("node-1 +running")
     sign.touch()
     seen["validate"] = fleet.playing.wait()
-    seen["watch"] = watching.wait(60)
+    seen["watch"] = watching.wait()
     return seen
 
 
@@ -117,10 +125,9 @@ def test_status_in_the_middle(fleet, seen):
     rows = [line.split() for line in done.output.splitlines() if line.startswith(("away ", "node-"))]
     assert [(row[0], row[1]) for row in rows] == [("away", "not"), ("node-1", "running"), ("node-2", "running")]
     assert "unreachable (refused)" in done.output
-    assert "2/3, 0:00:" in done.output
+    assert re.search(r"2/3, 0:\d\d:\d\d of 0:20:00 \(\d+%\)", done.output)
     assert "expected end not before" not in done.output
     assert "expected end " in done.output
-    assert "of 0:00:30 (" in done.output
     assert "Node: node-1, Training Time: 811.93 seconds" in done.output
 
 

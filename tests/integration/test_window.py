@@ -19,7 +19,7 @@ def at_work(new_fleet, tmp_path_factory):
     work = {
         "command": ["sh", "-c", f"echo worked: 3 items; while [ ! -e {sign} ]; do sleep 0.2; done"],
         "patterns": [{"name": "worked_items", "pattern": r"^worked: (?P<value>\d+) (?P<unit>items)"}],
-        "timeout_seconds": 200,
+        "timeout_seconds": 1800,
     }
     settings = {"gpuval_stages": ["work"], "work_workload": work, "gpuval_max_nodes_at_once": 1}
     with new_fleet("window", nodes={name: {} for name in NODES}, settings=settings) as fleet:
@@ -69,10 +69,10 @@ def test_a_log_is_followed_and_a_shell_is_in_the_folder_of_the_run(at_work):
         assert any("worked: 3 items" in line for line in followed.stdout)
     finally:
         os.killpg(followed.pid, signal.SIGKILL)
-        followed.wait(10)
+        followed.wait(60)
         followed.stdout.close()
     done, way = reach(at_work, "shell")
-    options = {"capture_output": True, "text": True, "timeout": 20, "env": {"SHELL": "/bin/sh"}}
+    options = {"capture_output": True, "text": True, "timeout": 120, "env": {"SHELL": "/bin/sh"}}
     told = subprocess.run(["sh", str(way)], input="pwd\n", check=True, **options).stdout
     assert told.strip() == str(at_work.node_directory("node-1"))
 
