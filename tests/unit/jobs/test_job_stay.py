@@ -48,13 +48,13 @@ def test_the_record_is_final_while_the_job_stays_and_a_cancel_changes_nothing(no
 
 def test_a_job_that_failed_stays_too_and_leaves_at_its_limit(node, tmp_path):
     steps = [{"name": "work", "run": "echo no space left; exit 3"}]
-    plan(node, tmp_path, steps=steps, stay_alive=2)
+    plan(node, tmp_path, steps=steps, stay_alive=6)
     process = node.begin("run")
     record, _value = staying(node, "crash")
     assert record["exit_code"] == 3 and "step work (1 of 1)" in record["message"]
     assert record["message"].endswith("last output: no space left")
     assert process.wait(30) == 1
-    assert time.time() - clock.parse(record["finished_at"]).timestamp() >= 2
+    assert time.time() - clock.parse(record["finished_at"]).timestamp() >= 2  # the runner may be late to see its end
     assert node.record("mine") == record
 
 
