@@ -21,7 +21,7 @@ os.rename(path + ".new", path)
 """
 PAUSE = """
 import json, os, time
-deadline = time.monotonic() + 120
+deadline = time.monotonic() + 1200
 while not os.path.exists(os.environ["SIGN"]) and time.monotonic() < deadline:
     time.sleep(0.1)
 path = os.environ["GPUVAL_RESULT_FILE"]

@@ -1,11 +1,13 @@
 """The role network on machines of their own: real interfaces, real faults, and all of it put back."""
 
 import csv
+import functools
 import json
 
 import pytest
 
 from tests.kit.container_fleet import NODE_DIR, ContainerFleet, Node
+from tests.kit.fleet import until
 
 PORT = 29500
 NODES = ["one", "two", "three"]
@@ -64,7 +66,13 @@ def shell(fleet, node, script):
 
 def network(fleet, *arguments, **settings):
     extra = ["-e", json.dumps(settings)] if settings else []
-    return fleet.play("gpuval.fleet.network", *extra, *arguments, seconds=120)
+    return fleet.play("gpuval.fleet.network", *extra, *arguments)
+
+
+def serve(fleet, node, port, *arguments):
+    """A service of the node's own, which listens when this returns."""
+    command = " ".join(["nohup python3 -m http.server", str(port), *arguments, ">/dev/null 2>&1 &"])
+    shell(fleet, node, f"{command} until ss -ltn | grep -q ':{port} '; do sleep 0.1; done")
 
 
 def matrix(fleet):
@@ -146,7 +154,7 @@ def test_clean_of_all_runs_puts_back_what_the_network_was(cabled):
     before = shell(cabled, "one", SNAPSHOT)
     assert network(cabled, "--limit", "one", "--tags", "network_apply", **DECLARED).code == 0
     assert shell(cabled, "one", SNAPSHOT) != before
-    done = cabled.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120)
+    done = cabled.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
     assert done.code == 0, str(done)
     assert shell(cabled, "one", SNAPSHOT) == before
 
@@ -165,6 +173,11 @@ def test_what_someone_else_changed_since_is_left_alone_and_reported(cabled):
     assert shell(cabled, "one", f"ls {NODE_DIR} 2>/dev/null || true") == ""
 
 
+def has_flapped(fleet, name):
+    lines = [line for line in shell(fleet, "one", "cat /tmp/monitor").splitlines() if f": {name}" in line]
+    return any("UP" not in line for line in lines) and "LOWER_UP" in lines[-1]
+
+
 def test_interfaces_of_a_pattern_go_down_and_up_once_and_keep_their_routes(cabled):
     flap = {"network_interfaces": [{"pattern": "fabric*", "count": 2, "flap": True, "mtu": 2000}]}
     # a hundred monitored lines would do less than one monitor
@@ -173,10 +186,9 @@ def test_interfaces_of_a_pattern_go_down_and_up_once_and_keep_their_routes(cable
     shell(cabled, "one", "nohup ip monitor link > /tmp/monitor 2>&1 & sleep 0.3")
     done = network(cabled, "--limit", "one", "--tags", "network_apply", **flap)
     assert done.code == 0, str(done)
-    seen = shell(cabled, "one", "pkill -x ip; cat /tmp/monitor; rm /tmp/monitor")
     for name in ("fabric0", "fabric1"):
-        lines = [line for line in seen.splitlines() if f": {name}" in line]
-        assert any("UP" not in line for line in lines) and "LOWER_UP" in lines[-1], seen
+        until(functools.partial(has_flapped, cabled, name), f"the monitor has seen {name} go down and up")
+    shell(cabled, "one", "pkill -x ip; rm /tmp/monitor")
     assert "10.67.0.0/16 via 10.66.0.9" in shell(cabled, "one", "ip route")
     again = network(cabled, "--limit", "one", "--tags", "network_apply", **flap)
     assert again.recap("one")["changed"] == 0, str(again)
@@ -224,7 +236,7 @@ def test_the_management_connection_is_not_touched(fleet):
 
 def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_named(fleet):
     # an own service is as good as a listener
-    shell(fleet, "one", f"nohup python3 -m http.server {PORT} >/dev/null 2>&1 & sleep 0.5")
+    serve(fleet, "one", PORT)
     try:
         done = network(fleet, "--tags", "network_probe", network_ports=[PORT, PORT + 1])
         assert done.code == 0, str(done)
@@ -234,7 +246,7 @@ def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_name
     # all have asked: the listeners are gone at once, long before their time is over
     for name in NODES:
         shell(
-            fleet, name, f"for n in $(seq 50); do ss -ltn | grep -q ':{PORT + 1} ' || exit 0; sleep 0.1; done; exit 1"
+            fleet, name, f"for n in $(seq 200); do ss -ltn | grep -q ':{PORT + 1} ' || exit 0; sleep 0.1; done; exit 1"
         )
 
     rule = f"INPUT -p tcp --dport {PORT} -j DROP"
@@ -263,7 +275,7 @@ def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_name
 
     fleet.bed.stop("three")
     try:
-        done = network(fleet, "--tags", "network_probe", network_ports=[PORT])
+        done = network(fleet, "--tags", "network_probe", network_ports=[PORT], network_listen_seconds=600)
         assert done.code != 0
         assert found(fleet) == {("silent", "three")}
         assert "three measured nothing" in done.told and "0 of 2 node(s) reach it" in done.told
@@ -274,7 +286,7 @@ def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_name
         shell(fleet, "three", "mount -o remount,rw /proc/sys")
     # the listeners of the other two wait in vain for the third; clean ends them
     assert shell(fleet, "one", f"ss -ltn | grep -c ':{PORT} ' || true").strip() == "1"
-    assert fleet.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120).code == 0
+    assert fleet.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true").code == 0
     assert shell(fleet, "one", f"ss -ltn | grep -c ':{PORT} ' || true").strip() == "0"
     assert shell(fleet, "one", f"ls {NODE_DIR} 2>/dev/null || true") == ""
 
@@ -295,7 +307,7 @@ def test_packets_that_do_not_get_through_whole_are_named(fleet):
 
 def test_services_are_measured_and_those_that_are_away_are_named(fleet):
     shell(fleet, "one", "mkdir -p /tmp/www; head -c 3000000 /dev/zero > /tmp/www/file")
-    shell(fleet, "one", "nohup python3 -m http.server 8080 --directory /tmp/www >/dev/null 2>&1 & sleep 0.5")
+    serve(fleet, "one", 8080, "--directory /tmp/www")
     address = fleet.bed.address("one")
     endpoints = [
         {"name": "files", "url": f"http://{address}:8080/file?signature=planted-secret"},
@@ -348,13 +360,13 @@ def test_who_is_not_root_learns_what_needs_root(fleet):
 
 
 def test_prepare_brings_the_network_up_where_it_is_declared_and_only_there(fleet):
-    done = fleet.play("gpuval.fleet.prepare", "--limit", "one", seconds=180)
+    done = fleet.play("gpuval.fleet.prepare", "--limit", "one")
     assert done.code == 0, str(done)
     assert "Bring the network" not in done.told and "Ask the others" not in done.told
     declared = json.dumps({"network_sysctls": {"net.ipv4.tcp_fin_timeout": 31}})
-    done = fleet.play("gpuval.fleet.prepare", "--limit", "one,two", "-e", declared, seconds=180)
+    done = fleet.play("gpuval.fleet.prepare", "--limit", "one,two", "-e", declared)
     assert done.code == 0, str(done)
     assert "2 of 2 link(s) work" in done.told
     assert shell(fleet, "two", "cat /proc/sys/net/ipv4/tcp_fin_timeout") == "31\n"
-    assert fleet.play("gpuval.fleet.clean", seconds=120).code == 0
+    assert fleet.play("gpuval.fleet.clean").code == 0
     assert shell(fleet, "two", "cat /proc/sys/net/ipv4/tcp_fin_timeout") == "60\n"

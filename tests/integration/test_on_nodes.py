@@ -9,7 +9,7 @@ PLAY = """
     - name: Make what is asked for
       gpuval.fleet.on_nodes:
         tasks: "{{ playbook_dir }}/one.yml"
-        seconds: 30
+        seconds: 240
         required: "{{ required | default(false) }}"
       run_once: true
       register: made

@@ -59,11 +59,12 @@ MEASURED = {
 }
 #: Of the environment: the image is another system, sees its own file systems and has no engines; ports are chosen.
 ENVIRONMENT = {
-    "facts": {"os", "disks", "engines", "memory", "services"},
+    "facts": {"os", "disks", "engines", "memory", "services", "nics"},
     "inference": {"server_command"},
 }
 #: What the runner samples on a node without GPUs.
 TELEMETRY = re.compile("telemetry_|kernel_|cpu_temperature_|cpu_utilisation_|memory_used_max_")
+OF_CONTAINERS = re.compile("br-|cni|docker|podman|veth")
 #: Of the operating system: what is the image's and the pod's, not the kernel's.
 IMAGES_OWN = {"id", "version", "name", "hostname", "container"}
 
@@ -181,11 +182,17 @@ def compare_environment(host, pod, stage):
     assert set(pod) == set(host)
     assert {key: pod[key] for key in pod.keys() - differs} == {key: host[key] for key in host.keys() - differs}
     if stage == "facts":
+        assert interfaces(pod) == interfaces(host)
         assert pod["os"].keys() == host["os"].keys()
         for part, own in (("os", IMAGES_OWN), ("memory", {"available_bytes"})):
             kept = host[part].keys() - own
             assert {key: pod[part][key] for key in kept} == {key: host[part][key] for key in kept}
         assert pod["os"]["container"] == "podman"
+
+
+def interfaces(environment):
+    """Without those of containers, which others on this machine make and remove meanwhile."""
+    return [nic for nic in environment["nics"] if not OF_CONTAINERS.match(nic["name"])]
 
 
 def test_a_pod_that_cannot_reach_the_store_tells_its_records(podman, given):

@@ -80,7 +80,9 @@ def test_keys_are_placed_once_and_are_private(fleet):
 
 
 def test_the_nodes_of_the_run_log_in_both_ways_and_no_other_does(fleet):
-    serve = f"mkdir -p /opt/gpuval /run/sshd; /usr/sbin/sshd -f {INSIDE}/sshd_config"
+    # sshd detaches before it listens
+    listens = f"ss -ltn | grep -q \":$(sed -n 's/^Port //p' {INSIDE}/sshd_config) \""
+    serve = f"mkdir -p /run/sshd; /usr/sbin/sshd -f {INSIDE}/sshd_config && until {listens}; do sleep 0.1; done"
     for node in NAMES:
         fleet.bed.execute(node, "sh", "-c", f"mkdir -p /opt/gpuval && ln -sfn {folder(fleet, node)} {INSIDE}")
     # as in a container whose root is not the owner of the folder

@@ -24,10 +24,10 @@ class Box:
 
     def __init__(self, *kept):
         namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        script = f"{self._mounts(kept)}\nip link set lo up\ntouch /tmp/ready\nexec {sys.executable} -c '{REAPER}'"
+        script = f"{self._mounts(kept)}\nip link set lo up\n: >/tmp/ready\nexec {sys.executable} -c '{REAPER}'"
         self._outer = subprocess.Popen([*namespaces, "sh", "-ec", script], stdin=subprocess.DEVNULL)
-        self.pid = until(self._inner, "the box", 10)
-        until((self._root / "tmp/ready").exists, "the box's folders", 10)
+        self.pid = until(self._inner, "the box")
+        until((self._root / "tmp/ready").exists, "the box's folders")
         (self._root / "tmp/ready").unlink()
 
     @property
@@ -37,7 +37,7 @@ class Box:
 
     def close(self):
         self._outer.send_signal(signal.SIGKILL)
-        self._outer.wait(10)
+        self._outer.wait(60)
 
     def processes(self):
         """Command lines of all that runs inside but its first process."""
