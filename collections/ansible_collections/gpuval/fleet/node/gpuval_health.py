@@ -18,8 +18,6 @@ from pathlib import Path
 
 #: A file on a server that hangs is no evidence after this time.
 READ_SECONDS = 0.7
-#: What a server has; http:// is for tests and closed networks.
-URLS = ("https://", "http://")
 MAX_BYTES = 64 << 20
 MAX_LINE = 400
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
@@ -87,13 +85,12 @@ def names(given):
 
 def read(path):
     """The document. A thread reads it: nothing else ends a read from a server that hangs."""
-    found, name, is_url = [], without_secrets(path), path.startswith(URLS)
-    if is_url:  # before the time counts: a busy node takes longer to import it than a server to answer
-        import urllib.request  # noqa: F401
+    found, name = [], without_secrets(path)
+    opened = opener(path)  # before the time counts: on a busy node its import may take longer than the answer
 
     def work():
         try:
-            with opened(path, is_url) as stream:
+            with opened() as stream:
                 data = stream.read(MAX_BYTES + 1)
             found.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
         except OSError as error:
@@ -119,13 +116,13 @@ def without_secrets(path):
     return scheme + mark + rest.partition("?")[0].rpartition("@")[2] if mark else path
 
 
-def opened(path, is_url):
-    """A file, or what a server has."""
-    if is_url:
+def opener(path):
+    """What opens a file, or what a server has by https:// (http:// for tests and closed networks)."""
+    if path.startswith(("https://", "http://")):
         from urllib.request import urlopen
 
-        return urlopen(path, timeout=READ_SECONDS)  # noqa: S310 - the operator's own URL
-    return Path(path).open("rb")
+        return lambda: urlopen(path, timeout=READ_SECONDS)  # noqa: S310 - the operator's own URL
+    return lambda: Path(path).open("rb")
 
 
 def entry_of(document, wanted, max_age_days):
