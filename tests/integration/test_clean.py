@@ -1,21 +1,14 @@
 """What `clean` takes away, and that two runs never work on one node at once."""
 
-import contextlib
 import json
 import re
 
-from tests.kit.fleet import until
+from tests.kit.fleet import stored, until
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
 PAUSE = json.dumps(
     {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
 )
-
-
-def read_if_there(path):
-    """Its text; None for a moment while the store replaces it."""
-    with contextlib.suppress(FileNotFoundError):
-        return path.read_text()
 
 
 def test_one_clean_takes_all_runs_of_this_controller(new_fleet):
@@ -45,9 +38,9 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         assert first.running, "the first run goes on"
         cleaned = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=second")
         assert cleaned.code == 0, cleaned
-        record = fleet.store_data / "first/records/pause/node-1.json"
-        text = until(lambda: read_if_there(record), "cleaning the other run left this one and its store alone", 60)
-        assert json.loads(text)["state"] == "running"
+        path = fleet.store_data / "first/records/pause/node-1.json"
+        record = until(lambda: stored(path), "cleaning the other run left this one and its store alone", 60)
+        assert record["state"] == "running"
         closed = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
         assert closed.code == 0, closed
         ended = first.wait()

@@ -1,14 +1,13 @@
 """Status and report on a machine that has nothing but access to the store, while the run is on and when its controller
 is gone."""
 
-import contextlib
 import json
 import re
 import shutil
 
 import pytest
 
-from tests.kit.fleet import Fleet, until
+from tests.kit.fleet import Fleet, stored, until
 
 NODES = ["node-1", "node-2", "away"]
 TRAINED = "print('took: 811.93 seconds')"
@@ -87,16 +86,10 @@ def reader(fleet, tmp_path_factory):
     return Reader(tmp_path_factory.mktemp("reader"), nodes={"localhost": {}}, settings=keys_of(fleet))
 
 
-def has_plans(path):
-    """Not for a moment while the store replaces the file."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        return json.loads(path.read_text())["plans"]
-
-
 @pytest.fixture(scope="module")
 def seen(fleet, reader, sign):
     """Status in the middle of the run, and what a watch that was begun then said to its end."""
-    until(lambda: has_plans(fleet.folder_in_store / "run_watch.json"), "what the plans expect")
+    until(lambda: stored(fleet.folder_in_store / "run_watch.json").get("plans"), "what the plans expect")
     seen = {"status": reader.play("gpuval.fleet.status", "-e", "status_lines=true")}
     seen["report"] = reader.play("gpuval.fleet.report")
     watching = reader.start(

@@ -1,6 +1,7 @@
 """A small fleet on this machine: its inventory, its playbooks, what they leave, and the end of it all."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -329,6 +330,13 @@ def until(condition, what, seconds=STEP_SECONDS):
             return value
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.1)
+
+
+def stored(path):
+    """A document of the store; empty for a moment while the store replaces it."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text())
+    return {}
 
 
 def at_once(*works):
