@@ -8,7 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, yaml_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
@@ -42,37 +42,31 @@ def words():
     """Every word that a node's class can be, but for checks of a site's own."""
     shipped = {one.name for one in SHIPPED if one.required}
     launches = set(launch_errors.NAMED)
+    causes = {row.name for row in failure_classes.read("stages")["causes"]}
     clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
     clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
-    stages = {f"training_{state}" for state in (*STATES, "figures", "plausible")}
+    stages = {f"{stage}_{state}" for stage in ("image", "training") for state in (*STATES, "figures", "plausible")}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
-    return sorted({*shipped, *launches, *clusters, *stages, *ended, *OWN, *(f"versions_{kind}" for kind in KINDS)})
+    return sorted(
+        {*shipped, *launches, *causes, *clusters, *stages, *ended, *OWN, *(f"versions_{kind}" for kind in KINDS)}
+    )
 
 
-def test_every_class_has_a_rule():
-    rules = actions.shipped()
-    assert [word for word in words() if not rules.known(word)] == []
+def test_every_class_has_a_row():
+    assert [word for word in words() if failure_classes.class_named(word) is None] == []
 
 
-def test_every_pattern_is_the_first_for_some_class():
-    """A pattern that an earlier rule hides, or that no class fits, is mistyped."""
-    rules = document()["rules"]
+def test_every_row_is_that_of_some_class():
+    """A pattern that an earlier row hides, or that no class fits, is mistyped."""
     assert list(actions.ACTIONS) == schemas.schema("actions")["$defs"]["steps"]["items"]["enum"]
-    known = words()
-    for number, rule in enumerate(rules):
-        assert any(
-            actions.fnmatchcase(word, pattern)
-            and not any(actions.fnmatchcase(word, one) for before in rules[:number] for one in before["classes"])
-            for pattern in rule["classes"]
-            for word in known
-        ), rule["why"]
-    unused = [
-        pattern
-        for rule in rules
-        for pattern in rule["classes"]
-        if not any(actions.fnmatchcase(word, pattern) for word in known)
-    ]
-    assert unused == []
+    reached = {failure_classes.class_named(word).name for word in words()}
+    assert [row.name for row in failure_classes.all_classes() if row.name not in reached] == []
+
+
+def test_every_ladder_is_that_of_some_row():
+    ladders = actions.shipped().ladders
+    used = {row.ladder for row in failure_classes.all_classes()}
+    assert used | {actions.OWN_CHECK} == set(ladders)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +74,12 @@ def test_every_pattern_is_the_first_for_some_class():
     [
         ({"steps": ["restart"]}, "'restart' is none of retest, reboot, inspect"),
         ({"steps": []}, "steps"),
-        ({"classes": ["GPU lost"]}, "does not have the form"),
         ({"clases": ["x"]}, "unknown key 'clases'"),
     ],
 )
-def test_a_mistyped_rule_is_refused(change, said):
+def test_a_mistyped_ladder_is_refused(change, said):
     wrong = document()
-    wrong["rules"][0] |= change
+    wrong["ladders"]["gpu_damage"] |= change
     with pytest.raises(schemas.Invalid) as raised:
         schemas.validate("actions", wrong, what="rules.yml")
     assert said in str(raised.value)

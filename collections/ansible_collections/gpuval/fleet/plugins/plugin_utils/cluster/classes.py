@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..records import failure_classes
+from ..records import failure_classes, launch_errors
 from ..records.failure_classes import FailureClass
 from .api import ClusterError, Forbidden
 
 _GROUPS = failure_classes.read("kubernetes")
 #: By the Node object alone; of pods and Jobs, those with patterns in the order in which they are tried; by the state of
 #: containers, pods and Jobs; by answers of the API server to the controller.
-OF_NODES, OF_PODS, OF_CONTAINERS, OF_API = (_GROUPS[name] for name in ("nodes", "pods", "containers", "api"))
+OF_NODES, OF_CONTAINERS, OF_API = (_GROUPS[name] for name in ("nodes", "containers", "api"))
+OF_PODS = (launch_errors.NAMED["disk_full"], *_GROUPS["pods"])
 
 CLASSES = (*OF_NODES, *OF_PODS, *OF_CONTAINERS, *OF_API)
 NAMED = {known.name: known for known in CLASSES}

@@ -7,11 +7,11 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
+from ..records.failure_classes import class_named
 from ..records.states import RUN_ENDED
 from ..runs.failed_checks import is_own_work
 from .identity import best_of, machine_names
@@ -20,6 +20,8 @@ from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"
 CONTACT_VENDOR = "contact_vendor"
+#: The ladder of checks of a user's own.
+OWN_CHECK = "own_check"
 #: From the mildest to the gravest: of several faults of a node the gravest action counts.
 ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", CONTACT_VENDOR)
 #: The same fault on more GPUs of one node is one of what they share: board, power, cooling, driver.
@@ -43,20 +45,15 @@ class Fault:
 
 @dataclass(frozen=True)
 class Rules:
-    """``actions/rules.yml``."""
+    """``actions/rules.yml``: steps by the name of their ladder."""
 
     window_days: int
-    rules: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-    otherwise: tuple[str, ...]
-
-    def known(self, word: str) -> bool:
-        """Whether a rule names the class."""
-        return any(fnmatchcase(word, pattern) for patterns, _ in self.rules for pattern in patterns)
+    ladders: Mapping[str, tuple[str, ...]]
 
     def steps(self, word: str, part: str) -> tuple[str, ...]:
         """The steps for a fault. What names no GPU replaces none."""
-        found = (steps for patterns, steps in self.rules if any(fnmatchcase(word, pattern) for pattern in patterns))
-        steps = next(found, self.otherwise)
+        row = class_named(word)
+        steps = self.ladders[row.ladder if row else OWN_CHECK]
         if part.startswith("gpu:"):
             return steps
         return tuple(step for step in steps if step != "replace_gpu") or ("inspect",)
@@ -67,9 +64,7 @@ def shipped() -> Rules:
     """Raises schemas.Invalid where the file breaks its schema."""
     document = yaml_file.shipped(FILE, "actions")
     return Rules(
-        document["window_days"],
-        tuple((tuple(rule["classes"]), tuple(rule["steps"])) for rule in document["rules"]),
-        tuple(document["otherwise"]["steps"]),
+        document["window_days"], {name: tuple(ladder["steps"]) for name, ladder in document["ladders"].items()}
     )
 
 

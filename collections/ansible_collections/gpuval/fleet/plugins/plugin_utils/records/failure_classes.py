@@ -1,23 +1,35 @@
-"""Why a node or a stage failed, as one word with a remedy: the classes of ``failures/*.yml``."""
+"""Why a node or a stage failed, as one word with its subject, remedy and action: the classes of ``failures/*.yml``."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
 
 AGAIN = "then validate again with --limit {node}"
+#: The subject of a class that decides FAIL, drains, taints, escalates and makes a node flaky; no other subject does.
+NODE = "node"
+#: The files of the table, in the order in which a name is looked up.
+FILES = ("launch", "kubernetes", "slurm", "stages")
+#: The file of ends of stages and of checks. What they miss is no statement about the node.
+OF_STAGES = "stages"
 
 
 @dataclass(frozen=True)
 class FailureClass:
-    """`steps` say what to do about it; `pattern` finds it in a message (None: known by its name alone)."""
+    """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
+    `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone)."""
 
     name: str
     steps: str
+    subject: str = NODE
+    ladder: str = ""
+    file: str = ""
     pattern: re.Pattern[str] | None = None
     before_login: bool = False
 
@@ -26,15 +38,24 @@ class FailureClass:
         return f"{self.steps}, {AGAIN}"
 
 
+@functools.cache
 def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
     """The classes of a file by group, in its order."""
     document = yaml_file.shipped(COLLECTION / f"failures/{placement}.yml", "failures")
     return {
         group: tuple(
-            FailureClass(one["name"], one["steps"], _pattern(one.get("patterns", ())), one.get("before_login", False))
-            for one in classes
+            FailureClass(
+                row["name"],
+                row.get("steps", ""),
+                row["subject"],
+                row["action"],
+                placement,
+                _pattern(row.get("patterns", ())),
+                row.get("before_login", False),
+            )
+            for row in rows
         )
-        for group, classes in document["groups"].items()
+        for group, rows in document["groups"].items()
     }
 
 
@@ -45,3 +66,32 @@ def _pattern(patterns: Iterable[str]) -> re.Pattern[str] | None:
 def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
     """The first class whose pattern is in the text; None where none is."""
     return next((known for known in among if known.pattern is not None and known.pattern.search(text)), None)
+
+
+@functools.cache
+def all_classes() -> tuple[FailureClass, ...]:
+    """The whole table, in its order."""
+    return tuple(row for file in FILES for rows in read(file).values() for row in rows)
+
+
+@functools.cache
+def class_named(name: str) -> FailureClass | None:
+    """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
+    rows = all_classes()
+    exact = (row for row in rows if row.name == name)
+    return next(exact, None) or next((row for row in rows if fnmatchcase(name, row.name)), None)
+
+
+def subject_of(name: str) -> str:
+    """What a class speaks of: node, store, network, site, program, scheduler or gpuval.
+
+    A required check of a user's own speaks of the node.
+    """
+    row = class_named(name)
+    return row.subject if row else NODE
+
+
+def implicates_node(name: str) -> bool:
+    """Whether the class speaks of the node even where evidence is missing: the node hangs, is away or unusable."""
+    row = class_named(name)
+    return row is not None and row.subject == NODE and row.file != OF_STAGES
