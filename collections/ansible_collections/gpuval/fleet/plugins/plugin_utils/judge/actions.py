@@ -100,7 +100,7 @@ def action_of(
     node: Mapping[str, Any], earlier: Earlier, rules: Rules, shared: Collection[str] = frozenset()
 ) -> dict[str, Any]:
     """The gravest action that its faults call for; ``shared`` are identities that tell no machine apart."""
-    faults = list(_faults(node, shared))[:MAX_FAULTS]
+    faults = _faults(node, shared)[:MAX_FAULTS]
     chosen = []
     for fault in faults:
         steps = tuple(step for step in rules.steps(fault.word, fault.part) if not fault.own or step != CONTACT_VENDOR)
@@ -118,32 +118,66 @@ def action_of(
     }
 
 
-def _faults(node: Mapping[str, Any], shared: Collection[str]) -> Iterator[Fault]:
-    """What decided against the node: what failed, else what is missing."""
-    required = [check for check in node["checks"] if check["severity"] == "required"]
-    bad = [check for check in required if check["verdict"] == "fail"]
+def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[Fault]:
+    """What decided against the node, each fault once."""
+    machine, checks = _machine(node, shared), _deciding_checks(node["checks"])
+    if not checks:
+        return [Fault(node["class"] or "nothing_proven", "node", machine)]
+    words = [_word(node, check) for check in checks]
+    gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(check["part"]))
+    faults = (
+        Fault(word, *_where(node, check["part"], gpus[word], machine, shared), own=_is_own(check, gpus[word]))
+        for word, check in zip(words, checks, strict=True)
+    )
+    return list(dict.fromkeys(faults))
+
+
+def _is_own(check: Mapping[str, Any], gpus: int) -> bool:
+    return is_own_work(check) and not (_is_gpu(check["part"]) and gpus <= MAX_GPUS_REPLACED)
+
+
+def _deciding_checks(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The required checks that decided: the first of ``_DECIDING`` that selects any."""
+    required = [check for check in checks if check["severity"] == "required"]
+    return next(filter(None, (select(required) for _, select in _DECIDING)), [])
+
+
+def _failed(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [check for check in required if check["verdict"] == "fail"]
+
+
+def _ended_from_outside(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Other work, or a clean that ended the run: what else is missing follows from it."""
+    missing = (check for check in required if check["verdict"] == "missing")
+    return [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]][:1]
+
+
+def _missing(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What is missing, without the figures of a stage that itself did not end well."""
     missing = [check for check in required if check["verdict"] == "missing"]
-    enough = [check for check in missing if check["name"] == IN_USE or RUN_ENDED in check["reason"]]
-    ends = {check["stage"] for check in missing if check["kind"] == "state"}  # figures of these follow from it
-    missing = [check for check in missing if check["kind"] == "state" or check["stage"] not in ends]
-    bad = bad or enough[:1] or missing  # what else is missing follows
-    machine = _machine(node, shared)
-    if not bad:
-        yield Fault(node["class"] or "nothing_proven", "node", machine)
-        return
-    words = [_word(node, check) for check in bad]
-    gpus = Counter(word for word, check in zip(words, bad, strict=True) if check["part"].startswith("gpu:"))
-    known = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
-    seen: set[Fault] = set()
-    for word, check in zip(words, bad, strict=True):
-        kind, _, index = check["part"].partition(":")
-        if kind == "gpu" and gpus[word] <= MAX_GPUS_REPLACED:
-            fault = Fault(word, check["part"], _gpu(known.get(index, {}), shared) or f"{machine} {check['part']}")
-        else:
-            fault = Fault(word, "node" if kind == "gpu" else check["part"], machine, is_own_work(check))
-        if fault not in seen:
-            seen.add(fault)
-            yield fault
+    ended_badly = {check["stage"] for check in missing if check["kind"] == "state"}
+    return [check for check in missing if check["kind"] == "state" or check["stage"] not in ended_badly]
+
+
+#: Which checks decided against a node: the first selection that is not empty.
+_DECIDING = (("failed", _failed), ("ended from outside", _ended_from_outside), ("missing", _missing))
+
+
+def _is_gpu(part: str) -> bool:
+    return part.startswith("gpu:")
+
+
+def _where(
+    node: Mapping[str, Any], part: str, gpus: int, machine: str, shared: Collection[str]
+) -> tuple[str, str]:
+    """The part at fault, and the machine or GPU that it is; ``gpus`` have the same fault."""
+    if not _is_gpu(part):
+        return part, machine
+    if gpus > MAX_GPUS_REPLACED:
+        return "node", machine
+    index = part.partition(":")[2]
+    gpu = next((gpu for gpu in reversed(node["identity"].get("gpus", [])) if str(gpu["index"]) == index), {})
+    return part, _gpu(gpu, shared) or f"{machine} {part}"
 
 
 def _word(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
