@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,17 +167,15 @@ def _is_gpu(part: str) -> bool:
     return part.startswith("gpu:")
 
 
-def _where(
-    node: Mapping[str, Any], part: str, gpus: int, machine: str, shared: Collection[str]
-) -> tuple[str, str]:
+def _where(node: Mapping[str, Any], part: str, gpus: int, machine: str, shared: Collection[str]) -> tuple[str, str]:
     """The part at fault, and the machine or GPU that it is; ``gpus`` have the same fault."""
     if not _is_gpu(part):
         return part, machine
     if gpus > MAX_GPUS_REPLACED:
         return "node", machine
     index = part.partition(":")[2]
-    gpu = next((gpu for gpu in reversed(node["identity"].get("gpus", [])) if str(gpu["index"]) == index), {})
-    return part, _gpu(gpu, shared) or f"{machine} {part}"
+    gpus_by_index = {str(gpu["index"]): gpu for gpu in node["identity"].get("gpus", [])}
+    return part, _gpu(gpus_by_index.get(index, {}), shared) or f"{machine} {part}"
 
 
 def _word(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
