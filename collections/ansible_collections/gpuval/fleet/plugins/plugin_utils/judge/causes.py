@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..records import environment, launch_errors
 from ..records.documents import Record
 from .check import Check
 from .entries import Entry
+from .implicated_parts import PartLayout, suspect_parts
 from .subject import Subject
-
-#: Figures of a stage in which all GPUs wait for the slowest, and those that show which it is.
-WAITING: Mapping[str, Collection[str]] = {
-    "training_model_tflops": frozenset({"training_compute_p50_seconds", "training_compute_ratio"}),
-}
 
 
 def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[Entry]:
@@ -58,21 +54,34 @@ def follow_the_fleet(checks: Sequence[Entry], criteria: Iterable[Check]) -> None
             entry.update(verdict="warn", severity="advisory", reason=reason)
 
 
-def name_the_cause(checks: Sequence[Entry]) -> list[Entry]:
-    """The checks of a node; where one GPU holds up the others, what fails for waiting is a warning that names it."""
-    kept: list[Entry] = []
-    for entry in checks:
-        cause = _cause(entry, checks) if entry["verdict"] in ("fail", "warn") else None
-        if cause is None:
-            kept.append(entry)
-        elif not any(one["name"] == entry["name"] and one["verdict"] == "warn" for one in kept):
-            reason = f"all GPUs wait for {cause['part']} ({cause['name']}); {entry['reason']}"
-            kept.append({**entry, "verdict": "warn", "severity": "advisory", "part": "node", "reason": reason})
-    return kept
+def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:
+    """The checks of a node, each with its ``cause``: the part that explains it, where that is another one.
+
+    A figure for which all GPUs wait is a warning, once by its name, where the part itself failed in the same stage.
+    """
+    causes = {
+        number: suspect.part
+        for suspect in suspect_parts(checks, PartLayout.of_subject(subject))
+        for number in suspect.explains
+        if checks[number]["part"] != suspect.part
+    }
+    named: list[Entry] = []
+    for number, check in enumerate(checks):
+        entry = _explained(check, causes[number], checks) if number in causes else check
+        excused = entry["severity"] != check["severity"]
+        if not excused or all(other["name"] != entry["name"] or other["verdict"] != "warn" for other in named):
+            named.append(entry)
+    return named
 
 
-def _cause(entry: Entry, checks: Sequence[Entry]) -> Entry | None:
-    """The failed check of a single GPU that explains this entry."""
-    shows = WAITING.get(entry["metric"] or "", ())
-    found = (one for one in checks if one["metric"] in shows and one["stage"] == entry["stage"])
-    return next((one for one in found if one["verdict"] == "fail" and one["part"] != "node"), None)
+def _explained(check: Entry, cause: str, checks: Sequence[Entry]) -> Entry:
+    """The check with the part that explains it."""
+    entry, stage = {**check, "cause": cause}, check["stage"]
+    proofs = [other for other in checks if other["part"] == cause and other["verdict"] in ("fail", "warn")]
+    proof = min(proofs, key=lambda other: (other["stage"] != stage, other["verdict"] != "fail"), default=None)
+    if entry["part"] != "node" or proof is None:
+        return entry
+    entry["reason"] = f"all GPUs wait for {cause} ({proof['name']}); {entry['reason']}"
+    if proof["verdict"] == "fail" and proof["stage"] == stage:
+        entry |= {"verdict": "warn", "severity": "advisory"}
+    return entry

@@ -260,10 +260,13 @@ def node_class(
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The check that decided against the node: the first required one that failed, else the first that is missing.
 
-    Of those that are missing what a search found of this very node comes before what all members of its gang share.
+    Where a part explains the first, its own failed check comes before. Of those that are missing what a search found of
+    this very node comes before what all members of its gang share.
     """
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
+    cause = failed[0].get("cause") if failed else None
+    failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]
     found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
     return next(iter([*failed, *found, *missing]), None)
@@ -335,7 +338,7 @@ def judge_node(
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, context.criteria)
     causes.follow_the_fleet(checks, context.criteria)
-    checks = causes.name_the_cause(checks)
+    checks = causes.name_the_cause(checks, subject)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}

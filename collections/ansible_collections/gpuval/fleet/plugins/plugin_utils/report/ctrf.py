@@ -16,7 +16,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..core.paths import COLLECTION
 from .junit import case_name, suites_of
-from .problems import action_text, part_text
+from .problems import action_text, part_of
 
 SPECIFICATION = "0.0.0"
 _STATUS = {"pass": "passed", "warn": "passed", "fail": "failed", "missing": "other", "skipped": "skipped"}
@@ -87,7 +87,7 @@ def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
     """What a check that did not pass has to say."""
-    part = part_text(node, check["part"])
+    part = part_of(node, check)
     lines = [check["reason"] + (f" ({part})" if part else "")]
     lines += [f"{word}: {check[word]}" for word in ("expected", "source", "remedy") if check[word]]
     if check["verdict"] in ("fail", "missing") and check["severity"] == "required" and node.get("action"):

@@ -109,7 +109,7 @@ def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
         "not_tested": not_tested.lines(report),
         "analysis": _analysis(report),
         "stages": _stages(report),
-        "warnings": _warnings(report),
+        "warnings": causes.warned_parts(report),
         "causes": causes.causes(report),
         "bad_nodes": bad,
         "failures": failures,
@@ -286,14 +286,3 @@ def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _warnings(report: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Advice by check, with the reason for each node: a remark that every node gets is one line."""
-    grouped: dict[tuple[str, str], dict[str, str]] = {}
-    for node in report["nodes"]:
-        for check in node["checks"]:
-            if checks.letter(check) in "wm":
-                reasons = grouped.setdefault((check["stage"], check["name"]), {})
-                reasons.setdefault(node["name"], check["reason"])
-    return [(name, reasons) for (_, name), reasons in grouped.items()]

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from ..core.escape import one_line, xml_text
-from .problems import action_text, part_text
+from .problems import action_text, part_of
 
 _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 
@@ -60,7 +60,7 @@ def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], 
     case = ET.SubElement(
         suite, "testcase", name=_text(case_name(check)), classname=_text(f"{node['name']}.{stage}"), time=f"{time:.3f}"
     )
-    part = part_text(node, check["part"])
+    part = part_of(node, check)
     reason = _text(check["reason"]) + (f" ({_text(part)})" if part else "")
     tag = _TAGS.get(check["verdict"])
     if tag == "error" and check["severity"] != "required":

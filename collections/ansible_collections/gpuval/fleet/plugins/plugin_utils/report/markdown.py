@@ -12,7 +12,7 @@ from ..judge.analysis import fleet
 from ..judge.verdict import headline
 from ..records import lines as stage_lines
 from . import template
-from .page.causes import failures
+from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
 from .place import RESULTS, Place
 from .problems import action_text
@@ -45,10 +45,7 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
         ],
         stages=list(dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])),
         figures=[line for node in nodes for line in figure_lines(node)],
-        warned=[
-            (node, check) for node in nodes for check in node["checks"]
-            if check["verdict"] == "warn" or (check["verdict"] == "missing" and check["severity"] == "advisory")
-        ],
+        warned=warned_parts(report),
         evidence_files=lambda node: _evidence_files(node, evidence),
         reasons=reasons,
         action_text=action_text,

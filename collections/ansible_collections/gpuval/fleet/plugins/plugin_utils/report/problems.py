@@ -46,7 +46,7 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
         if check is None:
             texts = ("", "no required check was passed", "", "")
         else:
-            where, part = check["stage"] or check["name"], part_text(node, check["part"])
+            where, part = check["stage"] or check["name"], part_of(node, check)
             texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
         problem = found.setdefault((node["verdict"], *texts), Problem(node["verdict"], *texts))
         problem.nodes.append(name)
@@ -97,6 +97,13 @@ def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
 def without(name: str, text: str) -> str:
     """The text with ``{node}`` in place of that name."""
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", _NODE, text) if name in text else text
+
+
+def part_of(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+    """The part that a check speaks of, or the one that explains it and where it shows; empty for the whole node."""
+    cause = check.get("cause")
+    shown = part_text(node, check["part"])
+    return "; ".join(filter(None, [part_text(node, cause), f"seen in {shown}" if shown else ""])) if cause else shown
 
 
 def part_text(node: Mapping[str, Any], part: str) -> str:

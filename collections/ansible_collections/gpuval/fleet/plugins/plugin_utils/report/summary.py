@@ -142,7 +142,7 @@ def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]
     for check in decisive(node):
         key = (check["name"], check["reason"])
         checks.setdefault(key, check)
-        parts.setdefault(key, []).append(problems.part_text(node, check["part"]))
+        parts.setdefault(key, []).append(problems.part_of(node, check))
     shown: set[str] = set()
     found = []
     for key, check in checks.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...judge.verdict import headline
-from ..problems import action_text, part_text, without
+from ..problems import action_text, part_of, part_text, without
 from ..summary import decisive
 from .nodes import rack
 
@@ -39,6 +39,30 @@ class Failure:
     def own(self, text: str) -> str:
         """A text of the first node, for all of them."""
         return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
+
+
+@dataclass(frozen=True)
+class WarnedPart:
+    """Advice on one part of a node by all checks that warn of it; on whole nodes by one check, with all nodes."""
+
+    part: str
+    checks: dict[str, None]
+    nodes: dict[str, None]
+    reason: str
+
+
+def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
+    """What warns, or is missing and only advice: parts first, in the order of nodes; then what whole nodes have."""
+    rows: dict[tuple[str, str], WarnedPart] = {}
+    for node in report["nodes"]:
+        for check in node["checks"]:
+            if check["verdict"] != "warn" and (check["verdict"] != "missing" or check["severity"] == "required"):
+                continue
+            part = part_text(node, check.get("cause") or check["part"])
+            key = (node["name"], part) if part else ("", f"{check['stage']} {check['name']}")
+            row = rows.setdefault(key, WarnedPart(part, {}, {}, check["reason"]))
+            row.checks[check["name"]] = row.nodes[node["name"]] = None
+    return sorted(rows.values(), key=lambda row: not row.part)
 
 
 def causes(report: Mapping[str, Any]) -> list[Cause]:
@@ -71,8 +95,6 @@ def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
     found: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]
-        shown = [
-            (check["name"], part_text(node, check["part"]), without(name, check["reason"])) for check in decisive(node)
-        ]
+        shown = [(check["name"], part_of(node, check), without(name, check["reason"])) for check in decisive(node)]
         found.setdefault((node["verdict"], action_text(node), *shown), Failure(node, [])).names.append(name)
     return list(found.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.escape import one_line
 from ..place import Place
-from ..problems import part_text
+from ..problems import part_of
 from .encode import Shared, mostly, short
 
 #: One letter for each verdict, the worst first; small ones are advice.
@@ -179,7 +179,7 @@ def _remarks(
         [
             place[check["stage"], check["name"]],
             letter(check),
-            texts.number(part_text(node, check["part"]) or "node"),
+            texts.number(part_of(node, check) or "node"),
             one_line(check["reason"], 360),
             texts.number(check["remedy"]),
         ]

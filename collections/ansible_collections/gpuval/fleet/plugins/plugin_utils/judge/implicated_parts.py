@@ -1,0 +1,183 @@
+"""Which part of a node explains what is wrong with it: figures that one part explains are one finding. Pure.
+
+A slow GPU slows its links, and all GPUs wait for it in training. The part that explains most of the figures that failed
+or warned comes first; what it explains leaves the list, and the next part follows. Of two that explain equally many the
+smaller counts: a link before a GPU, a GPU before a NUMA node, that before the host, and a part before the GPU switch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from ..records import environment
+from .entries import Entry
+from .subject import FACTS, Subject
+
+HOST, HOST_MEMORY, GPU_SWITCH = "host", "host memory", "GPU switch"
+#: Figures in which all GPUs of a node wait for the slowest of them, or for its slowest link.
+WAITING = (
+    "training_model_tflops", "training_tokens_per_second", "training_samples_per_second", "training_step_*",
+    "training_slowest_*", "inference_tokens_per_second", "diagnostics_all_*", "diagnostics_reduce_scatter_*",
+    "diagnostics_broadcast_*", "diagnostics_p2p_off_*",
+)  # fmt: skip
+HOST_COPIES = ("diagnostics_host_to_device_*", "diagnostics_device_to_host_*", "diagnostics_both_ways_*")
+GPU_LINKS = ("diagnostics_peer_*",)
+MEMORY_OF_HOST = ("diagnostics_numa_*", "combined_load_memory_*")
+#: A part of a group that has this share of the members explains the group's figures.
+MOST = 0.75
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A figure that failed or warned: its number among the checks of the node, and the parts that it speaks of.
+
+    ``ends``: the part itself; of a link both its ends; none of a figure of the whole node.
+    """
+
+    number: int
+    part: str
+    metric: str
+    ends: frozenset[str]
+
+    def is_of(self, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(self.metric, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """How many GPUs the node has, and by NUMA node which."""
+
+    gpus: int = 0
+    numa_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of_subject(cls, subject: Subject) -> PartLayout:
+        facts = subject.records.get(FACTS)
+        evidence = facts["environment"] if facts else {}
+        numa_by_address = {
+            str(device.get("address")): device.get("numa_node")
+            for device in environment.objects(evidence, "pci_accelerators[]")
+        }
+        numa_nodes: dict[str, set[str]] = defaultdict(set)
+        for position, gpu in enumerate(environment.objects(evidence, "gpus[]")):
+            number = numa_by_address.get(str(gpu.get("pci_address")))
+            if isinstance(number, int):
+                numa_nodes[f"NUMA node {number}"].add(f"gpu:{gpu.get('index', position)}")
+        return cls(int(subject.gpus or 0), {name: frozenset(gpus) for name, gpus in numa_nodes.items()})
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A part, and the numbers of the checks that a fault of it explains."""
+
+    part: str
+    explains: frozenset[int]
+
+
+def suspect_parts(checks: Sequence[Entry], layout: PartLayout) -> list[Suspect]:
+    """The parts that explain two or more checks of a node, the one that explains most first."""
+    symptoms = [_symptom(number, check) for number, check in enumerate(checks) if _is_symptom(check)]
+    suspects: list[Suspect] = []
+    while len(symptoms) > 1:
+        candidates = [suspect for rule in _RULES for suspect in rule(symptoms, layout)]
+        best = max(candidates, key=lambda suspect: len(suspect.explains), default=None)  # of equal ones the first
+        if best is None or len(best.explains) < 2:
+            break
+        suspects.append(best)
+        symptoms = [symptom for symptom in symptoms if symptom.number not in best.explains]
+    return suspects
+
+
+def _is_symptom(check: Entry) -> bool:
+    metric = check["metric"] or ""
+    return check["verdict"] in ("fail", "warn") and bool(metric) and not metric.startswith("gang_")
+
+
+def _symptom(number: int, check: Entry) -> Symptom:
+    part, metric = str(check["part"]), str(check["metric"])
+    kind, _, name = part.partition(":")
+    ends = {"link": [end.partition(":")[0] for end in name.split(">")], "node": []}.get(kind, [part])
+    return Symptom(number, part, metric, frozenset(_part_named(end) for end in ends))
+
+
+def _part_named(end: str) -> str:
+    """An end of a link, or a rank of one node, as the part that it is: gpu1 and rank:1 are gpu:1."""
+    for prefix in ("gpu", "rank"):
+        index = end.removeprefix(prefix).lstrip(":")
+        if end.startswith(prefix) and index.isdecimal():
+            return f"gpu:{index}"
+    return end
+
+
+def _numbers(symptoms: Sequence[Symptom], condition: Callable[[Symptom], bool]) -> frozenset[int]:
+    return frozenset(symptom.number for symptom in symptoms if condition(symptom))
+
+
+def _waiting(symptoms: Sequence[Symptom], ends: frozenset[str]) -> frozenset[int]:
+    """Figures of all GPUs, which a slow GPU or link among them explains."""
+    return _numbers(symptoms, lambda symptom: _are_gpus(ends) and symptom.is_of(WAITING))
+
+
+def _are_gpus(ends: frozenset[str]) -> bool:
+    return all(end.startswith("gpu:") for end in ends)
+
+
+def _links(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    names: dict[frozenset[str], str] = {}
+    for symptom in symptoms:
+        if len(symptom.ends) > 1:
+            names.setdefault(symptom.ends, symptom.part)
+    for ends, name in names.items():
+        own = _numbers(symptoms, lambda symptom, ends=ends: symptom.ends == ends)  # type: ignore[misc]
+        yield Suspect(name, own | _waiting(symptoms, ends))
+
+
+def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    """GPUs, NICs, disks: a figure of their own names them, or the links to two or more others do."""
+    for end in dict.fromkeys(end for symptom in symptoms for end in sorted(symptom.ends)):
+        touching = [symptom for symptom in symptoms if end in symptom.ends]
+        others = {other for symptom in touching for other in symptom.ends if other != end}
+        is_named = any(symptom.ends == {end} and not symptom.is_of(WAITING) for symptom in touching)
+        if is_named or len(others) > 1:
+            own = frozenset(symptom.number for symptom in touching)
+            part = touching[0].part if not end.startswith("gpu:") and touching[0].ends == {end} else end
+            yield Suspect(part, own | _waiting(symptoms, frozenset((end,))))
+
+
+def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    """The GPUs of one NUMA node, and no others, copy slowly between host and device."""
+    slow = frozenset(end for symptom in symptoms if symptom.is_of(HOST_COPIES) for end in symptom.ends)
+    for name, gpus in layout.numa_nodes.items():
+        if len(gpus) > 1 and gpus <= slow <= gpus and len(layout.numa_nodes) > 1:
+            yield Suspect(name, _numbers(symptoms, lambda symptom: symptom.is_of(HOST_COPIES + MEMORY_OF_HOST)))
+
+
+def _host(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    """Most GPUs, or the node as a whole, copy slowly between host and device; or its memory is slow itself."""
+    of_memory = _numbers(symptoms, lambda symptom: symptom.is_of(MEMORY_OF_HOST))
+    copies = [symptom for symptom in symptoms if symptom.is_of(HOST_COPIES)]
+    slow = {end for symptom in copies for end in symptom.ends}
+    of_all = [symptom for symptom in copies if symptom.part == "node"]
+    if of_all or (layout.gpus > 1 and len(slow) >= MOST * layout.gpus):
+        yield Suspect(HOST_MEMORY if of_memory else HOST, of_memory | {symptom.number for symptom in copies})
+    elif of_memory:
+        yield Suspect(HOST_MEMORY, of_memory)
+
+
+def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
+    """Most links between the GPUs, or all of them as a whole."""
+    pairs = {symptom.ends for symptom in symptoms if len(symptom.ends) > 1 and _are_gpus(symptom.ends)}
+    of_all = any(symptom.part == "node" and symptom.is_of(GPU_LINKS) for symptom in symptoms)
+    if of_all or (layout.gpus > 3 and len(pairs) >= MOST * layout.gpus * (layout.gpus - 1) / 2):
+        yield Suspect(
+            GPU_SWITCH, _numbers(symptoms, lambda symptom: symptom.ends in pairs or symptom.is_of(GPU_LINKS + WAITING))
+        )
+
+
+#: The smaller part first.
+_RULES: Sequence[Callable[[Sequence[Symptom], PartLayout], Iterator[Suspect]]] = (
+    _links, _parts, _numa_nodes, _host, _gpu_switch,
+)  # fmt: skip
