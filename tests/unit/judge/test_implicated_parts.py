@@ -117,6 +117,15 @@ def test_a_gpu_stands_first_on_the_console_and_where_it_shows_behind_it():
     assert "seen in link:gpu0" in text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [("all links of gpu 1", ["gpu:1"]), ("GPU switch", ["GPU switch"]), ("host memory", ["host memory"])],
+)
+def test_the_action_names_the_part_that_explains_all(pattern, parts):
+    node = next(node for node in disturbed(*PATTERNS[pattern][:2])["nodes"] if node["name"] == NODE)
+    assert node["action"]["parts"] == parts
+
+
 def test_findings_of_one_part_are_one_row_of_the_warnings():
     share, patterns, _ = PATTERNS["memory of gpu 2"]
     report = disturbed(share, patterns)

@@ -124,16 +124,16 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[Fault]:
     if not checks:
         return [Fault(node["class"] or "nothing_proven", "node", machine)]
     words = [_word(node, check) for check in checks]
-    gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(check["part"]))
+    gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(_part_at_fault(check)))
     faults = (
-        Fault(word, *_where(node, check["part"], gpus[word], machine, shared), own=_is_own(check, gpus[word]))
+        Fault(word, *_where(node, _part_at_fault(check), gpus[word], machine, shared), own=_is_own(check, gpus[word]))
         for word, check in zip(words, checks, strict=True)
     )
     return list(dict.fromkeys(faults))
 
 
 def _is_own(check: Mapping[str, Any], gpus: int) -> bool:
-    return is_own_work(check) and not (_is_gpu(check["part"]) and gpus <= MAX_GPUS_REPLACED)
+    return is_own_work(check) and not (_is_gpu(_part_at_fault(check)) and gpus <= MAX_GPUS_REPLACED)
 
 
 def _deciding_checks(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -161,6 +161,10 @@ def _missing(required: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 #: Which checks decided against a node: the first selection that is not empty.
 _DECIDING = (("failed", _failed), ("ended from outside", _ended_from_outside), ("missing", _missing))
+
+
+def _part_at_fault(check: Mapping[str, Any]) -> str:
+    return str(check.get("cause") or check["part"])
 
 
 def _is_gpu(part: str) -> bool:
