@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -136,10 +137,16 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
-    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are shown once."""
+    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are shown once.
+
+    Those that one part explains follow each other.
+    """
     parts: dict[tuple[str, str], list[str]] = {}
     checks: dict[tuple[str, str], Mapping[str, Any]] = {}
+    checks_of_parts: dict[str, list[Mapping[str, Any]]] = {}
     for check in decisive(node):
+        checks_of_parts.setdefault(check.get("cause") or check["part"], []).append(check)
+    for check in itertools.chain(*checks_of_parts.values()):
         key = (check["name"], check["reason"])
         checks.setdefault(key, check)
         parts.setdefault(key, []).append(problems.part_of(node, check))
