@@ -5,7 +5,7 @@ import copy
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import own_checks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from hypothesis import given, settings
@@ -49,6 +49,10 @@ def fabric(node, **counts):
     figures = [metric(f"fabric_{name}_count", counts.get(name, 0)) for name in names]
     message = "" if not counts else f"{node}: 41 GB/s on the bus with 3 partners, others have 350"
     return make_record(node, "fabric", metrics=figures, message=message)
+
+
+def end_check(*end, **fields):
+    return stage_end.judge_end(stage_end.StageEnd(*end, **fields)).entry
 
 
 def evidence_of(nodes=NODES):
@@ -340,7 +344,7 @@ def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
     record = make_record(
         "node-1", "ddp", state="failure", message="node-2: launcher mpirun", environment={"gang": GANG}
     )
-    state = own_checks.state_check("node-1", "ddp", record, [], of_gang=True)
+    state = end_check("node-1", "ddp", record, of_gang=True)
     assert (state["verdict"], state["reason"]) == ("missing", "gang all of 2 nodes: failure: node-2: launcher mpirun")
     assert "nodes/NODE/ddp.log" in state["remedy"]
     assert "search" not in state["remedy"]
@@ -348,8 +352,7 @@ def test_a_job_that_failed_accuses_no_node_and_its_remedy_names_no_search():
 
 def test_a_node_that_refused_its_part_in_a_gang_has_the_remedy_of_its_refusal():
     reason = f"not started in its gang (refused): {placement.BUSY.format(run='first', holder='')}"
-    problem = {"node": "node-1", "stage": "collective", "reason": reason}
-    state = own_checks.state_check("node-1", "collective", None, [problem], of_gang=True)
+    state = end_check("node-1", "collective", refusal=reason, of_gang=True)
     assert state["reason"] == reason
     assert "-e gpuval_wait_for_node=SECONDS" in state["remedy"]
     assert "with others of its kind" in state["remedy"]
@@ -358,6 +361,6 @@ def test_a_node_that_refused_its_part_in_a_gang_has_the_remedy_of_its_refusal():
 def test_a_job_of_one_node_is_repeated_by_its_own_command():
     """`make validate` may know nothing of it."""
     record = make_record("node-1", "stream", state="failure", message="wrong sum")
-    state = own_checks.state_check("node-1", "stream", record, [])
+    state = end_check("node-1", "stream", record)
     assert state["remedy"].endswith("fix the cause named above, then repeat the command with --limit node-1")
-    assert "then validate again with" in own_checks.state_check("node-1", "training", record, [])["remedy"]
+    assert "then validate again with" in end_check("node-1", "training", record)["remedy"]

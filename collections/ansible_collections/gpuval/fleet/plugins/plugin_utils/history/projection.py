@@ -13,8 +13,8 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..judge import retries, sku_catalogue
+from ..judge.gpu_order import renumbered
 from ..judge.identity import is_useless
-from ..judge.own_checks import renumbered
 from ..judge.subject import FACTS
 from ..judge.versions import KINDS
 from ..records import environment

@@ -15,7 +15,8 @@ from ..records.failure_classes import class_named
 from ..records.states import RUN_ENDED
 from ..runs.failed_checks import is_own_work
 from .identity import best_of, machine_names
-from .own_checks import IN_USE, OPEN_STATES
+from .own_checks import IN_USE
+from .stage_end import OPEN_STATES
 from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"

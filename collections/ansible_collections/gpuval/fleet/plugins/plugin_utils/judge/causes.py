@@ -37,8 +37,8 @@ def beside_other_work(check: Check, record: Record | None, entries: list[Entry])
     ]
 
 
-def follow_the_fleet(checks: Sequence[Entry], criteria: Iterable[Check]) -> None:
-    """A part that is an outlier of its node, but none beside the parts of all nodes, is a warning.
+def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Entry]:
+    """The checks of a node: a part that is an outlier in it, but none beside the parts of all nodes, is a warning.
 
     Eight parts show less of how healthy ones differ than the parts of eight nodes or more.
     """
@@ -52,6 +52,7 @@ def follow_the_fleet(checks: Sequence[Entry], criteria: Iterable[Check]) -> None
         if "pass" in of_fleet and set(of_fleet) <= {"pass", "warn"}:  # fewer nodes than a comparison needs have no pass
             reason = f"{entry['reason']}; parts of other nodes differ as much"
             entry.update(verdict="warn", severity="advisory", reason=reason)
+    return checks
 
 
 def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:

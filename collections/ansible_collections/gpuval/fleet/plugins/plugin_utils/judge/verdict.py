@@ -19,46 +19,24 @@ from typing import Any
 from ..core.beside import beside, by_halves
 from ..core.escape import one_line
 from ..core.text import natural_order
-from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
-from ..records.states import FINAL_STATES, RUN_ENDED
-from . import causes, coverage, declared, not_tested, order_check, ordered_nics, plausible, retries, versions
+from ..records.states import FINAL_STATES
+from . import coverage, not_tested, retries
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
-from .copies import copy_checks, find_copies
+from .copies import find_copies
 from .criteria import Criteria, of_stage
 from .entries import Entry
-from .identity import Twins, find_twins, identity_of, models_of
-from .kinds import KINDS, Context
-from .own_checks import (
-    DISK_FULL,
-    NO_IMAGE,
-    NO_PACKAGE,
-    WRONG_DIGEST,
-    accelerator_check,
-    changed_check,
-    exempt_check,
-    explains,
-    gpu_order_checks,
-    identity_checks,
-    in_use_checks,
-    lacks_image,
-    launch_check,
-    no_stage_check,
-    state_check,
-    without_parts,
-)
+from .identity import find_twins, identity_of
+from .kinds import Context
+from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked
 from .peer_groups import PeerHistory
+from .stage_end import MAX_REASON, StageJudgement, class_of_entry
 from .subject import FACTS, Subject
 from .subjects import subject_of, subjects_of
 
-#: Faults of the node that are more specific than the stage that met them first.
-_STAGE_CLASSES = frozenset({"no_engine", DISK_FULL, "read_only", WRONG_DIGEST})
-#: Of a stage without an end: the store or disk that it met, an image or what its gang found missing, work that it gave
-#: way to.
-_MISSING_CLASSES = frozenset({"store_away", NO_PACKAGE, NO_IMAGE, DISK_FULL, "foreign_work"})
 #: Other work has the node, or took it: in a run of idle nodes that is no verdict.
 BUSY = frozenset(
     {"foreign_work", "other_run", "gpus_in_use", "preempted", "suspended", "slurm_pending", "slurm_preempted"}
@@ -68,7 +46,7 @@ WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
 #: In the name of a process or container of a gpuval run that is not at work on the node any more.
 LEFTOVER = " of gpuval run "
 #: Checks of what a search found of one node.
-FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
+SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 
 def judge(
@@ -86,36 +64,21 @@ def judge(
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs.
     """
-    twins, copies = find_twins(run, evidence), find_copies(run, evidence)
-    names = sorted(run["nodes"], key=natural_order)
-    subjects = subjects_of(run, evidence, lacked_gpus)
-    context = Context(criteria, baseline, PeerHistory() if history is None else history)
-    figures = {name: _figures_of(run["nodes"][name], subjects[name]) for name in names}
-
-    def analysed(without: Collection[str] = ()) -> dict[str, Any] | None:
-        kept = [name for name in names if name not in without]
-        return fleet.analyse([figures[name] for name in kept], [subjects[name].properties for name in kept])
-
-    def judged(names: Sequence[str]) -> list[dict[str, Any]]:
-        return [
-            judge_node(run, name, evidence, context, twins=twins, copies=copies, subject=subjects[name])
-            for name in names
-        ]
-
-    with beside(lambda: (analysed(), _digests(evidence)), len(names)) as of_all:
-        _compare(run, subjects, context)
-        nodes = [node for part in by_halves(judged, names) for node in part]
-        analysis, digests = of_all()
-    for node in nodes:
-        node["evidence"] = digests.get(node["name"], {})
-        node["metrics"] = {stage: record["metrics"] for stage, record in subjects[node["name"]].records.items()}
+    judged = JudgedRun(
+        run,
+        evidence,
+        Context(criteria, baseline, PeerHistory() if history is None else history),
+        subjects_of(run, evidence, lacked_gpus),
+        find_twins(run, evidence),
+        find_copies(run, evidence),
+    )
+    nodes, analysis = _judge_nodes(judged)
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
     if busy:
-        analysis = analysed(busy)
-    nodes = [node for node in nodes if node["name"] not in busy]
+        nodes = [node for node in nodes if node["name"] not in busy]
+        analysis = _analyse(judged, without=busy)
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
-    counted = Counter(node["verdict"] for node in nodes)
-    report: dict[str, Any] = {
+    return {
         "schema": "gpuval.report/1",
         "run": {
             "run_id": run["run_id"],
@@ -131,29 +94,65 @@ def judge(
             **({"resume": evidence.resume} if evidence.resume else {}),
         },
         "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(narrowed), busy=bool(busy)),
-        "counts": {
-            "expected": len(nodes),
-            "PASS": counted["PASS"],
-            "FAIL": counted["FAIL"],
-            "INCOMPLETE": counted["INCOMPLETE"],
-            "flaky": sum(node["flaky"] for node in nodes),
-        },
+        "counts": _counts(nodes),
         "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,
-        "fleet": {"checks": context.fleet, "problems": _problems(run, evidence)},
+        "fleet": _of_fleet(judged, nodes, narrowed, analysis),
     }
-    for entry in context.fleet:
-        entry["reason"] = one_line(entry["reason"], 600)
-    informational = criteria.informational if isinstance(criteria, Criteria) else ()
-    gaps = coverage.of_report(nodes, criteria, informational)
-    if not gaps.complete:
-        report["fleet"]["coverage"] = gaps.document()
-    untested = not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, subjects, criteria)
-    if untested:
-        report["fleet"]["not_tested"] = untested
-    if analysis is not None:
-        report["fleet"]["analysis"] = analysis
-    return report
+
+
+def _judge_nodes(judged: JudgedRun) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The entries of all nodes, and the analysis of the fleet; large fleets take two processes."""
+    names = sorted(judged.subjects, key=natural_order)
+
+    def judge_part(part: Sequence[str]) -> list[dict[str, Any]]:
+        return [_judge_case(case_of(name, judged)) for name in part]
+
+    with beside(lambda: (_analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
+        judged.compare_nodes()
+        nodes = [node for part in by_halves(judge_part, names) for node in part]
+        analysis, digests = analyse_beside()
+    for node in nodes:
+        records = judged.subjects[node["name"]].records
+        node["evidence"] = digests.get(node["name"], {})
+        node["metrics"] = {stage: record["metrics"] for stage, record in records.items()}
+    return nodes, analysis
+
+
+def _analyse(judged: JudgedRun, without: Collection[str] = ()) -> dict[str, Any] | None:
+    """The analysis of the fleet, of all nodes but those ``without``."""
+    subjects = [judged.subjects[name] for name in sorted(judged.subjects, key=natural_order) if name not in without]
+    figures = [_figures_of(judged.document["nodes"][subject.name], subject) for subject in subjects]
+    return fleet.analyse(figures, [subject.properties for subject in subjects])
+
+
+def _counts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    verdicts = Counter(node["verdict"] for node in nodes)
+    return {
+        "expected": len(nodes),
+        **{verdict: verdicts[verdict] for verdict in ("PASS", "FAIL", "INCOMPLETE")},
+        "flaky": sum(node["flaky"] for node in nodes),
+    }
+
+
+def _of_fleet(
+    judged: JudgedRun,
+    nodes: Sequence[Mapping[str, Any]],
+    narrowed: Sequence[str],
+    analysis: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What the report says of the nodes together."""
+    run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
+    for entry in checks:
+        entry["reason"] = one_line(entry["reason"], MAX_REASON)
+    gaps = coverage.of_report(nodes, criteria, criteria.informational if isinstance(criteria, Criteria) else ())
+    optional = {
+        "coverage": None if gaps.complete else gaps.document(),
+        "not_tested": not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
+        "analysis": analysis,
+    }
+    present = {name: document for name, document in optional.items() if document is not None}
+    return {"checks": checks, "problems": _problems(run, judged.evidence), **present}
 
 
 def _digests(evidence: Evidence) -> dict[str, dict[str, str]]:
@@ -174,19 +173,6 @@ def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]
         "stages": [_stage(stage, subject.records.get(stage), failed=False) for stage in expected["stages"]],
         "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
     }
-
-
-def _compare(run: Mapping[str, Any], subjects: Mapping[str, Subject], context: Context) -> None:
-    """Hold nodes against each other, by the criteria that do: the context has the entries of each then."""
-    between = [
-        (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
-        for check in context.criteria
-        if KINDS[check.kind].needs_peers(check)
-    ]
-    for check, asked in between:
-        KINDS[check.kind].survey(check, asked, context)
-    for check, asked in between:
-        KINDS[check.kind].compare(check, asked, context)
 
 
 def _is_busy(node: Mapping[str, Any]) -> bool:
@@ -230,14 +216,10 @@ def node_verdict(checks: Sequence[Entry]) -> str:
     return "PASS"
 
 
-def node_class(
-    checks: Sequence[Entry],
-    contacts: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({}),
-    without_image: Collection[str] = (),
-) -> str:
-    """One word for what decided against a node: the launch's class, a stage and its end, or the name of the check.
+def node_class(checks: Sequence[Entry], ends: Mapping[str, StageJudgement] = MappingProxyType({})) -> str:
+    """One word for what decided against a node: the launch's class, that of a stage's end, or the name of the check.
 
-    ``contacts``: by stage why its record could not be fetched. ``without_image``: stages whose image is not there.
+    Without the ``ends`` of its stages the reason names the class.
     """
     check = headline({"checks": checks})
     if check is None:
@@ -245,15 +227,8 @@ def node_class(
     if check["kind"] == "launch":
         return str(check["value"])
     if check["kind"] == "state" and check["stage"]:
-        if check["stage"] in without_image:
-            return NO_IMAGE
-        fault = launch_errors.classify("", check["reason"]).name
-        if fault in (_STAGE_CLASSES if check["verdict"] == "fail" else _MISSING_CLASSES):
-            return fault
-        contact = contacts.get(check["stage"])
-        if contact and check["verdict"] == "missing" and explains(contact, check["value"]):
-            return one_line(contact["class"], 40)
-        return f"{check['stage']}_{check['value']}"
+        end = ends.get(check["stage"])
+        return end.failure_class if end else class_of_entry(check)
     return "same_machine_twice" if check["name"] == "identity" else str(check["name"])
 
 
@@ -268,129 +243,35 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]
-    found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
-    return next(iter([*failed, *found, *missing]), None)
+    of_search = [check for check in missing if check["name"] in SEARCH_CHECKS and check["value"] is not None]
+    return next(iter([*failed, *of_search, *missing]), None)
 
 
-def judge_node(
-    run: Mapping[str, Any],
-    name: str,
-    evidence: Evidence,
-    context: Context,
-    *,
-    twins: Mapping[str, Twins] | None = None,
-    copies: Mapping[str, Mapping[str, list[str]]] | None = None,
-    subject: Subject | None = None,
-) -> dict[str, Any]:
-    """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine, ``copies``
-    (find_copies) nodes with the same measurements.
+def judge_node(run: Mapping[str, Any], name: str, evidence: Evidence, context: Context) -> dict[str, Any]:
+    """The report's entry of one node, by its own records alone: ``context`` has no comparison of nodes."""
+    return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
-    A ``context`` in which nodes were not compared judges the node by its own records alone.
-    """
-    expected = run["nodes"][name]
-    subject = subject or subject_of(run, name, evidence)
-    records, facts, skus = subject.records, subject.records.get(FACTS), subject.skus
-    identity = identity_of(facts)
-    problems = _problems_of(name, expected["stages"], evidence)
-    launch = evidence.launches.get(name)
-    cleaned = {one["stage"] for one in problems if one["reason"] == RUN_ENDED}
-    if evidence.cleaned:
-        cleaned = {*expected["stages"]}
-    # a node that was cleaned has no records left: that is no fault of its connection
-    contacts = {stage: None if stage in cleaned else evidence.contact_of(name, stage) for stage in expected["stages"]}
-    checks = [launch_check(name, launch, records), *identity_checks(name, facts, (twins or {}).get(name) or Twins())]
-    if evidence.resume and not launch and checks[0]["verdict"] == "missing":
-        checks[0]["remedy"] = evidence.resume
-    checks += copy_checks((copies or {}).get(name, {}))
-    never_started = not records and checks[0]["verdict"] == "missing"  # the launch says it all
-    if not expected["stages"]:
-        checks.append(no_stage_check())
-    if FACTS not in expected["stages"] and not never_started:
-        checks.append(accelerator_check(subject, facts))
-    for stage in () if never_started else expected["stages"]:
-        of_gang = stage in expected.get("gang_stages", ())
-        checks += in_use_checks(name, stage, records.get(stage))
-        checks.append(
-            state_check(
-                name,
-                stage,
-                records.get(stage),
-                problems,
-                contacts[stage],
-                of_gang=of_gang,
-                cleaned=stage in cleaned,
-                resume=evidence.resume,
-            )
-        )
-        if stage == FACTS:
-            checks += _checks_of_facts(expected, subject)
-        if stage not in context.of_stages:
-            context.of_stages[stage] = of_stage(context.criteria, stage)
-        for check in context.of_stages[stage]:
-            if check.catalogue_sku is None or check.catalogue_sku in skus:
-                entries = causes.of_the_node(check, subject, _entries(check, subject, context))
-                checks.extend(causes.beside_other_work(check, records.get(stage), entries))
-        checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
-        checks += gpu_order_checks(subject, stage, records.get(stage), identity)
-    checks = without_parts(checks)
-    if name in evidence.changed:
-        checks.append(changed_check(*evidence.changed[name]))
-    checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
-    _withhold(checks, context.criteria)
-    causes.follow_the_fleet(checks, context.criteria)
-    checks = causes.name_the_cause(checks, subject)
-    for entry in checks:
-        entry["reason"] = one_line(entry["reason"], 600)
+
+def _judge_case(case: NodeCase) -> dict[str, Any]:
+    checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
-    stages = [_stage(stage, records.get(stage), failed=stage in failed) for stage in expected["stages"]]
+    stages = [_stage(stage, case.record(stage), failed=stage in failed) for stage in case.expected["stages"]]
     verdict = node_verdict(checks)
-    without_image = [stage for stage in expected["stages"] if lacks_image(records.get(stage))]
     return {
-        "name": name,
-        "id": expected.get("id"),
-        "labels": dict(expected.get("labels", {})),
+        "name": case.name,
+        "id": case.expected.get("id"),
+        "labels": dict(case.expected.get("labels", {})),
         "verdict": verdict,
-        "class": None if verdict == "PASS" else node_class(checks, contacts, without_image),
+        "class": None if verdict == "PASS" else node_class(checks, case.ends),
         "flaky": verdict == "PASS" and any(stage["flaky"] for stage in stages),
-        "sku": expected["sku"],
-        "catalogue_sku": subject.catalogue_sku,
-        "accelerator": subject.accelerator,
-        "identity": identity,
+        "sku": case.expected["sku"],
+        "catalogue_sku": case.subject.catalogue_sku,
+        "accelerator": case.subject.accelerator,
+        "identity": case.identity,
         "stages": stages,
         "checks": checks,
-        "problems": problems,
+        "problems": case.problems,
     }
-
-
-def _checks_of_facts(expected: Mapping[str, Any], subject: Subject) -> list[Entry]:
-    """What the node is, against what its owner ordered and declares."""
-    facts = subject.records.get(FACTS)
-    return [
-        accelerator_check(subject, facts),
-        *order_check.checks(subject, facts is not None, models_of(facts)),
-        *ordered_nics.checks(expected.get("nics", {}), facts),
-        *versions.checks(expected.get("versions", {}), facts, FACTS),
-        *declared.checks(expected.get("declared", {}), facts, FACTS),
-    ]
-
-
-def _entries(check: Check, subject: Subject, context: Context) -> list[Entry]:
-    kind = KINDS[check.kind]
-    if kind.needs_peers(check):
-        return context.nodes.get(subject.name, {}).get(check.name, [])
-    return kind.judge(check, subject, context)
-
-
-def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
-    """A check whose requirement failed, or lacks evidence, proves nothing: seven GPUs may be faster than eight."""
-    open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
-    known = {check["name"] for check in checks}
-    requiring = {check.name: check.requires for check in criteria if check.requires}
-    for entry in checks:
-        lacking = [name for name in requiring.get(entry["name"], ()) if name in open_checks or name not in known]
-        if lacking and entry["verdict"] != "skipped":
-            entry["verdict"], entry["remedy"] = "missing", ""  # the check that it waits for has one
-            entry["reason"] = f"judged only when {' and '.join(lacking)} passes; {entry['reason']}"
 
 
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
@@ -419,31 +300,12 @@ def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
     }
 
 
-def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
-    problems = [_problem(problem) for problem in evidence.problems if problem["node"] == name]
-    return problems + _not_asked(name, stages, evidence)
-
-
-def _not_asked(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
-    reason = "a record of a stage that the node was not asked to run"
-    others = sorted(evidence.records.get(name, {}).keys() - set(stages))
-    return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in others]
-
-
 def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:
-    problems = [_problem(problem) for problem in evidence.problems]
+    problems = [clean_problem(problem) for problem in evidence.problems]
     for name in sorted(evidence.records.keys() - run["nodes"].keys()):
         problems.append(
             {"node": None, "stage": None, "reason": f"records of {one_line(name, 80)!r}, not a node of the run"}
         )
     for name, expected in run["nodes"].items():
-        problems += _not_asked(name, expected["stages"], evidence)
+        problems += stages_not_asked(name, expected["stages"], evidence)
     return sorted(problems, key=lambda one: (one["node"] or "", one["stage"] or "", one["reason"]))
-
-
-def _problem(problem: Problem) -> Problem:
-    return {
-        "node": one_line(problem["node"], 253) if problem["node"] else None,
-        "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
-        "reason": one_line(problem["reason"]),
-    }

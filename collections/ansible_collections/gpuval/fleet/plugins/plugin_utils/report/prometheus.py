@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import one_line
-from ..judge.own_checks import renumbered
+from ..judge.gpu_order import renumbered
 
 #: Metric, labels and value.
 Sample = tuple[str, Mapping[str, str], float]

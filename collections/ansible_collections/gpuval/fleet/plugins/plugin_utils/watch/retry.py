@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..judge.check import Check
-from ..judge.own_checks import IMAGE, lacks_image
+from ..judge.stage_end import IMAGE, lacks_image
 from ..records.states import FAILED_STATES
 
 

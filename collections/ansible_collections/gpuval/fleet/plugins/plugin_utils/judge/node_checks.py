@@ -1,0 +1,242 @@
+"""All checks of one node, by tables of what produces and revises them, which read from top to bottom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.escape import one_line
+from ..records.documents import Problem, Record
+from ..records.evidence import Evidence
+from ..records.states import RUN_ENDED
+from . import causes, declared, order_check, ordered_nics, plausible, versions
+from .check import Check
+from .copies import copy_checks
+from .criteria import of_stage
+from .entries import Entry
+from .gpu_order import gpu_order_checks, without_parts
+from .identity import Twins, identity_of, models_of
+from .kinds import KINDS, Context
+from .own_checks import (
+    accelerator_check,
+    changed_check,
+    exempt_check,
+    identity_checks,
+    in_use_checks,
+    launch_check,
+    no_stage_check,
+)
+from .stage_end import MAX_REASON, StageEnd, StageJudgement, judge_end
+from .subject import FACTS, Subject
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """What the nodes of a run share when they are judged.
+
+    ``twins`` (find_twins): by node other names of its machine. ``copies`` (find_copies): by node and stage the nodes
+    with the same measurements.
+    """
+
+    document: Mapping[str, Any]
+    evidence: Evidence
+    context: Context
+    subjects: Mapping[str, Subject]
+    twins: Mapping[str, Twins] = field(default_factory=dict)
+    copies: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
+
+    def compare_nodes(self) -> None:
+        """Compare the nodes by the criteria that need peers. The context has the entries of each node then."""
+        nodes = self.document["nodes"]
+        between = [
+            (check, [self.subjects[name] for name in sorted(self.subjects) if check.stage in nodes[name]["stages"]])
+            for check in self.context.criteria
+            if KINDS[check.kind].needs_peers(check)
+        ]
+        for check, peers in between:
+            KINDS[check.kind].survey(check, peers, self.context)
+        for check, peers in between:
+            KINDS[check.kind].compare(check, peers, self.context)
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One node of a run, with what its checks need; ``expected`` is its entry in the run document.
+
+    ``ends``: by stage how it ended; empty for a node that was never ``started``, of which ``launch`` says it all.
+    """
+
+    name: str
+    shared: JudgedRun
+    expected: Mapping[str, Any]
+    subject: Subject
+    identity: dict[str, Any]
+    problems: list[Problem]
+    launch: Entry
+    started: bool
+    ends: Mapping[str, StageJudgement]
+
+    @property
+    def facts(self) -> Record | None:
+        return self.record(FACTS)
+
+    @property
+    def lacks_facts(self) -> bool:
+        """It was started, and is not asked for its facts."""
+        return self.started and FACTS not in self.expected["stages"]
+
+    def record(self, stage: str) -> Record | None:
+        return self.subject.records.get(stage)
+
+    def is_of_gang(self, stage: str) -> bool:
+        return stage in self.expected.get("gang_stages", ())
+
+
+def case_of(name: str, shared: JudgedRun) -> NodeCase:
+    """The case of a node, before it is judged."""
+    expected, subject, evidence = shared.document["nodes"][name], shared.subjects[name], shared.evidence
+    refused = [clean_problem(problem) for problem in evidence.problems if problem["node"] == name]
+    launch = launch_check(name, evidence.launches.get(name), subject.records)
+    if evidence.resume and not evidence.launches.get(name) and launch["verdict"] == "missing":
+        launch["remedy"] = evidence.resume
+    started = bool(subject.records) or launch["verdict"] != "missing"
+
+    def end_of(stage: str) -> StageEnd:
+        refusals = [problem["reason"] for problem in refused if problem["stage"] == stage]
+        cleaned = evidence.cleaned or RUN_ENDED in refusals
+        return StageEnd(
+            name,
+            stage,
+            subject.records.get(stage),
+            refusal=refusals[0] if refusals else "",
+            # a node that was cleaned has no records any more: its connection is not at fault
+            contact=None if cleaned else evidence.contact_of(name, stage),
+            of_gang=stage in expected.get("gang_stages", ()),
+            cleaned=cleaned,
+            resume=evidence.resume,
+        )
+
+    return NodeCase(
+        name,
+        shared,
+        expected,
+        subject,
+        identity_of(subject.records.get(FACTS)),
+        refused + stages_not_asked(name, expected["stages"], evidence),
+        launch,
+        started,
+        {stage: judge_end(end_of(stage)) for stage in expected["stages"]} if started else {},
+    )
+
+
+def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
+    """What the node is, against what its owner ordered and declares."""
+    if stage != FACTS:
+        return []
+    facts, expected = case.facts, case.expected
+    return [
+        accelerator_check(case.subject, facts),
+        *order_check.checks(case.subject, facts is not None, models_of(facts)),
+        *ordered_nics.checks(expected.get("nics", {}), facts),
+        *versions.checks(expected.get("versions", {}), facts, FACTS),
+        *declared.checks(expected.get("declared", {}), facts, FACTS),
+    ]
+
+
+def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
+    subject, context = case.subject, case.shared.context
+    if stage not in context.of_stages:
+        context.of_stages[stage] = of_stage(context.criteria, stage)
+    entries: list[Entry] = []
+    for check in context.of_stages[stage]:
+        if check.catalogue_sku is None or check.catalogue_sku in subject.skus:
+            of_check = causes.of_the_node(check, subject, _entries_of(check, subject, context))
+            entries += causes.beside_other_work(check, case.record(stage), of_check)
+    return entries
+
+
+def _entries_of(check: Check, subject: Subject, context: Context) -> list[Entry]:
+    kind = KINDS[check.kind]
+    if kind.needs_peers(check):
+        return context.nodes.get(subject.name, {}).get(check.name, [])
+    return kind.judge(check, subject, context)
+
+
+def _plausible_checks(case: NodeCase, stage: str) -> list[Entry]:
+    sku = case.subject.catalogue_sku
+    return plausible.checks(case.name, stage, case.record(stage), sku, of_gang=case.is_of_gang(stage))
+
+
+#: The checks of a node as a whole, in the order of the report.
+NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
+    lambda case: [case.launch],
+    lambda case: identity_checks(case.name, case.facts, case.shared.twins.get(case.name) or Twins()),
+    lambda case: copy_checks(case.shared.copies.get(case.name, {})),
+    lambda case: [] if case.expected["stages"] else [no_stage_check()],
+    lambda case: [accelerator_check(case.subject, case.facts)] if case.lacks_facts else [],
+)
+#: The checks of each stage of a node that was started.
+STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
+    lambda case, stage: in_use_checks(case.name, stage, case.record(stage)),
+    lambda case, stage: [case.ends[stage].entry],
+    _checks_of_facts,
+    _checks_of_criteria,
+    _plausible_checks,
+    lambda case, stage: gpu_order_checks(case.subject, stage, case.record(stage), case.identity),
+)
+
+
+def _with_more_checks(checks: list[Entry], case: NodeCase) -> list[Entry]:
+    changed = case.shared.evidence.changed.get(case.name)
+    exempt = (exempt_check(stage, reason) for stage, reason in case.expected.get("exempt", {}).items())
+    return [*checks, *([changed_check(*changed)] if changed else []), *exempt]
+
+
+def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
+    """A check whose requirement failed, or lacks evidence, proves nothing: seven GPUs may be faster than eight."""
+    open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
+    names = {check["name"] for check in checks}
+    required_by = {check.name: check.requires for check in case.shared.context.criteria if check.requires}
+    for check in checks:
+        lacking = [name for name in required_by.get(check["name"], ()) if name in open_checks or name not in names]
+        if lacking and check["verdict"] != "skipped":
+            check["verdict"], check["remedy"] = "missing", ""  # the check that it waits for has one
+            check["reason"] = f"judged only when {' and '.join(lacking)} passes; {check['reason']}"
+    return checks
+
+
+#: What is revised once all checks of a node are there, in this order.
+REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
+    lambda checks, _: without_parts(checks),
+    _with_more_checks,
+    _withhold,
+    lambda checks, case: causes.follow_the_fleet(checks, case.shared.context.criteria),
+    lambda checks, case: causes.name_the_cause(checks, case.subject),
+)
+
+
+def checks_of(case: NodeCase) -> list[Entry]:
+    """All checks of the node, in the order of the report."""
+    checks = [check for produce in NODE_CHECKS for check in produce(case)]
+    for stage in case.ends:
+        checks += [check for produce in STAGE_CHECKS for check in produce(case, stage)]
+    for revise in REVISIONS:
+        checks = revise(checks, case)
+    for check in checks:
+        check["reason"] = one_line(check["reason"], MAX_REASON)
+    return checks
+
+
+def clean_problem(problem: Problem) -> Problem:
+    return {
+        "node": one_line(problem["node"], 253) if problem["node"] else None,
+        "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
+        "reason": one_line(problem["reason"]),
+    }
+
+
+def stages_not_asked(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
+    reason = "a record of a stage that the node was not asked to run"
+    others = sorted(evidence.records.get(name, {}).keys() - set(stages))
+    return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in others]
