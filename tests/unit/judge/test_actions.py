@@ -144,7 +144,8 @@ def test_no_vendor_is_asked_about_a_job_of_ones_own():
     actions.assign(report, {})
     (fault,) = action(report)["faults"]
     actions.assign(report, {(fault["class"], fault["of"]): {"r1", "r2", "r3"}})
-    assert (action(report)["name"], action(report)["class"]) == ("inspect", "mine_crash")
+    assert (action(report)["name"], action(report)["class"]) == ("retest", "mine_crash")
+    assert (fault["subject"], action(report)["earlier_runs"]) == ("program", [])
 
 
 def test_the_gravest_of_several_faults_counts():

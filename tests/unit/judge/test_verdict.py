@@ -4,7 +4,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import (
@@ -764,6 +764,50 @@ def test_what_was_flaky_and_what_lacked_memory_or_disk_or_was_interrupted(attemp
     assert (stage["retried_for"], node["flaky"], node["verdict"]) == (cause, cause == "flaky", "PASS")
     told = [said for said in report["summary"] if said.startswith(("Flaky", "Ran out", "Found", "Interrupted"))]
     assert len(told) == (cause is not None) and all(said.startswith(line) for said in told)
+
+
+@pytest.mark.parametrize(
+    ("environment", "stage", "cause"),
+    [
+        ({"fault": "store_away"}, "loading", "not_the_node"),
+        ({"fault": "no_rclone"}, "loading", "not_the_node"),
+        (
+            {"cause": {"class": "environment", "text": "No module named 'httpx2'", "rank": 0}},
+            "inference",
+            "not_the_node",
+        ),
+        ({"cause": {"class": "own_program", "text": "TypeError", "rank": 1}}, "training", "not_the_node"),
+        ({"cause": {"class": "hardware", "text": "Xid 79", "rank": None}}, "training", "flaky"),
+        ({"cause": {"class": "made_up"}, "fault": ["store_away"]}, "training", "flaky"),
+        ({"cause": "store_away"}, "training", "flaky"),
+        ({}, "mine", "not_the_node"),
+        ({"cause": {"class": "hardware", "text": "Xid 79", "rank": None}}, "mine", "flaky"),
+    ],
+)
+@pytest.mark.parametrize("state", ["crash", "failure", "timeout"])
+def test_only_a_fault_of_the_node_makes_it_flaky(environment, stage, cause, state):
+    attempt = {**make_record(stage=stage, state=state, metrics=[]), "environment": environment}
+    record = {**make_record(stage=stage), "attempt": 2, "attempts": [attempt]}
+    assert retries.retried_for(record) == cause
+
+
+@pytest.mark.parametrize(("state", "cause"), [("running", None), ("cancelled", None), ("crash", "flaky")])
+@pytest.mark.parametrize("of_round", [None, "round-1"])
+def test_a_stage_that_passed_before_a_preemption_is_not_flaky(state, cause, of_round):
+    """A success that a figure made slow runs again, too: only an end from outside explains it."""
+    marks = {"of_round": of_round} if of_round else {}
+
+    def twice(stage, state):
+        return {
+            **make_record(stage=stage),
+            "attempt": 2,
+            "attempts": [{**make_record(stage=stage, state=state), **marks}],
+        }
+
+    passed, cut_off = twice("loading", "success"), twice("training", state)
+    assert retries.retried_for(passed, [passed, cut_off]) == cause
+    assert retries.retried_for(cut_off, [passed, cut_off]) == ("interrupted" if cause is None else cause)
+    assert retries.retried_for(passed, [passed]) == "flaky"
 
 
 def test_a_node_that_fails_is_not_called_flaky_for_a_stage_that_passed():

@@ -4,9 +4,8 @@ import json
 import os
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes as cluster_classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import subject_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import commands, drains
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.drains import SlurmNode
 
@@ -89,8 +88,9 @@ def test_incomplete_drains_only_where_the_node_is_implicated(word):
 
 
 def test_classes_that_implicate_a_node_are_known():
-    for word in failed_checks.IMPLICATED:
-        assert word in {*slurm_classes.NAMED, *cluster_classes.NAMED}, word
+    assert {subject_of(word) for word in failed_checks.IMPLICATED} == {"node"}
+    assert {"hung", "node_lost", "slurm_node_failed", "accelerator", "unsteady"} < failed_checks.IMPLICATED
+    assert not failed_checks.IMPLICATED & {"store_away", "not_started", "training_crash", "facts_gpu_count"}
 
 
 @pytest.mark.parametrize("state", ["DOWN+DRAIN+NOT_RESPONDING", "FAIL+DRAIN"])

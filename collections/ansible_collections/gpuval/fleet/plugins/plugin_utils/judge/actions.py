@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
-from ..records.failure_classes import class_named
+from ..records.failure_classes import NODE, PROGRAM, class_named, subject_of
 from ..records.states import RUN_ENDED
 from ..runs.failed_checks import is_own_work
 from .identity import best_of, machine_names
@@ -20,11 +20,10 @@ from .stage_end import OPEN_STATES
 from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"
-CONTACT_VENDOR = "contact_vendor"
-#: The ladder of checks of a user's own.
-OWN_CHECK = "own_check"
+#: The ladders of checks of a user's own, and of missing evidence.
+OWN_CHECK, RETEST = "own_check", "retest"
 #: From the mildest to the gravest: of several faults of a node the gravest action counts.
-ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", CONTACT_VENDOR)
+ACTIONS = ("retest", "reboot", "inspect", "replace_gpu", "replace_cable", "replace_node", "contact_vendor")
 #: The same fault on more GPUs of one node is one of what they share: board, power, cooling, driver.
 MAX_GPUS_REPLACED = 2
 MAX_FAULTS = 32
@@ -35,13 +34,18 @@ Earlier = Mapping[tuple[str, str], Collection[str]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run. ``own``: work of the
-    user's own failed, for which no vendor answers."""
+    """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run; ``subject`` is what
+    the class speaks of."""
 
     word: str
     part: str
     of: str
-    own: bool = False
+    subject: str
+
+    def document(self) -> dict[str, str]:
+        """For later runs. Without a subject it is that of the class."""
+        subject = {} if self.subject == subject_of(self.word) else {"subject": self.subject}
+        return {"class": self.word, "of": self.of, **subject}
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,13 @@ class Rules:
     window_days: int
     ladders: Mapping[str, tuple[str, ...]]
 
-    def steps(self, word: str, part: str) -> tuple[str, ...]:
-        """The steps for a fault. What names no GPU replaces none."""
-        row = class_named(word)
-        steps = self.ladders[row.ladder if row else OWN_CHECK]
-        if part.startswith("gpu:"):
+    def steps(self, fault: Fault) -> tuple[str, ...]:
+        """The steps for a fault. What names no GPU replaces none; where evidence is missing there is nothing to do but
+        to validate again."""
+        row = class_named(fault.word)
+        ladder = row.ladder if row else OWN_CHECK
+        steps = self.ladders[ladder if fault.subject == subject_of(fault.word) else RETEST]
+        if _is_gpu(fault.part):
             return steps
         return tuple(step for step in steps if step != "replace_gpu") or ("inspect",)
 
@@ -104,8 +110,8 @@ def action_of(
     faults = _faults(node, shared)[:MAX_FAULTS]
     chosen = []
     for fault in faults:
-        steps = tuple(step for step in rules.steps(fault.word, fault.part) if not fault.own or step != CONTACT_VENDOR)
-        runs = sorted(earlier.get((fault.word, fault.of), ()))
+        steps = rules.steps(fault)
+        runs = sorted(earlier.get((fault.word, fault.of), ())) if fault.subject == NODE else []
         chosen.append((ACTIONS.index(steps[min(len(runs), len(steps) - 1)]), fault, runs))
     gravest = max(rank for rank, _, _ in chosen)
     first, runs = next((fault, runs) for rank, fault, runs in chosen if rank == gravest)
@@ -115,7 +121,7 @@ def action_of(
         "class": first.word,
         "parts": list(dict.fromkeys(parts)),
         "earlier_runs": runs,
-        "faults": [{"class": fault.word, "of": fault.of} for fault in faults],
+        "faults": [fault.document() for fault in faults],
     }
 
 
@@ -123,18 +129,22 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[Fault]:
     """What decided against the node, each fault once."""
     machine, checks = _machine(node, shared), _deciding_checks(node["checks"])
     if not checks:
-        return [Fault(node["class"] or "nothing_proven", "node", machine)]
+        word = node["class"] or "nothing_proven"
+        return [Fault(word, "node", machine, subject_of(word, failed=False))]
     words = [_word(node, check) for check in checks]
     gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(_part_at_fault(check)))
     faults = (
-        Fault(word, *_where(node, _part_at_fault(check), gpus[word], machine, shared), own=_is_own(check, gpus[word]))
+        Fault(word, *_where(node, _part_at_fault(check), gpus[word], machine, shared), _subject(check, word))
         for word, check in zip(words, checks, strict=True)
     )
     return list(dict.fromkeys(faults))
 
 
-def _is_own(check: Mapping[str, Any], gpus: int) -> bool:
-    return is_own_work(check) and not (_is_gpu(_part_at_fault(check)) and gpus <= MAX_GPUS_REPLACED)
+def _subject(check: Mapping[str, Any], word: str) -> str:
+    """What a check that decided speaks of."""
+    if is_own_work(check):
+        return PROGRAM
+    return subject_of(word, failed=check["verdict"] == "fail")
 
 
 def _deciding_checks(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,14 +1,19 @@
-"""Why a stage that passed was run again: a fault of its own, a want of memory or disk, or an end from outside. Pure."""
+"""Why a stage that passed was run again: a fault of its node, a want of memory or disk, an end from outside, or a cause
+that is not the node's. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ..records import launch_errors
+from ..records.failure_classes import NODE, OWN_PROGRAM, named_cause, subject_of
+from ..runs import datasets, settings
 
 FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
+#: The store, the network, the site or a program of the user's own was at fault.
+NOT_THE_NODE = "not_the_node"
 #: In what the runner and the controller write about a stage that the kernel killed for want of memory.
 _OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
 #: The runner's words for a container that ended together with its pod, and for a record that a new pod finds at work.
@@ -16,24 +21,78 @@ _ENDED_WITH_POD = "its container ended without a final record"
 _CUT_OFF = "cut off (last seen "
 
 
-def retried_for(record: Mapping[str, Any]) -> str | None:
-    """The worst cause of the record's earlier attempts; None without any that began."""
-    causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("unrelated")}
-    return next((cause for cause in (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED) if cause in causes), None)
+class Attempt(NamedTuple):
+    """An attempt before the last: its record, and whether it has a lower number than the last. ``cut_off``: an end from
+    outside cut off work of the same attempt, so that a stage that had passed may have run again with it."""
+
+    record: Mapping[str, Any]
+    earlier: bool
+    cut_off: bool = False
+
+    @property
+    def state(self) -> str:
+        return str(self.record["state"])
+
+    @property
+    def message(self) -> str:
+        return str(self.record.get("message") or "")
+
+    @property
+    def failure_class(self) -> str:
+        """The class of its end."""
+        stage = self.record["stage"]
+        shipped = stage in settings.SHIPPED_STAGES or stage.startswith(datasets.STAGE)
+        return named_cause(self.record) or (f"{stage}_{self.state}" if shipped else OWN_PROGRAM)
 
 
-def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
-    message = str(attempt.get("message") or "")
-    earlier = attempt["attempt"] < record["attempt"]
-    # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
-    if attempt["state"] in ("pending", "skipped") or (attempt["state"] == "running" and not earlier):
-        return None
+def retried_for(record: Mapping[str, Any], of_node: Iterable[Mapping[str, Any]] = ()) -> str | None:
+    """The worst cause of the record's earlier attempts; None without any that began and failed.
+
+    ``of_node``: the records of all stages of the node.
+    """
+    cut_off = {_turn(attempt.record) for other in of_node for attempt in _attempts(other) if _was_interrupted(attempt)}
+    causes = {
+        _cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off))
+        for attempt in _attempts(record)
+        if not attempt.record.get("unrelated")
+    }
+    return next((cause for cause in CAUSES if cause in causes), None)
+
+
+def _attempts(record: Mapping[str, Any]) -> list[Attempt]:
+    return [Attempt(attempt, attempt["attempt"] < record["attempt"]) for attempt in record["attempts"]]
+
+
+def _turn(attempt: Mapping[str, Any]) -> tuple[str, int]:
+    """What stages of a node ran in together: the round of their gang, and the number of the attempt."""
+    return str(attempt.get("of_round", "")), attempt["attempt"]
+
+
+def _was_interrupted(attempt: Attempt) -> bool:
     # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
-    new_pod = message.startswith(_CUT_OFF) and earlier
-    if attempt["state"] in ("running", "cancelled") or _ENDED_WITH_POD in message or new_pod:
-        return INTERRUPTED
-    if attempt["state"] != "crash":
-        return FLAKY
-    if launch_errors.classify("", message).name == DISK_FULL:
-        return DISK_FULL
-    return OUT_OF_MEMORY if _OOM.search(message) else FLAKY
+    new_pod = attempt.message.startswith(_CUT_OFF) and attempt.earlier
+    return attempt.state in ("running", "cancelled") or _ENDED_WITH_POD in attempt.message or new_pod
+
+
+def _found_a_full_disk(attempt: Attempt) -> bool:
+    return attempt.state == "crash" and launch_errors.classify("", attempt.message).name == DISK_FULL
+
+
+#: The first rule that applies counts; None is no cause for a retry.
+RULES: tuple[tuple[str | None, Callable[[Attempt], object]], ...] = (
+    (None, lambda attempt: attempt.state in ("pending", "skipped")),
+    (None, lambda attempt: attempt.state == "success" and attempt.cut_off),
+    # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
+    (None, lambda attempt: attempt.state == "running" and not attempt.earlier),
+    (INTERRUPTED, _was_interrupted),
+    (DISK_FULL, _found_a_full_disk),
+    (OUT_OF_MEMORY, lambda attempt: attempt.state == "crash" and _OOM.search(attempt.message)),
+    (NOT_THE_NODE, lambda attempt: subject_of(attempt.failure_class) != NODE),
+    (FLAKY, lambda attempt: True),
+)
+#: From the worst.
+CAUSES = (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED, NOT_THE_NODE)
+
+
+def _cause(attempt: Attempt) -> str | None:
+    return next(cause for cause, applies in RULES if applies(attempt))

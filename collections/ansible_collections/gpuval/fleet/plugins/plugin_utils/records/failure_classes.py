@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
@@ -14,24 +15,27 @@ from ..core.paths import COLLECTION
 AGAIN = "then validate again with --limit {node}"
 #: The subject of a class that decides FAIL, drains, taints, escalates and makes a node flaky; no other subject does.
 NODE = "node"
+#: The subject where evidence is missing, and no class says that the node is at fault.
+GPUVAL = "gpuval"
+#: The class, and the subject, of work of the user's own that failed.
+OWN_PROGRAM, PROGRAM = "own_program", "program"
 #: The files of the table, in the order in which a name is looked up.
 FILES = ("launch", "kubernetes", "slurm", "stages")
-#: The file of ends of stages and of checks. What they miss is no statement about the node.
-OF_STAGES = "stages"
 
 
 @dataclass(frozen=True)
 class FailureClass:
     """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
-    `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone)."""
+    `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone).
+    `also_incomplete`: it speaks of the node where evidence is missing, too."""
 
     name: str
     steps: str
     subject: str = NODE
     ladder: str = ""
-    file: str = ""
     pattern: re.Pattern[str] | None = None
     before_login: bool = False
+    also_incomplete: bool = False
 
     @property
     def remedy(self) -> str:
@@ -49,9 +53,9 @@ def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
                 row.get("steps", ""),
                 row["subject"],
                 row["action"],
-                placement,
                 _pattern(row.get("patterns", ())),
                 row.get("before_login", False),
+                row.get("also_incomplete", False),
             )
             for row in rows
         )
@@ -82,16 +86,28 @@ def class_named(name: str) -> FailureClass | None:
     return next(exact, None) or next((row for row in rows if fnmatchcase(name, row.name)), None)
 
 
-def subject_of(name: str) -> str:
+def subject_of(name: str, *, failed: bool = True) -> str:
     """What a class speaks of: node, store, network, site, program, scheduler or gpuval.
 
-    A required check of a user's own speaks of the node.
+    ``failed``: false where evidence is missing, which speaks of the node for few classes. A required check of a user's
+    own that failed speaks of the node.
     """
     row = class_named(name)
-    return row.subject if row else NODE
+    subject = row.subject if row else NODE
+    proven = failed or (row is not None and row.also_incomplete)
+    return subject if proven or subject != NODE else GPUVAL
 
 
-def implicates_node(name: str) -> bool:
-    """Whether the class speaks of the node even where evidence is missing: the node hangs, is away or unusable."""
-    row = class_named(name)
-    return row is not None and row.subject == NODE and row.file != OF_STAGES
+def named_cause(record: Mapping[str, Any]) -> str:
+    """The class of what made the stage of a record fail, as its runner or its program names it; empty for none.
+
+    The node writes it: a class that the table does not have is none.
+    """
+    cause = record["environment"].get("cause")
+    words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
+    return next((word for word in words if isinstance(word, str) and word in _names()), "")
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(row.name for row in all_classes())

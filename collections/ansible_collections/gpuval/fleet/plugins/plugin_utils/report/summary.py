@@ -24,6 +24,7 @@ RETRIED = {
     retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
     retries.DISK_FULL: "Found a full disk once (free space, or see what else writes to it)",
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
+    retries.NOT_THE_NODE: "Passed on a retry; the store, the site or the user's program was at fault before",
 }
 #: Stages that put no work on a GPU: a run of them alone accepts none.
 NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import schemas
+from ..records.failure_classes import NODE, subject_of
 from . import folder as run_folder
 from . import origin, publishing
 
@@ -22,7 +23,8 @@ def read(
 ) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
     """By class and machine or GPU the runs that ended with that fault, and were opened at most so long before this one.
 
-    Names of nodes are compared among runs of one inventory only. Also returns remarks on files that cannot be used.
+    Only faults that speak of the node count. Names of nodes are compared among runs of one inventory only. Also returns
+    remarks on files that cannot be used.
     """
     results = folder.path.parent
     begin = datetime.fromisoformat(run["created_at"])
@@ -47,7 +49,8 @@ def read(
         same = origin.is_same(run_folder.inventory_of(results, run_id), inventory)
         for faults in document.get("faults", {}).values():
             for fault in faults:
-                if same or not fault["of"].startswith(BY_NAME):
+                speaks_of = fault.get("subject") or subject_of(fault["class"])
+                if speaks_of == NODE and (same or not fault["of"].startswith(BY_NAME)):
                     found[fault["class"], fault["of"]].add(run_id)
     return found, remarks
 

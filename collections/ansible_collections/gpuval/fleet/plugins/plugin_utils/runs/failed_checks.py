@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..records.failure_classes import all_classes
 from .settings import SHIPPED_STAGES
 
 ANNOTATION = "gpuval.io/failed-checks"
@@ -20,11 +21,7 @@ MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS, INCOMPLETE = "FAIL", "PASS", "INCOMPLETE"
 #: Classes of INCOMPLETE that are about the node itself: it hangs, does not answer, or cannot be used.
 #: All others are not (not started, other work, settings, quota, preemption).
-IMPLICATED = frozenset(
-    {"hung", "no_answer", "lost_contact", "no_route", "timeout", "refused", "read_only"}
-    | {"node_not_ready", "node_lost", "container_lost", "accelerator_runtime", "gpu_allocation"}
-    | {"slurm_node_down", "slurm_node_failed"}
-)
+IMPLICATED = frozenset(row.name for row in all_classes() if row.also_incomplete)
 #: Two names for one machine: only the run that has both shows it.
 BETWEEN_NODES = ("identity",)
 
