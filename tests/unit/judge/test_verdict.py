@@ -912,8 +912,8 @@ def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, sta
 @pytest.mark.parametrize(
     ("state", "fault", "message", "verdict", "word", "remedy"),
     [
-        ("failure", None, "dataset cifar10: wrong checksum: a/b.bin did not match SHA256SUMS", "FAIL", "wrong_digest",
-         "upload the dataset again (-e model_preload_force=true) if other nodes name the same file"),
+        ("failure", None, "dataset cifar10: wrong checksum: a/b.bin arrived right and was read back wrong", "FAIL",
+         "wrong_digest", "check the node's memory (ECC counters) and its disk"),
         ("failure", None, "disk is odd", "FAIL", "dataset_cifar10_failure", "read nodes/node-1/dataset_cifar10.log"),
         ("crash", "store_away", "the store refuses the read-only key", "INCOMPLETE", "store_away", "correct gpuval_s3"),
     ],

@@ -1,5 +1,6 @@
 """The parts of the inference workload that need no server."""
 
+import json
 import os
 import subprocess
 import sys
@@ -169,9 +170,34 @@ def test_a_server_that_is_not_installed_is_no_fault_of_the_node(tmp_path, monkey
     (tmp_path / "tiny/config.json").write_text("{}")
     options = program.parse_arguments(["--model-folder", "tiny", "--server", "transformers", "--seconds", "1"])
     result = SimpleNamespace(environment={})
-    with pytest.raises(WorkloadFailure, match="fastapi cannot be imported"):
+    with pytest.raises(WorkloadFailure, match="fastapi cannot be imported") as raised:
         program.serve_and_measure(options, {"GPUVAL_MODELS_DIR": str(tmp_path), "GPUVAL_ACCELERATOR": "cpu"}, result)
-    assert result.environment == {"fault": "no_server"}
+    assert raised.value.fault == "no_server"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model-folder", "not_loaded"], "holds no model"),
+        (["--model-folder", "tiny", "--server", "command"], "needs --server-command"),
+        (
+            ["--model-folder", "tiny", "--server", "command", "--server-command", "/no/server {model}"],
+            "cannot be started",
+        ),
+        (["--model-folder", "tiny", "--server", "auto"], "neither vllm nor transformers"),
+    ],
+)
+def test_what_is_missing_beside_the_node_is_named_as_such(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.setattr(servers, "_is_importable", lambda package: False)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text("{}")
+    for name, value in {"GPUVAL_MODELS_DIR": str(tmp_path), "GPUVAL_ACCELERATOR": "cpu"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GPUVAL_RESULT_FILE", str(tmp_path / "result.json"))
+    assert program.main([*arguments, "--seconds", "1"]) == 1
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["environment"]["fault"] == "no_server"
+    assert words in result["message"]
 
 
 def test_marked_processes_are_found_and_others_are_not():

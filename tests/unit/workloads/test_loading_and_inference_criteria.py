@@ -9,7 +9,13 @@ from gpuval_workloads.inference.client import Answer
 from gpuval_workloads.inference.tally import Tally
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
-LOADING = {"loading_files_count", "loading_checksum_errors_count", "loading_bytes", "loading_bytes_per_second"}
+LOADING = {
+    "loading_files_count",
+    "loading_checksum_errors_count",
+    "loading_transfer_errors_count",
+    "loading_bytes",
+    "loading_bytes_per_second",
+}
 
 
 def criteria(stage):

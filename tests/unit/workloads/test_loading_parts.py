@@ -106,7 +106,8 @@ def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is
         ("tls: failed to verify certificate: x509: certificate has expired or is not yet valid", "clock is 3 h behind"),
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "is not trusted"),
         ("SignatureDoesNotMatch", "refuses the read-only key"),
-        ("connection refused", "Check that the node reaches the store's endpoint"),
+        ("dial tcp 10.1.2.3:9000: connect: connection refused", "it refuses connections: check that its service runs"),
+        ('Get "http://10.1.2.3:9000/x": strange', 'the store cannot be read: Get "...": strange: check on the node'),
     ],
 )
 def test_why_the_store_was_not_read(tmp_path, monkeypatch, said, told):

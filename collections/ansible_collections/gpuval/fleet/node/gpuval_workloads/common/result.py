@@ -37,8 +37,11 @@ Number = Union[int, float]
 class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
     """The work ran and rejects the node. The message is for the operator and says what to do next.
 
-    ``ranks`` are those that it is about, where others raise it as well; empty for the one that raises it.
+    ``ranks`` are those that it is about, where others raise it as well; empty for the one that raises it. ``fault`` is
+    the class of a cause outside the node (failures/*.yml), for the result's environment; empty for the node's own.
     """
+
+    fault = ""
 
     def __init__(self, message: str = "", ranks: Iterable[int] = ()) -> None:
         super().__init__(message)
@@ -175,6 +178,7 @@ def run_workload(main: Callable[[Result], None]) -> int:
         result.write()
     except WorkloadFailure as failure:
         result.state, result.message = "failure", str(failure)
+        result.environment.update({"fault": failure.fault} if failure.fault else {})
         result.write()
     except WorkloadCrash as crash:
         print(f"crash: {crash}", file=sys.stderr, flush=True)

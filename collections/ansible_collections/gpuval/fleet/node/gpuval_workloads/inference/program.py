@@ -34,7 +34,6 @@ HOST = "127.0.0.1"
 HEALTH_SECONDS = 1.0
 WARM_UP_ATTEMPTS = 3
 DRAIN_SECONDS = 15.0
-NO_SERVER = "no_server"
 #: Kept of the time until the plan's deadline, to stop the server and to report: so many seconds, or this share of it.
 RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
@@ -51,8 +50,8 @@ try:
     print(json.dumps([accelerator.kind, accelerator.count, accelerator.backend]))
 except WorkloadFailure as failure:
     print(json.dumps({"failure": str(failure)}))
-except ModuleNotFoundError as error:
-    print(json.dumps({"failure": f"{error}: install PyTorch in the image or environment that serves the model"}))
+except ImportError as error:
+    print(json.dumps({"lacks": f"{error}: install PyTorch in the image or environment that serves the model"}))
 """
 
 
@@ -132,11 +131,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     model = _model_folder(options, environ)
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
-    try:
-        server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
-    except servers.NoServerError:
-        result.environment["fault"] = NO_SERVER
-        raise
+    server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
     endpoint = Endpoint(HOST, free_port(HOST))
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
     values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)
@@ -211,7 +206,7 @@ def _accelerator(environ: Mapping[str, str]) -> Accelerator:
         raise WorkloadFailure(f"PyTorch cannot be asked for the GPUs: {asked.stderr.strip()[-600:]}")
     answer = json.loads(asked.stdout.splitlines()[-1])
     if isinstance(answer, dict):
-        raise WorkloadFailure(answer["failure"])
+        raise WorkloadFailure(answer["failure"]) if "failure" in answer else servers.NoServerError(answer["lacks"])
     return Accelerator(*answer)
 
 
@@ -226,7 +221,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> ServerProc
     try:
         return ServerProcess(command, environment)
     except OSError as error:
-        raise WorkloadFailure(
+        raise servers.NoServerError(
             f"the server {command[0]!r} cannot be started ({error.strerror}): check --server-command and the image"
         ) from error
 

@@ -29,7 +29,9 @@ WITHHELD = ("GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG")
 
 
 class NoServerError(WorkloadFailure):
-    """The environment of the workloads has no server, which is no fault of the node."""
+    """The environment of the workloads has no server or no model, which is no fault of the node."""
+
+    fault = "no_server"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: Ac
         kind = _first_installed()
     if kind == "command":
         if not command:
-            raise WorkloadFailure(
+            raise NoServerError(
                 "--server command needs --server-command, for example "
                 "--server-command 'my-server --model {model} --host {host} --port {port}'"
             )
@@ -129,7 +131,7 @@ def model_config(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise WorkloadFailure(
+        raise NoServerError(
             f"{folder} holds no model (config.json: {error}): run the loading stage first, or give --model-folder the "
             "name of a folder in the model cache"
         ) from error
@@ -172,7 +174,7 @@ def _first_installed() -> str:
     for kind in ("vllm", "transformers"):
         if _is_importable(kind):
             return kind
-    raise WorkloadFailure(
+    raise NoServerError(
         f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM image, "
         "or pip install 'transformers[serving]>=5' torch accelerate, or give --server command with --server-command"
     )

@@ -7,8 +7,8 @@ import contextlib
 import errno
 import os
 import re
-import sys
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +16,20 @@ from pathlib import Path
 from ..common.arguments import positive_int
 from ..common.result import Result, WorkloadCrash, WorkloadFailure, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
-from . import hashing, manifest
+from . import damage, hashing, manifest
 from .rclone import (
     CHUNK_SIZE,
-    REFUSED_KEY,
     REMOTE,
     FullDiskError,
-    NoRcloneError,
     Progress,
     Rclone,
-    RefusedKeyError,
     TransportError,
     find_rclone,
 )
 
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
-STORE_AWAY, STORE_INCOMPLETE, NO_RCLONE = "store_away", "store_incomplete", "no_rclone"
+STORE_AWAY = "store_away"
 NAMED_FILES = 5
 PRELOAD = "run gpuval.fleet.validate again, which preloads it, or the role model_preload"
 
@@ -42,6 +39,8 @@ _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
 
 class IncompleteStoreError(WorkloadFailure):
     """The store does not have the model, or not whole, which is no fault of the node."""
+
+    fault = "store_incomplete"
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,9 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
     """Load the model or dataset. A store that cannot be read ends the program with code 3 and no verdict."""
     try:
         load(options, environ, result)
-    except NoRcloneError:
-        result.environment["fault"] = NO_RCLONE
-        raise
-    except IncompleteStoreError:
-        result.environment["fault"] = STORE_INCOMPLETE
-        raise
     except TransportError as error:
-        if isinstance(error, RefusedKeyError):
-            result.environment["fault"] = STORE_AWAY
-            result.report(REFUSED_KEY)
-        print(f"loading stopped: {error}", file=sys.stderr, flush=True)
+        result.environment["fault"] = STORE_AWAY
+        result.report(str(error))
         raise SystemExit(EXIT_TRANSPORT) from error
 
 
@@ -152,13 +143,15 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     else:
         result.add_metric("loading_bytes", sum(present.values()), "bytes")
     result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
-    bad = [path for path in todo if actual.get(path) != digests[path]]
-    result.add_metric("loading_checksum_errors_count", len(bad), "count")
-    if bad:
-        _reject(places, bad)
+    wrong = {path: actual.get(path) for path in todo if actual.get(path) != digests[path]}
+    healed = _load_again(rclone, places, wrong, digests, options, result) if wrong else []
+    result.add_metric("loading_checksum_errors_count", 0, "count")
+    result.add_metric("loading_transfer_errors_count", len(healed), "count")
     if options.dataset:
         _allow_writing(places.folder, allowed=False)
     result.message = _summary(todo, present, seconds, result.environment.get("transfer_retries", 0))
+    if healed:
+        result.message += f"; arrived damaged and was loaded again: {_named(healed)}"
     print(result.message, flush=True)
 
 
@@ -202,6 +195,7 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
     needed, free = sum(todo.values()), _free_bytes(places.folder)
     if needed > free:
         raise _full_disk(places, needed, free)
+    result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
     result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
     def report(progress: Progress) -> None:
@@ -224,6 +218,8 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
     except FullDiskError as error:
         _remove_partials(places.folder, todo)
         raise _full_disk(places, needed, _free_bytes(places.folder)) from error
+    finally:
+        del result.environment["fault"]
     seconds = time.monotonic() - started
     result.environment["transfer_retries"] = retries
     result.add_metric("loading_bytes", needed, "bytes")
@@ -248,14 +244,58 @@ def _hash(places: Places, paths: Sequence[str], result: Result) -> tuple[float, 
     return time.monotonic() - started, digests
 
 
-def _reject(places: Places, bad: Sequence[str]) -> None:
-    for path in bad:
+def _load_again(
+    rclone: Rclone,
+    places: Places,
+    wrong: Mapping[str, str | None],
+    digests: Mapping[str, str],
+    options: Options,
+    result: Result,
+) -> list[str]:
+    """Load files whose digest is ``wrong`` once more, to learn what damaged them; return those that are right now.
+
+    Raises ``WorkloadFailure`` for files that the node damaged, ``IncompleteStoreError`` for those that the store sends
+    with other bytes, ``TransportError`` where each try brings other bytes.
+    """
+    result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
+    _, again = _hash(places, [path for path, digest in wrong.items() if digest], result)
+    sent = {path: rclone.digest(places.source, path) for path, digest in wrong.items() if digest}
+    for path in wrong:
         (places.folder / path).unlink(missing_ok=True)
-    raise WorkloadFailure(
-        f"{places.what}: wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was "
-        "deleted from the node. If other nodes report the same file, the copy in the store is damaged: validate again "
-        "with -e model_preload_force=true. If only this node does, suspect its memory, disk or network"
-    )
+    right = [path for path, digest in sent.items() if digest == digests[path]]
+    if right:
+        rclone.copy(
+            places.source,
+            places.folder,
+            right,
+            transfers=options.transfers,
+            streams=options.streams,
+            report=lambda _progress: None,
+        )
+    _, second = _hash(places, right, result)
+    origins: dict[str, list[str]] = defaultdict(list)
+    for path, digest in wrong.items():
+        digests_seen = damage.FileDigests(digests[path], digest, again.get(path), sent.get(path), second.get(path))
+        origins[damage.origin_of(digests_seen)].append(path)
+    for path in {*wrong} - {*origins[damage.HEALED]}:
+        (places.folder / path).unlink(missing_ok=True)
+    if origins[damage.NODE]:
+        result.add_metric("loading_checksum_errors_count", len(origins[damage.NODE]), "count")
+        raise WorkloadFailure(
+            f"{places.what}: wrong checksum: {_named(origins[damage.NODE])} arrived right and was read back wrong, and "
+            "was deleted from the node: check the node's memory (ECC counters) and its disk"
+        )
+    if origins[damage.STORE]:
+        raise IncompleteStoreError(
+            f"{places.what}: the store sends {_named(origins[damage.STORE])} with other bytes than {manifest.NAME} "
+            "has: upload it again (-e model_preload_force=true)"
+        )
+    if origins[damage.NETWORK]:
+        raise TransportError(
+            f"the store cannot be read: {_named(origins[damage.NETWORK])} came with other bytes each time: check "
+            "proxies and network cards between the node and the store"
+        )
+    return origins[damage.HEALED]
 
 
 def _full_disk(places: Places, needed: int, free: int) -> WorkloadCrash:

@@ -1,7 +1,7 @@
 """The rclone command: list, read and copy from the remote that the node's configuration file describes.
 
-A store that is away is waited for, about a minute; what cannot be had after that is a ``TransportError``. A disk that
-fills up and refused credentials are recognised as soon as rclone says so, for retrying helps neither.
+A store that is away is waited for, about three minutes; what cannot be had after that is a ``TransportError``. A disk
+that fills up and refused credentials are recognised as soon as rclone says so, for retrying helps neither.
 
 Remote folders are named with a slash at the end. Without it rclone first asks whether the name is a file, and takes a
 store that does not answer for a yes: the folder then looks empty.
@@ -10,6 +10,7 @@ store that does not answer for a yes: the folder then looks empty.
 from __future__ import annotations
 
 import configparser
+import hashlib
 import json
 import os
 import re
@@ -24,15 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from ..common.result import WorkloadFailure
+from ..common.result import WorkloadCrash, WorkloadFailure
 from . import skew
 
 REMOTE = "models"
 REFUSED_KEY = "the store refuses the read-only key"
 CALL_SECONDS = 300
-AWAY_SECONDS = 60.0
+AWAY_SECONDS = 180.0
 PAUSE_SECONDS = 5.0
 STATS_SECONDS = 5
+#: With the waits between them a copy outlasts a store that is away for two minutes.
+RETRIES, RETRY_SECONDS, LOW_LEVEL_RETRIES = 7, 25, 3
+#: A copy that moves fewer bytes/s over this time has stalled.
+STALL_BYTES_PER_SECOND, STALL_SECONDS = 5_000, 180.0
 #: What a stream asks for at once.
 CHUNK_SIZE = "16M"
 
@@ -44,14 +49,46 @@ _UNTRUSTED = ("tls: failed to verify certificate", "x509:", "server gave HTTP re
 _SKEWED = ("RequestTimeTooSkewed", "request time", "has expired or is not yet valid")
 _FAILED_ATTEMPT = re.compile(r"Attempt \d+/\d+ failed")
 _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 404")
+_CHECK_PATH = "check on the node that it reaches the store (address, port, firewall)"
+_CHECK_SERVICE = "read the log of the store's service"
+#: What rclone's errors mean, and what to do. The first that matches counts; none names the endpoint.
+_CAUSES = (
+    (re.compile(r"StatusCode: (5\d\d|429)"), "it answers HTTP {0}", _CHECK_SERVICE),
+    (
+        re.compile(r"no such host|server misbehaving|name resolution"),
+        "its name is unknown here",
+        "check the node's DNS",
+    ),
+    (
+        re.compile(r"object not found|NoSuchKey|StatusCode: 404"),
+        "a file that it listed is gone",
+        "upload the model again (-e model_preload_force=true)",
+    ),
+    (re.compile(r"TLS handshake"), "it does not answer in TLS", "correct scheme and port of gpuval_s3_endpoint"),
+    (re.compile(r"connection refused"), "it refuses connections", f"check that its service runs, and {_CHECK_PATH}"),
+    (re.compile(r"no route to host|(?:network|host) is unreachable"), "there is no route to it", _CHECK_PATH),
+    (
+        re.compile(r"corrupted on transfer|hash(?:es)? differ|came with other bytes"),
+        "what arrives differs from what it has",
+        "check proxies and network cards between the node and the store",
+    ),
+    (
+        re.compile(r"connection reset|\bEOF\b|broken pipe|sizes differ|bad record MAC"),
+        "its connections break off",
+        f"{_CHECK_SERVICE} and the network for what ends them",
+    ),
+    (re.compile(r"bytes in \d+ s"), "it sends next to nothing", f"{_CHECK_SERVICE}, its load and the network"),
+    (
+        re.compile(r"timeout|deadline exceeded|no answer within|[Tt]imed? ?out"),
+        "it does not answer in time",
+        _CHECK_PATH,
+    ),
+)
+_ADDRESS = re.compile(r"\w+://[^\s\"']+|\[[0-9a-fA-F:]+\](?::\d+)?|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 
 
 class TransportError(Exception):
     """The store could not be read. This is no finding about the node's disk or the model."""
-
-
-class RefusedKeyError(TransportError):
-    """The store refuses the key that the controller gave: no fault of the node."""
 
 
 class FullDiskError(Exception):
@@ -69,6 +106,8 @@ class Progress:
 
 class NoRcloneError(WorkloadFailure):
     """The environment of the workloads has no rclone, which is no fault of the node."""
+
+    fault = "no_rclone"
 
 
 def find_rclone(environ: Mapping[str, str]) -> str:
@@ -110,6 +149,21 @@ class Rclone:
         """Return the text of a small file in a folder, empty when it is not there. Raises ``TransportError``."""
         return self._read(["cat", _folder(remote_path), "--include", f"/{name}"]) or ""
 
+    def digest(self, remote_path: str, path: str) -> str:
+        """Return the SHA-256 of a file as the store sends it now, past the node's disk. Raises ``TransportError``."""
+        command = self._command(["cat", f"{_folder(remote_path)}{path}"])
+        sha256 = hashlib.sha256()
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
+            while block := process.stdout.read(1 << 20) if process.stdout else b"":
+                sha256.update(block)
+            if process.wait() != 0:
+                errors.seek(0)
+                raise self._transport_error(self._masked(errors.read().decode("utf-8", "replace")))
+        return sha256.hexdigest()
+
     def copy(
         self,
         remote_path: str,
@@ -122,7 +176,8 @@ class Rclone:
     ) -> int:
         """Copy the named files into `folder`, calling `report` about every 5 s; return how often it was interrupted.
 
-        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up.
+        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up or next to nothing
+        arrives, ``WorkloadCrash`` when rclone is killed.
         """
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
             listing.writelines(f"{path}\n" for path in paths)
@@ -132,7 +187,8 @@ class Rclone:
             *("--transfers", str(transfers), "--checkers", str(transfers)),
             *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", CHUNK_SIZE),
             *("--multi-thread-cutoff", "64M"),
-            *("--low-level-retries", "3", "--retries", "7", "--retries-sleep", "10s"),
+            *("--low-level-retries", str(LOW_LEVEL_RETRIES)),
+            *("--retries", str(RETRIES), "--retries-sleep", f"{RETRY_SECONDS}s"),
             *("--use-json-log", "--stats", f"{STATS_SECONDS}s", "--stats-log-level", "NOTICE"),
         ]
         try:
@@ -141,7 +197,7 @@ class Rclone:
             Path(listing.name).unlink()
 
     def _follow(self, arguments: list[str], report: Callable[[Progress], None]) -> int:
-        retries = 0
+        retries, mark = 0, (time.monotonic(), 0)
         errors: deque[str] = deque(maxlen=20)
         command = self._command(arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -150,6 +206,7 @@ class Rclone:
                     progress, message = parse_log_line(line)
                     if progress:
                         report(progress)
+                        mark = self._check_stall(mark, progress.bytes_done)
                     elif message:
                         message = self._masked(message)
                         errors.append(message)
@@ -159,9 +216,20 @@ class Rclone:
             except BaseException:
                 process.terminate()
                 raise
+        if process.returncode < 0:
+            raise WorkloadCrash(f"rclone was killed by signal {-process.returncode}: read the node's kernel log")
         if process.returncode != 0:
             raise self._transport_error("\n".join(errors) or f"rclone ended with code {process.returncode}")
         return retries
+
+    def _check_stall(self, mark: tuple[float, int], bytes_done: int) -> tuple[float, int]:
+        """Return the mark (time, bytes) that the next progress is held against. Raises ``TransportError``."""
+        seconds = time.monotonic() - mark[0]
+        if seconds < STALL_SECONDS:
+            return mark
+        if bytes_done - mark[1] < STALL_BYTES_PER_SECOND * seconds:
+            raise self._transport_error(f"{bytes_done - mark[1]} bytes in {seconds:.0f} s")
+        return time.monotonic(), bytes_done
 
     def _check_hopeless(self, message: str) -> None:
         if _contains(message, _FULL_DISK):
@@ -199,7 +267,7 @@ class Rclone:
         return [self._binary, "--config", str(self._config), *trusted, *connection, *arguments]
 
     def _transport_error(self, errors: str) -> TransportError:
-        last = _last_line(errors)
+        last = _ADDRESS.sub("...", _last_line(errors))
         clock = skew.in_words(skew.seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
         if clock:
             return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last}")
@@ -209,14 +277,14 @@ class Rclone:
                 "again so that it gets the present authority; for an S3 service set gpuval_s3_ca_file"
             )
         if _contains(errors, _REFUSED):
-            return RefusedKeyError(
+            return TransportError(
                 f"{REFUSED_KEY} of the model store: {last}. Compare the node's clock with the controller's, then "
                 "launch the node again so that it gets the present key"
             )
-        return TransportError(
-            f"the store cannot be read: {last}. Check that the node reaches the store's endpoint (address, port, "
-            "firewall, TLS), then run the stage again"
-        )
+        for pattern, cause, remedy in _CAUSES:
+            if match := pattern.search(errors):
+                return TransportError(f"the store cannot be read: {cause.format(*match.groups())}: {remedy}")
+        return TransportError(f"the store cannot be read: {last}: {_CHECK_PATH}")
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
