@@ -472,7 +472,7 @@ def identities(report):
             if check["name"] == "identity"}  # fmt: skip
 
 
-@pytest.mark.parametrize("same", [("machine_id", "serial"), ("gpu_uuids",), ("machine_id", "gpu_uuids")])
+@pytest.mark.parametrize("same", [("machine_id", "serial", "gpu_uuids"), ("gpu_uuids",), ("machine_id", "gpu_uuids")])
 def test_one_machine_listed_twice(same):
     run = make_run(["a", "b", "c"])
     evidence = healthy(run)
@@ -485,12 +485,12 @@ def test_one_machine_listed_twice(same):
     assert "one machine listed twice: a has the same" in only(report, "identity", 1)["reason"]
 
 
-@pytest.mark.parametrize("what", ["machine_id", "serial"])
-def test_an_id_in_common_is_a_warning_where_the_hardware_differs(what):
+@pytest.mark.parametrize("same", [["machine_id"], ["serial"], ["machine_id", "serial"]])
+def test_an_id_in_common_is_a_warning_where_the_hardware_differs(same):
     run = make_run(["a", "b"])
     evidence = healthy(run)
     first, second = (evidence.records[name]["facts"]["environment"]["identity"] for name in "ab")
-    second[what] = first[what]
+    second.update({what: first[what] for what in same})
     report = judge(run, evidence)
     assert report["verdict"] == "PASS"
     assert identities(report) == {"a": "warn", "b": "warn"}

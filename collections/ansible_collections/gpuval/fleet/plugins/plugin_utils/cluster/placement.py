@@ -140,7 +140,7 @@ class ClusterPlacement(Placement):
         """Two kubelets on one machine would work on the same hardware at once."""
         by_machine: dict[str, list[str]] = {}
         for name in self._views.keys() & self._nodes.keys():
-            by_machine.setdefault(_machine(self._nodes[name]), []).append(name)
+            by_machine.setdefault(_machine_id(self._nodes[name]), []).append(name)
         for twins in sorted(sorted(found) for found in by_machine.values() if len(found) > 1):
             self._warn(
                 f"{some_of(twins)} have one machine id: if they are one machine, keep one of them in the inventory; "
@@ -653,7 +653,11 @@ def _may_retry(status: PodStatus) -> bool:
     return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.retryable
 
 
-def _machine(node: Mapping[str, Any]) -> str:
-    """The machine of a Node object: another machine may get the node's name."""
+def _machine_id(node: Mapping[str, Any]) -> str:
     machine_id = ((node.get("status") or {}).get("nodeInfo") or {}).get("machineID")
     return str(machine_id or node["metadata"].get("uid") or "")
+
+
+def _machine(node: Mapping[str, Any]) -> str:
+    """The machine of a Node object: another machine may get the node's name, and clones of one disk have one id."""
+    return " ".join(dict.fromkeys(filter(None, (str(node["metadata"].get("uid") or ""), _machine_id(node)))))

@@ -9,10 +9,12 @@ from typing import Any
 from ..judge import verdict
 from ..judge.baseline import Baseline
 from ..judge.check import Check
+from ..judge.identity import names_sharing_gpus
 from ..judge.judging import read_evidence
 from ..judge.peer_groups import PeerHistory
 from ..records.evidence import CHANGED, LATE, Evidence, digest_of
 from ..records.states import FINAL_STATES
+from ..runs import earlier_faults
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import evidence as gang_evidence
@@ -39,6 +41,7 @@ def report_on(
     says by machine which earlier run missed its GPUs.
     """
     evidence = read_evidence(folder, run)
+    evidence.earlier_gpus = earlier_faults.gpus_of(folder, run, names_sharing_gpus(run, evidence))
     if with_gangs:
         run = gang_evidence.expected(run, gangs)
         gang_evidence.take(evidence, folder, run, gangs)

@@ -1,30 +1,34 @@
 """What tells a machine and its GPUs apart, and machines that are listed twice.
 
-What a node says of its identity is a claim. Two nodes fail for one identity only where the evidence of both agrees as a
-whole; a node that claims a part of another's fails alone.
+What a node reports of its identity is a claim; its SSH host key and the scheduler's id of it are the controller's own
+knowledge. Two nodes fail for one identity only where nothing shows two machines. Where a node's own evidence
+contradicts its claim, it fails alone: the other gets a warning at most.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import cached_property
+from itertools import chain, combinations
 from typing import Any
 
 from ..core.escape import one_line
+from ..records import environment
 from ..records.documents import Record
 from ..records.evidence import Evidence
 from .subject import FACTS
 
 MAX_GPUS_SHOWN = 64
 MAX_COMPARED = 64
-
+#: A node that shares GPUs with so many others, which share none with each other, lists theirs.
+MIN_ROBBED = 3
 
 SAME = "has the same "
-MACHINE, SERIAL, GPUS = "machine id", "serial", "GPU UUID"
-#: GPUs are the hardware that is paid for; a machine id is copied with a disk, a serial is sometimes that of a batch.
-_WEIGHTS = {MACHINE: 1, SERIAL: 1, GPUS: 2}
+#: How the warning of a node begins whose GPUs another machine lists too: its GPUs are proven by neither.
+DISPUTED = "two machines list one GPU"
+MACHINE, SERIAL, GPUS, HOST_KEY = "machine id", "serial", "GPU UUID", "host key"
 
 #: Reasons by the name of another node.
 Reasons = dict[str, list[str]]
@@ -32,31 +36,123 @@ Reasons = dict[str, list[str]]
 
 @dataclass
 class Twins:
-    """How a node's identity stands to that of others.
+    """How a node's identity relates to that of others.
 
     ``same``: one machine, by the evidence of both. ``claims``: this node alone claims to be the other, or a part of it.
-    ``open``: both list a GPU, and nothing shows which of them has it. ``claimed_by``: others' claims, which this node's
-    own evidence contradicts.
+    ``open``: both list a GPU, and nothing shows which of them has it. ``disputed``: as ``open``, of what are two
+    machines. ``claimed_by``: what they share says nothing, or is the other's claim alone. ``contradiction``: by what
+    the node's own evidence contradicts its claims.
     """
 
     same: Reasons = field(default_factory=dict)
     claims: Reasons = field(default_factory=dict)
     open: Reasons = field(default_factory=dict)
+    disputed: Reasons = field(default_factory=dict)
     claimed_by: Reasons = field(default_factory=dict)
+    contradiction: str = ""
 
 
 @dataclass(frozen=True)
-class _Claim:
-    """What a node says of its identity: values by kind, and of its GPUs those that its list of GPUs confirms."""
+class IdentityClaim:
+    """What is known of a node's identity: values by kind, and what its own evidence says of them."""
 
+    name: str
     values: Mapping[str, frozenset[str]]
-    confirmed: frozenset[str]
-    gpus: int
+    #: The machine as the scheduler names it.
+    machine: str
+    has_facts: bool
+    #: UUIDs of its list of GPUs, and how many GPUs that has.
+    listed: frozenset[str]
+    gpu_count: int
+    #: UUIDs that its other stages worked on, where they are comparable.
+    at_work: frozenset[str]
+    hostname: str
+    #: GPUs that the node had in earlier runs.
+    earlier: frozenset[str]
 
     @property
-    def excess(self) -> bool:
-        """It has more UUIDs than GPUs."""
-        return 0 < self.gpus < len(self.values[GPUS])
+    def gpus(self) -> frozenset[str]:
+        return self.values[GPUS]
+
+
+@dataclass(frozen=True)
+class ClaimPair:
+    """Two nodes with an identity in common. ``partners``: with how many others each node shares GPUs."""
+
+    first: IdentityClaim
+    second: IdentityClaim
+    partners: Mapping[str, int]
+
+    @cached_property
+    def gpus(self) -> frozenset[str]:
+        """GPUs of both."""
+        return self.first.gpus & self.second.gpus
+
+    @cached_property
+    def one_has_gpus(self) -> bool:
+        return bool(self.first.gpus) != bool(self.second.gpus)
+
+    @cached_property
+    def are_placed_apart(self) -> bool:
+        """The controller reaches two machines, by their host keys or by the scheduler."""
+        keys = self.first.values[HOST_KEY], self.second.values[HOST_KEY]
+        nodes = self.first.machine, self.second.machine
+        return (all(keys) and keys[0] != keys[1]) or (all(nodes) and nodes[0] != nodes[1])
+
+    @cached_property
+    def is_equal(self) -> bool:
+        """All that is known of both is equal; a serial may be hidden from one that is not root."""
+        both = [kind for kind in self.first.values if self.first.values[kind] and self.second.values[kind]]
+        has_facts = self.first.has_facts and self.second.has_facts
+        return has_facts and all(self.first.values[kind] == self.second.values[kind] for kind in both)
+
+    @cached_property
+    def claimer(self) -> tuple[str, str]:
+        """The node that alone contradicts by its own evidence what both claim, and how; empty where none does."""
+        sides = ((self.first, self.second), (self.second, self.first))
+        for contradiction, holds in CONTRADICTIONS.items():
+            contradicted = [mine.name for mine, other in sides if holds(self, mine, other)]
+            if len(contradicted) == 1:
+                return contradicted[0], contradiction
+        return "", ""
+
+
+#: By what a node's evidence contradicts its own claim. The first that holds for one node of a pair decides. No other
+#: node can make one hold for an honest node.
+CONTRADICTIONS: Mapping[str, Callable[[ClaimPair, IdentityClaim, IdentityClaim], bool]] = {
+    "it hides the UUIDs of its GPUs": lambda pair, mine, other: (
+        bool(other.gpus and mine.gpu_count and not mine.gpus) and pair.is_equal and not pair.are_placed_apart
+    ),
+    "its list of GPUs lacks the UUID": lambda pair, mine, _: bool(mine.listed and pair.gpus - mine.listed),
+    "it has no list of GPUs, and the other's has the UUID": lambda pair, mine, other: (
+        bool(pair.gpus) and not mine.listed and pair.gpus <= other.listed
+    ),
+    "its stages work on other GPUs": lambda pair, mine, _: bool(pair.gpus and mine.at_work - _bare(mine.gpus)),
+    "it has more UUIDs than GPUs": lambda pair, mine, _: bool(pair.gpus) and 0 < mine.gpu_count < len(mine.gpus),
+    "it had other GPUs, and the other had these": lambda pair, mine, other: (
+        bool(pair.gpus and mine.earlier) and pair.gpus.isdisjoint(mine.earlier) and pair.gpus <= other.earlier
+    ),
+    "the hostname of both is the other's name": lambda pair, mine, other: (
+        bool(pair.gpus) and mine.hostname == other.hostname and _is_named(other) and not _is_named(mine)
+    ),
+    "it lists GPUs of many": lambda pair, mine, other: (
+        bool(pair.gpus) and pair.partners[mine.name] >= MIN_ROBBED * max(1, pair.partners[other.name])
+    ),
+}
+
+#: What a pair is, by name of the rule: the first that holds decides. The field of Twins is that of both nodes, but
+#: for ``claims``, of which the node that is claimed has the other side.
+PAIR_RULES: tuple[tuple[str, Callable[[ClaimPair], bool], str], ...] = (
+    ("one contradicts its own claim", lambda pair: bool(pair.claimer[0]), "claims"),
+    ("disjoint GPUs", lambda pair: bool(pair.first.gpus and pair.second.gpus) and not pair.gpus, "claimed_by"),
+    ("GPUs of one alone", lambda pair: pair.one_has_gpus, "claimed_by"),
+    ("one GPU on two machines", lambda pair: bool(pair.gpus) and pair.are_placed_apart, "disputed"),
+    ("equal GPUs", lambda pair: bool(pair.gpus) and pair.first.gpus == pair.second.gpus, "same"),
+    ("some equal GPUs", lambda pair: bool(pair.gpus), "open"),
+    ("two machines", lambda pair: pair.are_placed_apart, "claimed_by"),
+    ("all is equal", lambda pair: pair.is_equal, "same"),
+    ("something differs", lambda _: True, "claimed_by"),
+)
 
 
 _USELESS_IDENTITY = frozenset(
@@ -73,87 +169,95 @@ _USELESS_IDENTITY = frozenset(
 
 
 def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins]:
-    """The nodes whose identity is that of others, or a part of it."""
-    claims: dict[str, _Claim] = {}
-    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, expected in run["nodes"].items():
-        facts = evidence.records.get(name, {}).get(FACTS) if FACTS in expected["stages"] else None
-        for key in identity_values(facts):
-            owners[key].append(name)
-        claims[name] = _claim(facts)
-    shared: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (what, value), names in owners.items():
-        for pair in _pairs(names):
-            shared[pair].append(f"{SAME}{what} {value}")
+    """By node how its identity relates to that of others, for nodes that share a part of it."""
     twins: dict[str, Twins] = defaultdict(Twins)
-    disputed = [pair for pair in shared if not _agree(claims[pair[0]], claims[pair[1]])]
-    for pair in shared.keys() - set(disputed):
-        for name, other in (pair, pair[::-1]):
-            twins[name].same[other] = shared[pair]
-    partners = Counter(name for pair in disputed for name in pair)
-    for pair in disputed:
-        gpus = claims[pair[0]].values[GPUS] & claims[pair[1]].values[GPUS]
-        for name, other in (pair, pair[::-1]):
-            mine, its = _suspicion(claims, name, other, partners), _suspicion(claims, other, name, partners)
-            if mine > its and (gpus or mine[0]):
-                twins[name].claims[other] = shared[pair]
-            elif mine == its and gpus:
-                twins[name].open[other] = shared[pair]
-            else:  # the other claims; or they have a machine id or serial in common, and hardware of their own
-                twins[name].claimed_by[other] = shared[pair]
+    for pair, shared in _pairs(run, evidence):
+        outcome = next(outcome for _, holds, outcome in PAIR_RULES if holds(pair))
+        _note(twins, (pair.first.name, pair.second.name), outcome, shared, pair.claimer)
     for name, launch in evidence.launches.items():
-        twin = launch.get("twin")
-        # The facts tell a machine that worked under both names; here one of the two names has nothing else.
-        if not isinstance(twin, str) or twin == name or not {twin, name} <= run["nodes"].keys():
+        other = launch.get("twin")
+        # The facts show a machine that worked under both names. Here one of the two names has nothing else.
+        if not isinstance(other, str) or other == name or not {other, name} <= run["nodes"].keys():
             continue
         if _began(run, name, evidence):
             continue
-        reason = [f"is the same machine: it was in the run as {twin} when launched as {name}"]
-        of_twin = evidence.launches.get(twin, {})
-        mutual = of_twin.get("twin") == name and not _began(run, twin, evidence)
-        if mutual or (launch.get("host_key") and launch["host_key"] == of_twin.get("host_key")):
-            twins[name].same[twin] = twins[twin].same[name] = reason
-        else:
-            twins[name].claims[twin] = reason
-            twins[twin].claimed_by[name] = reason
+        of_other = evidence.launches.get(other, {})
+        is_mutual = of_other.get("twin") == name and not _began(run, other, evidence)
+        has_one_key = bool(launch.get("host_key")) and launch["host_key"] == of_other.get("host_key")
+        reason = [f"is the same machine: it was in the run as {other} when launched as {name}"]
+        _note(twins, (name, other), "same" if is_mutual or has_one_key else "claims", reason, (name, ""))
     return twins
 
 
-def _pairs(names: list[str]) -> Iterable[tuple[str, str]]:
+def names_sharing_gpus(run: Mapping[str, Any], evidence: Evidence) -> set[str]:
+    """The nodes that list GPUs which others list too: what they had earlier may show whose those are."""
+    return {claim.name for pair, _ in _pairs(run, evidence) if pair.gpus for claim in (pair.first, pair.second)}
+
+
+def _note(
+    twins: Mapping[str, Twins], names: tuple[str, str], outcome: str, reasons: list[str], claimer: tuple[str, str]
+) -> None:
+    for name, other in (names, names[::-1]):
+        is_claimed = outcome == "claims" and name != claimer[0]
+        getattr(twins[name], "claimed_by" if is_claimed else outcome)[other] = reasons
+        if outcome == "claims" and not is_claimed:
+            twins[name].contradiction = claimer[1]
+
+
+def _pairs(run: Mapping[str, Any], evidence: Evidence) -> list[tuple[ClaimPair, list[str]]]:
+    """The pairs of nodes that share an identity, with what they share."""
+    claims = {name: _claim(run, name, evidence) for name in run["nodes"]}
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, claim in claims.items():
+        for kind, values in claim.values.items():
+            for value in values:
+                owners[kind, value].append(name)
+    shared: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (kind, value), names in owners.items():
+        for names_of_pair in _neighbours(names):
+            shared[names_of_pair].append(f"{SAME}{kind} {value}")
+    partners = Counter(name for names in shared if claims[names[0]].gpus & claims[names[1]].gpus for name in names)
+    return [(ClaimPair(claims[first], claims[second], partners), what) for (first, second), what in shared.items()]
+
+
+def _neighbours(names: list[str]) -> Iterable[tuple[str, str]]:
     """Pairs of nodes to compare: all, but of the hundreds that one disk was cloned to each with the next one."""
-    return combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, [*names[1:], names[0]])
+    return combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:])
 
 
-def _claim(facts: Record | None) -> _Claim:
-    values: dict[str, set[str]] = {kind: set() for kind in _WEIGHTS}
+def _claim(run: Mapping[str, Any], name: str, evidence: Evidence) -> IdentityClaim:
+    stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
+    records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
+    facts = records.get(FACTS)
+    values: dict[str, set[str]] = {kind: set() for kind in (MACHINE, SERIAL, GPUS, HOST_KEY)}
     for kind, value in identity_values(facts):
         values[kind].add(value)
-    listed = facts["environment"].get("gpus") if facts else None
-    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
-    confirmed = {" ".join(str(gpu["uuid"]).lower().split()) for gpu in gpus if gpu.get("uuid")}
-    return _Claim({kind: frozenset(found) for kind, found in values.items()}, frozenset(confirmed), len(gpus))
-
-
-def _agree(one: _Claim, other: _Claim) -> bool:
-    """Whether two nodes are one machine by the evidence of both. A serial may be hidden from one that is not root."""
-    if bool(one.values[GPUS]) != bool(other.values[GPUS]):
-        return False
-    known = [kind for kind in _WEIGHTS if one.values[kind] and other.values[kind]]
-    equal = sum(_WEIGHTS[kind] for kind in known if one.values[kind] == other.values[kind])
-    return equal > 0 and 2 * equal >= sum(_WEIGHTS[kind] for kind in known)
-
-
-def _suspicion(claims: Mapping[str, _Claim], name: str, other: str, partners: Mapping[str, int]) -> tuple[int, ...]:
-    """How much speaks for it that the claim on what both have is this node's."""
-    mine, its = claims[name], claims[other]
-    gpus = mine.values[GPUS] & its.values[GPUS]
-    return (
-        bool(its.values[GPUS]) and not mine.values[GPUS],
-        bool(gpus - mine.confirmed) and gpus <= its.confirmed,
-        mine.excess,
-        bool(gpus) and mine.values[GPUS] > its.values[GPUS],
-        partners[name],
+    if launch.get("host_key"):
+        values[HOST_KEY].add(launch["host_key"])
+    reported = facts["environment"] if facts else {}
+    is_comparable = environment.texts(reported, "accelerator.vendor") == ["nvidia"]  # others have ids of their own
+    of_stages = (environment.texts(record["environment"], "devices[].uuid") for record in records.values())
+    return IdentityClaim(
+        name,
+        {kind: frozenset(of_kind) for kind, of_kind in values.items()},
+        machine=launch.get("machine") or "",
+        has_facts=facts is not None,
+        listed=frozenset(uuid.lower() for uuid in environment.texts(reported, "gpus[].uuid")),
+        gpu_count=len(environment.objects(reported, "gpus[]")),
+        at_work=_bare(chain.from_iterable(of_stages)) if is_comparable else frozenset(),
+        hostname=next(iter(environment.texts(reported, "os.hostname")), "").lower(),
+        earlier=evidence.earlier_gpus.get(name, frozenset()),
     )
+
+
+def _bare(uuids: Iterable[str]) -> frozenset[str]:
+    """UUIDs as PyTorch has them, without nvidia-smi's prefix; those of partitions are not comparable."""
+    return frozenset(uuid.lower().removeprefix("gpu-") for uuid in uuids if not uuid.lower().startswith("mig"))
+
+
+def _is_named(claim: IdentityClaim) -> bool:
+    """The node's hostname is its name in the run."""
+    return claim.hostname.partition(".")[0] == claim.name.lower().partition(".")[0]
 
 
 def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:

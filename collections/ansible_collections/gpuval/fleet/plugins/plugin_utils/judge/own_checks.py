@@ -15,7 +15,7 @@ from ..records.documents import Record
 from ..records.failure_classes import AGAIN
 from ..records.states import LAUNCHED
 from .entries import Entry, own_entry
-from .identity import SAME, Twins, identity_values, repeated_gpus
+from .identity import DISPUTED, SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
@@ -112,6 +112,17 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     return entry("pass", "a CPU node: no GPU hardware")
 
 
+_COMPARE_GPUS = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
+#: By field of Twins the verdict, the sentence and the remedy; empty: that of a machine that is listed twice.
+_TWIN_OUTCOMES = (
+    ("same", "fail", "one machine listed twice: {reason}", ""),
+    ("claims", "fail", "one machine listed twice: {reason}{contradiction}", ""),
+    ("open", "missing", "two nodes list one GPU: {reason}", _COMPARE_GPUS),
+    ("disputed", "warn", f"{DISPUTED}: {{reason}}", _COMPARE_GPUS),
+    ("claimed_by", "warn", "{reason}; the other evidence of the two differs", ""),
+)
+
+
 def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry]:
     listed_twice = launch_errors.NAMED["same_machine_twice"].remedy.replace("{node}", name)
 
@@ -123,17 +134,13 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
         reason = f"the node lists the GPU UUID {some_of(repeated, 3)} more than once"
         remedy = "compare nvidia-smi -L with the GPUs in the machine: one of them is counted twice"
         return [entry("fail", reason, "gpu_uuids", value=some_of(repeated, 3), remedy=remedy)]
-    if twins.same or twins.claims:
-        others, reason = _named(twins.same or twins.claims)
-        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=listed_twice)]
-    if twins.open:
-        others, reason = _named(twins.open)
-        remedy = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
-        return [entry("missing", f"two nodes list one GPU: {reason}", value=others, remedy=remedy)]
-    if twins.claimed_by:
-        others, reason = _named(twins.claimed_by)
-        reason = f"{reason}; the other evidence of the two differs"
-        return [entry("warn", reason, severity="advisory", value=others, remedy=listed_twice)]
+    for outcome, verdict, sentence, remedy in _TWIN_OUTCOMES:
+        others = getattr(twins, outcome)
+        if others:
+            named, reason = _named(others)
+            text = sentence.format(reason=reason, contradiction=twins.contradiction and f": {twins.contradiction}")
+            severity = {"severity": "advisory"} if verdict == "warn" else {}
+            return [entry(verdict, text, value=named, remedy=remedy or listed_twice, **severity)]
     if facts is None:
         return []
     if identity_values(facts):

@@ -62,6 +62,7 @@ class Evidence:
     contacts: by node and stage of gangs why its round could not ask the node (None: it could).
     changed: by node the stages whose records are not those that its verdict, named beside them, was made from.
     cleaned: the run was ended by a clean. resume: what resumes it, if it has not ended and its controller is gone.
+    earlier_gpus: UUIDs, in lower case, of GPUs that nodes had in earlier runs, where that matters.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Evidence:
     changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     cleaned: bool = False
     resume: str = ""
+    earlier_gpus: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""

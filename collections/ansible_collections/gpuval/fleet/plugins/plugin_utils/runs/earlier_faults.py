@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..core import schemas
+from ..records import environment
 from ..records.failure_classes import NODE, subject_of
 from . import folder as run_folder
 from . import origin, publishing
@@ -53,6 +54,19 @@ def read(
                 if speaks_of == NODE and (same or not fault["of"].startswith(BY_NAME)):
                     found[fault["class"], fault["of"]].add(run_id)
     return found, remarks
+
+
+def gpus_of(folder: run_folder.RunFolder, run: Mapping[str, Any], names: Collection[str]) -> dict[str, frozenset[str]]:
+    """By name the UUIDs, in lower case, of the GPUs that these nodes had in earlier runs of the inventory."""
+    results = folder.path.parent
+    gpus: dict[str, set[str]] = {name: set() for name in names}
+    for run_id in run_folder.runs_of(results, origin.of(run, results)) if names else ():
+        earlier = run_folder.RunFolder(results / run_id)
+        opened = run_folder.read_object(earlier.run_file).get("created_at", "")
+        for name in names if opened < run["created_at"] else ():
+            facts = run_folder.read_object(earlier.evidence_file(name, "facts"))
+            gpus[name].update(uuid.lower() for uuid in environment.texts(facts.get("environment"), "gpus[].uuid"))
+    return {name: frozenset(uuids) for name, uuids in gpus.items()}
 
 
 def declared_in(results: Path) -> Callable[[str, str], str]:

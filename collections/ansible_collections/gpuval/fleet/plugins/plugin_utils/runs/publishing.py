@@ -32,7 +32,7 @@ SIGN_SECONDS = 60.0
 
 _LAUNCH = (
     *("node", "state", "class", "message", "remedy", "at", "attempt", "stages"),
-    *("store_reachable", "twin", "host_key", "nonce"),
+    *("store_reachable", "twin", "host_key", "machine", "nonce"),
 )
 _CONTACT = ("class", "message", "remedy")
 _MESSAGE_CHARACTERS = 4000

@@ -134,7 +134,7 @@ class SlurmPlacement(Placement):
         Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
         """
         known = self._folder.read_launch(view.name)
-        launch = attempt.launch(view.name, known)
+        launch = {**attempt.launch(view.name, known), "machine": view.name}  # Slurm's name of the node
         try:
             launch = self._launched(view, launch, seconds)
         except SlurmError as error:
