@@ -178,6 +178,15 @@ def test_a_contradicted_claim_names_the_evidence_against_it():
     assert all(entry["reason"].startswith(identity.DISPUTED) for entry in disputed.values())
 
 
+def test_a_fault_of_the_node_stands_before_its_identity():
+    run, evidence = evidence_of([machine("a", LOCAL), copy_of(A, "b", LOCAL)])
+    message = "8 GPUs on the PCI bus, but no working driver"
+    evidence.records["b"]["facts"].update(state="failure", message=message, exit_code=1)
+    lines = judge(run, evidence)["summary"]
+    assert any(line.startswith("a FAIL") and "one machine listed twice" in line for line in lines)
+    assert any(line.startswith("b FAIL facts") and message in line for line in lines)
+
+
 @st.composite
 def fleets(draw):
     """Honest machines, some of them clones, and up to two liars, which copy ids of honest ones."""

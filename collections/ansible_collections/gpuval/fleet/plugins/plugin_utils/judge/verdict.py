@@ -240,6 +240,9 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
+    faults = [check for check in failed if check["stage"] == FACTS or check["kind"] == "state"]
+    has_fault = any(check["name"] != "identity" for check in faults)  # of the node itself: before whose machine it is
+    failed.sort(key=lambda check: has_fault and check["name"] == "identity")
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]
