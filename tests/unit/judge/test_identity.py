@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.builders import healthy, judge, make_record, make_run
+from tests.kit.builders import healthy, judge, make_record, make_run, metric
 
 SSH, KUBERNETES, SLURM, LOCAL = "ssh", "kubernetes", "slurm", "local"
 HONEST = ("pass", "warn")
@@ -185,6 +185,18 @@ def test_a_fault_of_the_node_stands_before_its_identity():
     lines = judge(run, evidence)["summary"]
     assert any(line.startswith("a FAIL") and "one machine listed twice" in line for line in lines)
     assert any(line.startswith("b FAIL facts") and message in line for line in lines)
+
+
+@pytest.mark.parametrize(("listed", "verdict"), [(machine("b").gpus, "PASS"), (None, "INCOMPLETE")])
+def test_figures_that_a_liar_copied_are_held_against_it_alone(listed, verdict):
+    run, evidence = evidence_of([A, copy_of(A, "b", listed=listed)])
+    for name in "ab":
+        evidence.records[name]["training"]["metrics"] += [
+            metric(f"training_{what}_seconds", 0.1234567 * factor, "seconds")
+            for what, factor in (("step", 1.0), ("data", 1.7), ("sync", 2.3))
+        ]
+    verdicts = {node["name"]: node["verdict"] for node in judge(run, evidence)["nodes"]}
+    assert verdicts == {"a": verdict, "b": "FAIL" if listed else "INCOMPLETE"}
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..core import units
@@ -11,6 +12,7 @@ from ..core.text import natural_order, some_of
 from ..records.documents import Record
 from ..records.evidence import Evidence
 from .entries import Entry, own_entry
+from .identity import Twins
 from .subject import FACTS
 
 #: So many figures, each of so many digits, make a coincidence impossible.
@@ -19,8 +21,10 @@ MIN_FIGURES, MIN_DIGITS = 3, 6
 UNMEASURED = (FACTS, "image")
 
 
-def find_copies(run: Mapping[str, Any], evidence: Evidence) -> dict[str, dict[str, list[str]]]:
-    """By node and stage the other nodes that report the same measurements."""
+def find_copies(
+    run: Mapping[str, Any], evidence: Evidence, twins: Mapping[str, Twins] = MappingProxyType({})
+) -> dict[str, dict[str, list[str]]]:
+    """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
     owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         for stage in set(expected["stages"]) - set(expected.get("gang_stages", ())):  # members share their figures
@@ -31,7 +35,10 @@ def find_copies(run: Mapping[str, Any], evidence: Evidence) -> dict[str, dict[st
     found: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for (stage, _), names in owners.items():
         for name in names if len(names) > 1 else ():
-            found[name][stage] = [other for other in names if other != name]
+            others = (other for other in names if other != name)
+            copied = [other for other in others if other not in twins or name not in twins[other].claims]
+            if copied:
+                found[name][stage] = copied
     return found
 
 

@@ -64,13 +64,14 @@ def judge(
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs.
     """
+    twins = find_twins(run, evidence)
     judged = JudgedRun(
         run,
         evidence,
         Context(criteria, baseline, PeerHistory() if history is None else history),
         subjects_of(run, evidence, lacked_gpus),
-        find_twins(run, evidence),
-        find_copies(run, evidence),
+        twins,
+        find_copies(run, evidence, twins),
     )
     nodes, analysis = _judge_nodes(judged)
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
