@@ -40,7 +40,7 @@ class Twins:
 
     ``same``: one machine, by the evidence of both. ``claims``: this node alone claims to be the other, or a part of it.
     ``open``: both list a GPU, and nothing shows which of them has it. ``disputed``: as ``open``, of what are two
-    machines. ``claimed_by``: what they share says nothing, or is the other's claim alone. ``contradiction``: by what
+    machines. ``claimed_by``: what they share proves nothing, or the other alone claims it. ``contradiction``: by what
     the node's own evidence contradicts its claims.
     """
 
