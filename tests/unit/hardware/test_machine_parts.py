@@ -14,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
 )
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import FIRST_READ_BYTES, READ_LIMIT_BYTES, Tree
 
+from tests.kit import sysfs_tree
+
 CPUINFO = "".join(
     f"processor\t: {n}\nmodel name\t: Xeon\nphysical id\t: {n // 4}\ncore id\t\t: {n % 4 // 2}\n\n" for n in range(8)
 )
@@ -297,3 +299,29 @@ def test_virtual_functions_beside_their_physical_function_do_not_count(machine, 
         ("0000:3c:00.0", None),
     ]
     assert found[0].facts()["numa_node"] is None
+
+
+@pytest.mark.parametrize(
+    ("operstates", "phys_state", "unlinked"),
+    [
+        (["down"], "3: Disabled", True),
+        (["down"], "5: LinkUp", False),
+        (["up"], "3: Disabled", False),
+        (["down", "up"], None, False),
+        (["lowerlayerdown"], None, True),
+        (["unknown"], None, False),
+        ([], "2: Polling", True),
+        ([], None, False),
+    ],
+)
+def test_a_device_is_without_a_link_where_none_of_its_ports_has_one(tmp_path, operstates, phys_state, unlinked):
+    address, sys = "0000:01:00.0", sysfs_tree.Tree(tmp_path / "sys")
+    sys.pci("pci0000:00", address)
+    for number, state in enumerate(operstates):
+        sys.write(f"class/net/eth{number}/operstate", state)
+        (sys.root / f"class/net/eth{number}/device").symlink_to((sys.root / "bus/pci/devices" / address).resolve())
+    if phys_state:
+        sys.rdma(pci=address)
+        sys.port(phys_state=phys_state)
+    sys.write("class/net/lo/operstate", "down")
+    assert nics.without_link(Tree(str(tmp_path))) == ({address} if unlinked else set())

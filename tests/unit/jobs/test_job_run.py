@@ -106,6 +106,16 @@ def test_without_declared_figures_the_job_is_no_success(node, tmp_path):
     assert "its output has no declared figure" in record["message"]
 
 
+@pytest.mark.parametrize("value", ["", "$THROUGHPUT ", "{{ rate }} "])
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_line_of_performance_without_a_figure_is_named(node, tmp_path, value, declared):
+    results = {"results": {"patterns": [{"pattern": r"loss=(?P<value>\S+)", "name": "loss"}]}} if declared else {}
+    work = step("work", f"printf '%s\\n' 'performance: {value}samples_per_second'")
+    record, _log = jobs.run(node, jobs.write(tmp_path, steps=[work], **results))
+    assert record["state"] == ("crash" if declared else "success")
+    assert f"its output has no figure in `performance: {value}"[:48] in record["message"]
+
+
 def test_a_csv_file_gives_figures(node, tmp_path):
     rows = "model, performance, metric\\nbert,100,tokens/s\\ngpt,2,s\\ngpt,5,GB/s\\nbroken,,\\n"
     steps = [step("work", f"printf '{rows}' > perf.csv; printf 'no end of line'")]

@@ -73,6 +73,34 @@ def test_the_performance_line(line, expected):
     assert read(f"noise\n{line}\nmore\n") == expected
 
 
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        ("performance: samples_per_second", ["performance: samples_per_second"]),
+        ("performance:  samples_per_second", ["performance: samples_per_second"]),
+        ("performance: $THROUGHPUT samples_per_second", ["performance: $THROUGHPUT samples_per_second"]),
+        ("performance: {{ value }} samples/s", ["performance: {{ value"]),
+        ("performance: None samples/s", ["performance: None samples/s"]),
+        ("performance: 12.3", ["performance: 12.3"]),
+        ("performance: samples/s\nperformance: 3 W", []),
+        ("performance: 3 W\nperformance: samples/s", []),
+        ("performance: nan W", []),
+        ("nothing", []),
+    ],
+)
+def test_a_line_without_a_figure_is_named(output, named):
+    reader = PatternReader([PERFORMANCE], "training")
+    reader.feed(output.encode())
+    reader.finish()
+    assert reader.lines_without_figure() == named
+
+
+def test_a_secret_is_hidden_in_a_line_without_a_figure():
+    reader = PatternReader([PERFORMANCE], "training", hide=lambda text: text.replace("hunter2", "***"))
+    reader.feed(b"performance: hunter2 samples/s\n")
+    assert reader.lines_without_figure() == ["performance: *** samples/s"]
+
+
 def test_the_last_match_wins_and_progress_bars_are_lines():
     assert read("performance: 1 W\rperformance: 2 W\nperformance: 3 W") == {"performance_watts": (3.0, "W")}
 

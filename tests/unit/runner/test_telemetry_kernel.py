@@ -122,6 +122,45 @@ def test_an_xid_of_nvlink_5_is_critical_by_its_text(number, severity, is_critica
     assert event.critical == is_critical
 
 
+@pytest.mark.parametrize(
+    ("text", "is_critical"),
+    [
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", False),
+        ("pid=1, name=x, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", False),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", True),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", True),
+        ("name=to 0x0 (None), GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", True),
+        ("GPU recovery action changed", True),
+    ],
+)
+@pytest.mark.parametrize("number", [154, 79])
+def test_a_recovery_that_is_not_needed_any_more_is_not_critical(number, text, is_critical):
+    event = classify(f"NVRM: Xid (PCI:0000:01:00): {number}, {text}")
+    assert (event.kind, event.number) == ("xid", number)
+    assert event.critical == (is_critical or number != 154)
+
+
+UNPLUGGED = "mlx5_core 0000:01:00.0: Port module event: module 0, Cable unplugged"
+DOWN, UP = "mlx5_core 0000:01:00.0 enp1s0f0: Link down", "mlx5_core 0000:01:00.0 enp1s0f0: Link up"
+PLUGGED = "mlx5_core 0000:01:00.0: Port module event: module 0, Cable plugged"
+
+
+@pytest.mark.parametrize(
+    ("unlinked", "lines", "flaps"),
+    [
+        ((), [UNPLUGGED], 1),
+        (("0000:01:00.0",), [UNPLUGGED, DOWN], 0),
+        (("0000:02:00.0",), [UNPLUGGED], 1),
+        (("0000:01:00.0",), [UNPLUGGED, UP, DOWN], 1),
+        (("0000:01:00.0",), [PLUGGED, UNPLUGGED], 1),
+        (("0000:01:00.0",), ["bnxt_en 0000:a1:00.1 ens2: NIC Link is Down"], 1),
+    ],
+)
+def test_a_port_without_a_link_before_the_stage_loses_none_in_it(unlinked, lines, flaps):
+    found = Reader(unlinked).read(lines)
+    assert [event.kind for event, _ in found] == ["link_flap"] * flaps
+
+
 def test_only_xids_of_nvlink_5_are_excused_by_their_text():
     assert classify("NVRM: Xid (PCI:0000:91:00): 79, pid=1, name=nonfatal, GPU has fallen off the bus").critical
     assert classify("NVRM: Xid (PCI:0000:91:00): 145, RLW_REMAP Fatal XC0 i0 Link 02 (Nonfatal)").critical

@@ -11,9 +11,11 @@ from typing import Optional, Protocol
 from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
+from gpuval_runner.text import one_line
 
 MAX_LINE = 4096
 MAX_NAMES = 256
+MAX_SHOWN = 80
 
 #: A number as tools print it: sign, thousands in groups of three, fraction, exponent, or a word for what is no number.
 NUMBER = re.compile(
@@ -117,6 +119,8 @@ class PatternReader:
         self._hide = hide
         self._rest = b""
         self._found: dict[str, Metric] = {}
+        #: By pattern the last line that matched it without a number; None once a line had one.
+        self._unread: dict[str, Optional[str]] = {}
         #: Whether metrics were left out.
         self.is_cut = False
 
@@ -140,6 +144,10 @@ class PatternReader:
         found.update({(metric["name"], metric["scope"]): metric for metric in self._found.values()})
         return list(found.values())
 
+    def lines_without_figure(self) -> list[str]:
+        """Return for each pattern that never matched a number the last line that matched it otherwise."""
+        return [line for line in self._unread.values() if line]
+
     def curves(self) -> list[Curve]:
         """Return the series that the logs hold."""
         found = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
@@ -152,6 +160,8 @@ class PatternReader:
         for pattern, expression in self._patterns:
             match = expression.search(text)
             metric = match and _metric(match, pattern, self._stage, self._hide)
+            if match and self._unread.get(pattern.pattern, "") is not None:
+                self._unread[pattern.pattern] = None if metric else one_line(self._hide(match.group()), MAX_SHOWN)
             if metric and (metric["name"] in self._found or len(self._found) < MAX_NAMES):
                 self._found[metric["name"]] = metric
             elif metric:

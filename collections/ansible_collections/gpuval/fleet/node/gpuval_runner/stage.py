@@ -402,6 +402,7 @@ class StageRun:
             notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")
         if self._patterns.is_cut:
             notes.append(f"its output has more than {MAX_NAMES} metrics: those with further names are left out")
+        notes += [f"its output has no figure in `{line}`" for line in self._patterns.lines_without_figure()]
         if found:
             notes += found.problems
 

@@ -20,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from gpuval_node.hardware import nics
 from gpuval_node.hardware.source import Source, SourceError
+from gpuval_node.hardware.tree import Tree
 
 from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.host import Host
@@ -144,6 +146,7 @@ class Helper:
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
         self._events: Optional[events.Reader] = None
+        self._unlinked = nics.without_link(Tree(settings["root"]))
         self._since = kernel_log.Position(*settings["since"])
         self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
         self._reported_hung = False
@@ -188,7 +191,7 @@ class Helper:
         if self._events is None:  # most runs have no messages
             from gpuval_runner.telemetry import events
 
-            self._events = events.Reader()
+            self._events = events.Reader(self._unlinked)
         counted: dict[events.Event, list[str]] = {}
         for event, text in self._events.read(texts):
             counted.setdefault(event, []).append(text[:MAX_TEXT])

@@ -11,7 +11,7 @@ drivers/pci/pcie/aer.c, mlx5 en_main.c and events.c.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple, Optional
 
@@ -25,6 +25,11 @@ _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]([^(]*)")
 #: After the unit of the link, or before the link's number: the name of a process, which anyone chooses, is neither.
 _NONFATAL = re.compile(r"^\s*[A-Z][A-Z0-9_]*\s+Non-?fatal\b|\bNon-?fatal\s+XC\d+\s+i\d+\s+Link\b", re.IGNORECASE)
+#: The driver takes back what it asked for. The text ends the line: the name of a process stands before it.
+RECOVERY_XID = 154
+_NO_RECOVERY = re.compile(
+    r"\bGPU recovery action changed from 0x[0-9a-f]+ \([^()]*\) to 0x0+ \(None\)\s*$", re.IGNORECASE
+)
 #: With and without a XID 79 beside it.
 _OFF_THE_BUS = re.compile(rf"NVRM: (?:.*?\b({_ADDRESS})\b)?.*fallen off the bus")
 FALLEN_OFF = 79
@@ -40,6 +45,7 @@ ACA_LINES = 3
 #: Bits of the status: uncorrected, deferred, poison.
 ACA_FAULT = 1 << 61 | 1 << 44 | 1 << 43
 _LINK = re.compile(rf"^((?!NVRM|nvidia|pcieport)\S+ {_ADDRESS}\b.*)\blink (?:is )?(up|down)\b", re.IGNORECASE)
+_LINKED = re.compile(r"\blink (?:is )?up\b|\bPort module event: .*\bCable plugged\b", re.IGNORECASE)
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("ras", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|poison (?:is |was )?consum|Fatal error during GPU init)"),
     ("ras", r"ERREVENT_ATHUB_INTERRUPT|RAS poison consumption, (?:unmap|fall)|qcm fence wait loop timeout"),
@@ -59,7 +65,7 @@ KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer"
 class Event(NamedTuple):
     """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it.
 
-    `nonfatal`: the text of an XID of NVLink 5 says so.
+    `nonfatal`: the text of an XID of NVLink 5 says so, or that of XID 154 that no recovery is needed any more.
     """
 
     kind: str
@@ -76,9 +82,11 @@ class Event(NamedTuple):
 class Reader:
     """Reads the lines of one stage, in order: some mean something only beside others."""
 
-    def __init__(self) -> None:
+    def __init__(self, unlinked: Iterable[str] = ()) -> None:
+        """`unlinked`: PCI addresses of network devices that had no link before the stage, and so lose none in it."""
         #: By port: the last word about its link.
         self._links: dict[str, str] = {}
+        self._unlinked = set(unlinked)
 
     def read(self, texts: Sequence[str]) -> list[tuple[Event, str]]:
         """The lines that concern the hardware, each with what it means."""
@@ -93,7 +101,9 @@ class Reader:
                 if word == self._links.get(port) == "up":  # it went down meanwhile, whether the driver says so or not
                     event = Event("link_flap", None, _place(text))
                 self._links[port] = word
-            if event:
+            if _LINKED.search(text):
+                self._unlinked.discard(_place(text) or "")
+            if event and not (event.kind == "link_flap" and event.address in self._unlinked):
                 found.append((event, text))
         return found
 
@@ -104,6 +114,7 @@ def classify(text: str) -> Optional[Event]:
     if match:
         number = int(match.group(2))
         nonfatal = number in NVLINK5_XIDS and bool(_NONFATAL.search(match.group(3)))
+        nonfatal = nonfatal or (number == RECOVERY_XID and bool(_NO_RECOVERY.search(text)))
         return Event("xid", number, address(match.group(1)), nonfatal)
     match = _OFF_THE_BUS.search(text)
     if match:

@@ -11,10 +11,26 @@ from .tree import Tree
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 VIRTUAL_LIMIT = 16
+#: Values of operstate (Documentation/networking/operstates.rst).
+NO_LINK = ("down", "lowerlayerdown", "notpresent")
 
 
 def facts(tree: Tree) -> list[dict[str, Any]]:
     return [*_interfaces(tree), *(_rdma_device(tree, name) for name in tree.entries(RDMA))]
+
+
+def without_link(tree: Tree) -> set[str]:
+    """PCI addresses of network devices of which no interface and no RDMA port has a link."""
+    states: dict[Optional[str], set[bool]] = {}
+    for name in tree.entries(NET):
+        address = _pci_address(tree.link_name(f"{NET}/{name}/device"))
+        states.setdefault(address, set()).add(tree.read(f"{NET}/{name}/operstate") in NO_LINK)
+    for name in tree.entries(RDMA):
+        address, ports = _pci_address(tree.link_name(f"{RDMA}/{name}/device")), f"{RDMA}/{name}/ports"
+        for port in tree.entries(ports):
+            state = _after_number(tree.read(f"{ports}/{port}/phys_state"))
+            states.setdefault(address, set()).add(state not in (None, "LinkUp"))
+    return {address for address, unlinked in states.items() if address and unlinked == {True}}
 
 
 def _interfaces(tree: Tree) -> list[dict[str, Any]]:

@@ -33,8 +33,8 @@ FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
 STAY_VARIABLES = {"SLEEP_INFINITY": "stay_alive"}
 NO = ("", "0", "false", "no", "off")
 #: Which line of the output has a figure: what model repositories print (`performance: 12.3 examples/sec`, or
-#: `14164/s examples`), and what the program prints of a CSV file.
-PERFORMANCE = r"performance:\s*(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<unit>\S+)"
+#: `14164/s examples`), and what the program prints of a CSV file. A line without a value matches, so that it is named.
+PERFORMANCE = r"performance:\s*(?:(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+)?(?P<unit>\S+)"
 OF_CSV = r"^gpuval figure (?P<name>\S+): (?P<value>\S+) (?P<unit>\S+)$"
 
 
