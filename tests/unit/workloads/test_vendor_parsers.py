@@ -49,7 +49,7 @@ def hl_qual_of_eight(text):
 GOLDEN = {
     "nccl_tests_all_reduce.txt": (nccl, PASS),
     "nccl_tests_per_iteration.txt": (nccl, PASS),
-    "nccl_tests_unchecked.txt": (nccl, PASS),
+    "nccl_tests_unchecked.txt": (nccl, SKIPPED),
     "nccl_tests_old.txt": (nccl, PASS),
     "nccl_tests_reduced.txt": (nccl_of_four, PASS),
     "nccl_tests_wrong.txt": (nccl, FAIL),
@@ -135,6 +135,111 @@ def test_damaged_output_neither_raises_nor_turns_into_a_pass(name, says, verdict
 @given(text=st.text(max_size=300))
 def test_no_text_raises_or_passes(says, text):
     assert says(text).verdict != PASS
+
+
+# Errors beside results
+
+#: Text of a fault of the hardware, and of a test that was broken off.
+HARDWARE_ERRORS = [
+    "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.",
+    "CUDA error: uncorrectable ECC error encountered",
+    "2 uncorrectable volatile ECC errors on GPU 3",
+    "ECC: 4 uncorrectable errors were counted",
+    "Xid (PCI:0000:1b:00): 79, pid=1234, GPU has stopped",
+    "GPU 5 double-bit ECC error detected",
+    "uncorrectable ECC error on GPU: 0",
+    "GPU 0 uncorrectable ECC error detected",
+    "could not recover from an uncorrected memory error",
+    "amdgpu 0000:0c:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block, RAS",
+    "HW Exception by GPU node-3 (Agent handle: 0x55) reason :GPU Hang",
+]
+BROKEN_OFF = [
+    "node-a: Test NCCL failure common.cu:958 'unhandled cuda error'",
+    "node-a: Test CUDA failure common.cu:895 'an illegal memory access was encountered'",
+    " .. node-a pid 41220: Test failure common.cu:1014",
+    "NCCL error: remote process exited or there was a network error",
+    "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x7f. Reason: Unknown.",
+    "HIP error: hipErrorLaunchFailure",
+]
+HARMLESS = [
+    "no uncorrectable ECC errors were found",
+    "Uncorrectable ECC errors: 0",
+    "ECC: 0 uncorrectable errors",
+    "volatile uncorrectable ECC error count: 0",
+    "CUDA error count 0",
+    NCCL_WARNING,
+    "Xid 43 is of the application",
+    "NCCL INFO Using network IB: error handling on",
+    "correctable ECC errors: 12",
+]
+PASSED = [(name, says) for name, (says, verdict) in GOLDEN.items() if verdict == PASS]
+
+
+def beside(text, line):
+    """The line before the output, after it, and between two of its lines; inside of JSON as the text of a result."""
+    lines = text.splitlines()
+    cut = len(lines) // 2
+    whole = ["\n".join([line, *lines]), "\n".join([*lines, line])]
+    if '"status"' in text:
+        return [
+            *(one + "\n" for one in whole),
+            text.replace('"status": "Pass"', f'"info": "{line}", "status": "Pass"', 1),
+        ]
+    return [one + "\n" for one in (*whole, "\n".join([*lines[:cut], line, *lines[cut:]]))]
+
+
+@pytest.mark.parametrize(("name", "says"), PASSED, ids=[name for name, _ in PASSED])
+def test_the_text_of_an_error_beside_good_results_fails_a_tool(name, says):
+    missed = [
+        (line, place)
+        for line in HARDWARE_ERRORS + BROKEN_OFF
+        for place, text in enumerate(beside(golden(name), line))
+        if says(text).verdict != FAIL
+    ]
+    assert not missed
+
+
+@pytest.mark.parametrize(("name", "says"), PASSED, ids=[name for name, _ in PASSED])
+def test_text_that_denies_an_error_fails_no_tool(name, says):
+    lines = [line for line in HARMLESS if not name.startswith("agfhc") or not re.search(r"\bERROR\b|\bFAIL", line)]
+    failed = [line for line in lines for text in beside(golden(name), line) if says(text).verdict == FAIL]
+    assert not failed
+
+
+@pytest.mark.parametrize("line", HARDWARE_ERRORS)
+@pytest.mark.parametrize(
+    "says", list(dict.fromkeys(says for says, _ in GOLDEN.values())), ids=lambda says: says.__name__
+)
+def test_a_fault_of_the_hardware_fails_a_tool_without_results(says, line):
+    answer = says(f"starting\n{line}\n")
+    assert (answer.verdict, [str(fault.text) for fault in answer.faults]) == (FAIL, [line])
+
+
+@pytest.mark.parametrize("line", BROKEN_OFF)
+def test_a_test_that_was_broken_off_without_results_gave_no_answer(line):
+    assert {says(f"starting\n{line}\n").verdict for says, _ in GOLDEN.values()} == {UNANSWERED}
+
+
+def test_an_error_names_its_gpu_and_an_error_of_dcgm_itself_counts():
+    text = golden("dcgm4_level2.json")
+    assert dcgm_of_eight(text + "2 uncorrectable ECC errors on GPU 3\n").faults[0].scope == "gpu:3"
+    assert dcgm_of_eight(text + "Error: the diagnostic ended early\n").verdict == FAIL
+    assert dcgm_of_eight(text + "Errors may be shown by dcgmi health\n").verdict == PASS
+
+
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        (nccl, golden("nccl_tests_unchecked.txt")),
+        (nccl, re.sub(r"\b4e-07\b", "  N/A", golden("nccl_tests_old.txt"))),
+        (rvs_of_eight, re.sub(r"\| (PASS|TRUE) ( *)\|", r"| SKIP \2|", golden("rvs_level3.txt"))),
+        (agfhc_says, golden("agfhc_simple.txt").replace("passed", "skipped").replace("5 Executed, 1", "0 Executed, 6")),
+        (agfhc_says, golden("agfhc_simple.txt").replace("passed", "skipped")),
+        (dcgm_of_eight, golden("dcgm4_level2.json").replace('"Pass"', '"Skip"')),
+    ],
+)
+def test_results_that_were_not_checked_or_not_run_are_not_tested(says, text):
+    assert says(text).verdict == SKIPPED
 
 
 # nccl-tests, rccl-tests
@@ -273,15 +378,17 @@ def test_rows_of_no_bytes_give_no_latency():
 
 
 def test_several_collectives_are_put_together():
-    good, bad = nccl(golden("nccl_tests_unchecked.txt")), nccl(golden("nccl_tests_wrong.txt"))
-    none = nccl("")
+    good, bad = nccl(golden("nccl_tests_old.txt")), nccl(golden("nccl_tests_wrong.txt"))
+    none, unchecked = nccl(""), nccl(golden("nccl_tests_unchecked.txt"))
     assert collectives.merge([good, good], "nccl_tests", 8).verdict == PASS
+    for answers, verdict in (([good, unchecked], SKIPPED), ([unchecked, none], UNANSWERED), ([unchecked, bad], FAIL)):
+        assert collectives.merge(answers, "nccl_tests", 8).verdict == verdict
     merged = collectives.merge([good, none], "nccl_tests", 8)
     assert (merged.verdict, merged.reason) == (UNANSWERED, "it printed no table")
     merged = collectives.merge([good, bad, none], "nccl_tests", 8)
     assert merged.verdict == FAIL
     assert named(merged)["nccl_tests_error_count", "node"] == 24
-    assert named(merged)["nccl_tests_unchecked_count", "node"] == 62
+    assert named(merged)["nccl_tests_unchecked_count", "node"] == 50
 
 
 # DCGM

@@ -88,6 +88,24 @@ def test_the_tools_of_a_healthy_node(tmp_path, bin_folder):
     assert (tmp_path / "vendor_tools/dcgm.txt").read_text() == (DATA / "dcgm4_level2.json").read_text()
 
 
+@pytest.mark.parametrize(
+    "line", ["Test NCCL failure common.cu:958 'unhandled cuda error'", "GPU has fallen off the bus"]
+)
+def test_an_error_on_standard_error_beside_good_results_fails_the_stage(tmp_path, bin_folder, line):
+    put_collectives(bin_folder, f'echo "{line}" >&2; cat "$DATA/nccl_tests_all_reduce.txt"')
+    ended = run(tmp_path, "--seconds", "60").end()
+    assert ended.result["state"] == "failure"
+    assert f"nccl_tests: FAIL: {line}" in ended.result["message"]
+
+
+def test_results_that_were_not_checked_leave_out_the_figure_of_answers(tmp_path, bin_folder):
+    put_collectives(bin_folder, 'cat "$DATA/nccl_tests_unchecked.txt"')
+    ended = run(tmp_path, "--seconds", "60").end()
+    assert (ended.code, ended.metric("vendor_tools_failed_count")) == (0, 0)
+    assert "vendor_tools_answered_count" not in {metric["name"] for metric in ended.result["metrics"]}
+    assert "it checked no result (#wrong N/A)" in ended.result["message"]
+
+
 def test_no_tool_is_a_success_that_says_what_was_looked_for(tmp_path, bin_folder):
     ended = run(tmp_path, "--seconds", "20").end()
     assert (ended.code, ended.result["state"]) == (0, "success")

@@ -15,9 +15,49 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.AS
 _TRAILING_COMMA = re.compile(r",(?=\s*[\]}])")
 
 
+#: Text of a fault of the hardware, whatever else a tool prints.
+_HARDWARE = re.compile(
+    r"fallen off the bus"
+    r"|\b(?:uncorrect(?:able|ed)|double[- ]bit)\b(?=.{0,60}\berrors?\b)"
+    r"|\bXid\b(?:\s*\([^)]*\))?(?:\s+errors?)?[\s:]*(?:48|62|64|74|79|92|94|95)\b"
+    r"|\bHW Exception by GPU\b",
+    re.IGNORECASE,
+)
+#: Text of a test that was broken off. Beside results that are complete it contradicts them.
+_BROKEN_OFF = re.compile(
+    r"\bTest (?:(?:NCCL|RCCL|CUDA|HIP) )?failure\b"
+    r"|\bunhandled (?:cuda|hip|system) error\b"
+    r"|\b(?:CUDA|HIP|NCCL|RCCL) (?:runtime )?(?:error|failure)\b(?!s)"
+    r"|\b(?:cuda|hip)Error[A-Z]\w+"
+    r"|\bMemory access fault by GPU\b"
+    r"|\bSegmentation fault\b",
+    re.IGNORECASE,
+)
+#: What denies such text: "no uncorrectable ECC errors", "Uncorrectable ECC errors: 0", but not "GPU 0".
+_DENIED_BEFORE = re.compile(
+    r"(?<!GPU )(?<!device )(?<!rank )(?<!node )\b(?:no|without|0|zero)\b(?:\s+\w+){0,3}\s*$", re.IGNORECASE
+)
+_DENIED_AFTER = re.compile(
+    r"^(?:\s+(?!GPU|device|rank|node)\w+){0,5}(?:\(s\))?(?:\s*[:=]|\s+count:?)\s*(?:0|none|no|n/a)\b", re.IGNORECASE
+)
+MAX_ERROR_LINES = 8
+
+
 def plain(text: str) -> str:
     """Return the text without colours and other escapes, every line ended by one newline."""
     return _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+
+
+def error_lines(text: str, *, complete: bool, also: re.Pattern[str] | None = None) -> list[str]:
+    """Return the lines of a tool's output that report a fault of the hardware. Beside ``complete`` results also those
+    that report a test as broken off, or match ``also``, the tool's own form of an error."""
+    patterns = [_HARDWARE, *([_BROKEN_OFF] if complete else []), *([also] if complete and also else [])]
+    lines: dict[str, None] = {}
+    for line in plain(text).splitlines():
+        for match in (match for pattern in patterns for match in pattern.finditer(line)):
+            if not _DENIED_BEFORE.search(line[: match.start()]) and not _DENIED_AFTER.match(line[match.end() :]):
+                lines[shortened(line, 160)] = None
+    return list(lines)[:MAX_ERROR_LINES]
 
 
 def number(text: object) -> float | None:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
-from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, hold_against, scope_of
 from .job import Job, settle
 
 BINARY = "agfhc"
@@ -23,13 +23,15 @@ _SUMMARY = re.compile(r"\bTests:\s*(\d+)\s+Total,\s*(\d+)\s+Executed,\s*(\d+)\s+
 _TESTED = re.compile(r"^\s*(PASS|FAIL|ERROR|ABORT|SKIP)(?:ED)?:\s+(\S+)", re.IGNORECASE)
 _SIMPLE = re.compile(r"^\W*([a-z][a-z0-9_-]{1,47})\W{1,60}(passed|failed|skipped|aborted|error)\b\W*$", re.IGNORECASE)
 _COMPLAINT = re.compile(r"\b(?:FAIL|FAILED|ERROR|ABORT|ABORTED)\b")
-_GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "abor": "fail"}
 
 
 def judge(text: str) -> Answer:
     """Return what the console output proves. Never raises."""
-    text = plain(text)
+    return hold_against(_judge(plain(text)), text)
+
+
+def _judge(text: str) -> Answer:
     tests: dict[str, str] = {}
     failures: list[str] = []
     for line in text.splitlines():
@@ -40,20 +42,22 @@ def judge(text: str) -> Answer:
             name = re.sub(r"-\d+-\d+$", "", test)[:48]
             if tests.get(name) != "fail":  # one bad iteration is not made good by another
                 tests[name] = outcome
-        names_gpu = _GPU.search(line) and "fail" in line.lower()
+        names_gpu = scope_of(line) != NODE and "fail" in line.lower()
         if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or names_gpu)):
             failures.append(shortened(line, 160))
     failed = sum(outcome == "fail" for outcome in tests.values())
     figures = [Figure("agfhc_tests_count", len(tests), "count"), Figure("agfhc_failed_count", failed, "count")]
     summary, code = _SUMMARY.search(text), _RETURN.search(text)
     if failed or (code and failures):
-        return Answer(FAIL, faults=[Fault(_scope(line), line) for line in failures[:8]], figures=figures)
+        return Answer(FAIL, faults=[Fault(scope_of(line), line) for line in failures[:8]], figures=figures)
     if code is None:
         return Answer.none("its return code is missing: its output is cut short")
     if "FAIL" in code[1]:
         return Answer(FAIL, faults=[Fault(NODE, code[0])], figures=figures)
     if code[0] != "return code AGFHC_SUCCESS [0]":
         return Answer.none(code[0])
+    if summary and int(summary[1]) and (not int(summary[2]) or {*tests.values()} == {"skip"}):
+        return Answer(SKIPPED, reason="it skipped all tests", figures=figures)
     if summary is None or not int(summary[2]):
         return Answer.none("it executed no test")
     return Answer(PASS, summary=f"{summary[2]} tests passed", figures=figures)
@@ -73,11 +77,6 @@ def failed_tests(text: str) -> int | None:
         elif isinstance(item, list):
             waiting += item
     return None
-
-
-def _scope(line: str) -> str:
-    gpu = _GPU.search(line)
-    return f"gpu:{int(gpu[1])}" if gpu else NODE
 
 
 def run(job: Job) -> Answer:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+from ..common.tool_output import error_lines
 
 PASS, FAIL, UNANSWERED = "pass", "fail", "unanswered"
 LEFT_OUT, SKIPPED, INAPPLICABLE = "left_out", "skipped", "inapplicable"
 NODE = "node"
+
+_GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,20 @@ class Answer:
     @classmethod
     def left_out(cls, reason: str) -> Answer:
         return cls(LEFT_OUT, reason=reason)
+
+
+def scope_of(line: str) -> str:
+    """Return the GPU that a line names by its index, else the node."""
+    gpu = _GPU.search(line)
+    return f"gpu:{int(gpu[1])}" if gpu else NODE
+
+
+def hold_against(answer: Answer, output: str, also: re.Pattern[str] | None = None) -> Answer:
+    """Return the answer, which fails where the tool's output has the text of an error beside its results.
+
+    ``also`` matches the tool's own form of an error. It counts beside complete results alone.
+    """
+    lines = error_lines(output, complete=answer.verdict in (PASS, SKIPPED), also=also)
+    if answer.verdict != FAIL and lines:
+        answer.verdict, answer.faults = FAIL, [Fault(scope_of(line), line) for line in lines]
+    return answer

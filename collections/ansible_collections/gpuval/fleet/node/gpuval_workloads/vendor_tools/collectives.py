@@ -8,11 +8,11 @@ that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/u
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..common.tool_output import number, plain, whole
-from .answer import FAIL, INAPPLICABLE, NODE, PASS, UNANSWERED, Answer, Curve, Fault, Figure
+from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, Answer, Curve, Fault, Figure, hold_against
 from .job import Job, settle
 
 BINARIES = {
@@ -46,11 +46,15 @@ _REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not checked)."""
+    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted).
+
+    ``is_checked``: it has a count, or the deviation that older versions print instead.
+    """
 
     seconds: float | None
     bus_bytes_per_second: float | None
     wrong: int | None
+    is_checked: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Table:
     most_bytes: int | None = None
     step: tuple[int, str] = (2, "factor")
     problem: str = ""
+    output: str = field(default="", repr=False)
 
     @property
     def largest(self) -> Row | None:
@@ -142,6 +147,7 @@ def parse(text: str) -> Table:
         most_bytes=int(reduced[-1]) if reduced else int(limits[1]) if limits else None,
         step=(int(limits[2]), limits[3]) if limits else (2, "factor"),
         problem=problem,
+        output=text,
     )
 
 
@@ -194,6 +200,7 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
             None if seconds is None else seconds * factor,
             None if rate is None or rate_factor is None else rate * rate_factor,
             wrong,
+            is_checked=wrong is not None or ("error" in place and number(fields[place["error"]]) is not None),
         )
     size_bytes = whole(fields[size])
     if size_bytes is None or not blocks:
@@ -203,6 +210,10 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
 
 def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
     """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
+    return hold_against(_judge(table, collective, ranks, prefix), table.output)
+
+
+def _judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
     largest = table.largest
     if table.problem or largest is None:
         return Answer.none(table.problem or "its table has no rows")
@@ -235,8 +246,10 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
         return Answer.none(
             f"its figures are impossible: {rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
         )
+    is_checked = any(block.is_checked for block in table.blocks)
     return Answer(
-        PASS,
+        PASS if is_checked else SKIPPED,
+        reason="" if is_checked else "it checked no result (#wrong N/A): run it with -c 1",
         summary=f"{collective} {rate / 1e9:.1f} GB/s",
         figures=[*counts, *_figures(table, collective, prefix)],
         curves=_curves(table, collective, prefix),
@@ -341,6 +354,8 @@ def merge(answers: list[Answer], prefix: str, ranks: int) -> Answer:
     )
     if faults:
         merged.verdict = FAIL
+    elif answers and {answer.verdict for answer in answers} <= {PASS, SKIPPED} and len(good) < len(answers):
+        merged.verdict = SKIPPED
     elif len(good) < len(answers) or not answers:
         merged.verdict = UNANSWERED
     return merged

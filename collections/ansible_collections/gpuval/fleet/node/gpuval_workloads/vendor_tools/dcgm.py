@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..common.tool_output import dicts, json_object, metric_part, number, plain, shortened, texts, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, Answer, Fault, Figure
+from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, Answer, Fault, Figure, hold_against
 from .job import Job, settle
 
 BINARY = "dcgmi"
@@ -41,6 +41,7 @@ _LABELLED = re.compile(r"([A-Za-z][A-Za-z0-9 _/-]{0,60}):\s+([0-9.]+)\s*([A-Za-z
 _GIGAFLOPS = re.compile(r"approximately\s+([0-9.]+)\s+gigaflops", re.IGNORECASE)
 #: dcgmi 2 to 4: "Error: unable to establish a connection to the specified host: localhost", and "... host engine".
 _NO_ENGINE = re.compile(r"unable to (?:establish a )?connect(?:ion)?\b.{0,40}\bhost|host ?engine connection", re.I)
+_ERROR = re.compile(r"^\s*error\b\s*:", re.IGNORECASE)
 _OF_A_GPU = re.compile(r"^(?:GPU \d+ )+")
 
 
@@ -141,6 +142,10 @@ def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
 
     Level 1 has no test of the hardware; of the others one without any proves nothing.
     """
+    return hold_against(_judge(text, gpus, level), text, _ERROR)
+
+
+def _judge(text: str, gpus: int | None, level: int) -> Answer:
     try:
         findings, version = _read(text)
     except LookupError as error:

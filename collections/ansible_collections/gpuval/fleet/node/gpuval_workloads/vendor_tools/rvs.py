@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
-from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, hold_against
 from .job import Job, settle
 
 BINARY = "rvs"
@@ -26,6 +26,7 @@ _POWER = re.compile(r"\bPower\(W\)\s+([\d.]+)")
 _NAME_CELL = re.compile(r"^.+\S\s+-\s+(\d{1,6})$")
 _PLACE_CELL = re.compile(r"^(\d{1,3})\s+-\s+\d{1,4}\s+-\s+([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)$")
 _PASSED, _FAILED = ("PASS", "PASSED", "TRUE"), ("FAIL", "FAILED", "FALSE")
+_NOT_RUN = ("SKIP", "SKIPPED", "NOT RUN", "NOTRUN", "N/A", "NA")
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Report:
     gflops: dict[tuple[str, str], float] = field(default_factory=dict)
     watts: dict[tuple[str, str], float] = field(default_factory=dict)
     complete: bool = False
+    output: str = field(default="", repr=False)
 
     def scope(self, gpu: str | None) -> str:
         return f"gpu:{self.gpus[gpu][0]}" if gpu in self.gpus else NODE
@@ -51,7 +53,7 @@ class Report:
 
 def parse(text: str) -> Report:
     """Read the console output or log of RVS. Never raises."""
-    report = Report()
+    report = Report(output=text)
     cells: list[str] = []
     in_actions = False
     for raw in plain(text).splitlines():
@@ -123,6 +125,10 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
 
 def judge(report: Report, gpus: int | None) -> Answer:
     """Return what the log proves; ``gpus`` is how many the node is to have."""
+    return hold_against(_judge(report, gpus), report.output)
+
+
+def _judge(report: Report, gpus: int | None) -> Answer:
     failed = [one for one in report.verdicts if not one[2]]
     faults = [
         Fault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
@@ -138,6 +144,8 @@ def judge(report: Report, gpus: int | None) -> Answer:
         return Answer.none(report.errors[0])
     if not report.complete:
         return Answer.none("its summary is missing or cut short")
+    if all(action[2] in _NOT_RUN for action in report.actions):
+        return Answer(SKIPPED, reason="it ran none of its actions", figures=figures)
     odd = [action for action in report.actions if action[2] not in _PASSED]
     if odd:
         return Answer.none(f"it says {shortened(odd[0][2], 24)!r} of {odd[0][0]}")
