@@ -2,8 +2,11 @@
 
 import copy
 import random
+from unittest import mock
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes, make_baseline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import correlation
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 
 from tests.kit.builders import SHIPPED, TIME, check, facts_record, make_record, metric
@@ -83,6 +86,11 @@ def slow_parts(_folder):
                                (24, 3, 0.96), (40, 2, 0.96)):  # fmt: skip
         made = drawn(count)
         documents[f"{bad}_of_{count}_at_{factor}"] = slower(made, first(made, bad), factor).judged(alone=False)
+    for count, factor in ((9, 0.955), (12, 0.958), (16, 0.96)):
+        made = drawn(count, cv=0.003)
+        documents[f"2_of_{count}_doubtful"] = slower(made, first(made, 2), factor).judged(alone=False)
+    made = slower(slower(drawn(12, cv=0.002), ["node-01"], 0.969), ["node-02"], 0.956)
+    documents["one_of_two_doubtful"] = made.judged(alone=False)
     some = drawn(16)
     for gpu in (0, 1, 2, 3):
         slower(some, ["node-02"], 0.9, scope=f"gpu:{gpu}")
@@ -206,6 +214,11 @@ def other_software(_folder):
         odd.evidence.records[name]["diagnostics"]["environment"]["torch"] = "2.9"
         odd.set(name, "diagnostics", NAME, 0)
     documents["zeros_of_other_software"] = odd.judged(alone=False)
+    lacking = drawn(20)
+    for name in first(lacking, 8):
+        lacking.evidence.records[name]["diagnostics"]["environment"]["torch"] = "2.9"
+    lacking.forget("node-01", "diagnostics", NAME)
+    documents["no_figures_of_one"] = lacking.judged(alone=False)
     skus = drawn(20)
     for name in first(skus, 10):
         slower(skus, [name], 2.2)
@@ -355,13 +368,15 @@ def whole_fleets(_folder):
     }.items():  # fmt: skip
         made = benchmark(16, seed=7, each=0, planted=planted, **options)
         documents[case] = judged(made.run, made.evidence, SHIPPED, alone=False)
-    few = benchmark(3, 0.005, 0.002, 3, each=0, planted={"node-0001": Defect("slow GPU", 0.2, "gpu:3")})
-    documents["few"] = judged(few.run, few.evidence, SHIPPED)
+    one_slow = {"node-0001": Defect("slow GPU", 0.2, "gpu:3"), "node-0002": Defect("slow link", 0.4, "link:gpu1>gpu3")}
+    for count in (2, 3, 5):
+        few = benchmark(count, 0.005, 0.002, 3, each=0, planted=one_slow)
+        documents[f"{count}_nodes"] = judged(few.run, few.evidence, SHIPPED, alone=count == 3)
     return documents
 
 
-def _baseline_of(made, **options):
-    report = made.judged(alone=False)["report"]
+def _baseline_of(made, report=None, **options):
+    report = report or made.judged(alone=False)["report"]
     subjects = subjects_of(made.run, made.evidence)
     options = {"name": "site", "version": 1, "created_at": TIME, **options}
     return baseline.Baseline.of(make_baseline.make(subjects, report, **options))
@@ -399,8 +414,9 @@ def baselines(_folder):
     bad.record("node-04", "diagnostics")["metrics"] += [
         metric(NAME, 900.0, "TFLOP/s", "gpu:0"), metric(NAME, 900.0, "TFLOP/s", "gpu:30"), metric(NODE, None, "bytes/s")
     ]  # fmt: skip
+    bad_report = bad.judged(alone=False)["report"]
     bad.record("node-05", "training", state="failure")
-    made["bad"] = _baseline_of(bad, version=2)
+    made["bad"] = _baseline_of(bad, version=2, report=bad_report)
     made["slower"] = _baseline_of(trained(12, centre=630.0, seed=2), version=3)
     made["few"] = _baseline_of(trained(3))
     made["one"] = _baseline_of(trained(1))
@@ -479,12 +495,42 @@ def groups_that_differ(_folder):
     racks.drop("node-06", "diagnostics")
     racks.drop("node-07", "facts")
     documents["racks"] = racks.judged(alone=False)
-    two = drawn(40)
+    two = drawn(44)
     slower(two, first(two, 8), 0.97)
     slower(two, list(two.run["nodes"])[16:24], 0.95)
     for number, name in enumerate(two.run["nodes"]):
-        two.node(name)["labels"] = {"rack": f"r{number // 8}", "row": f"w{number // 24}", "half": f"h{number // 20}"}
+        two.node(name)["labels"] = {"rack": f"r{number // 8}", "row": f"w{number // 24}", "half": f"h{number // 22}"}
     documents["two_racks"] = two.judged(alone=False)
+    small = drawn(32, cv=0.001)
+    slower(small, first(small, 8), 0.99)
+    documents["small_difference"] = small.judged(alone=False)
+    overlapping = drawn(40)
+    slower(overlapping, first(overlapping, 16), 0.95)
+    for number, name in enumerate(overlapping.run["nodes"]):
+        overlapping.node(name)["labels"] = {
+            "rack": f"r{number // 10}",
+            "row": "w1" if 8 <= number < 16 else "w2",
+            "cage": "c1" if 6 <= number < 20 else "c2",
+        }
+        if 2 <= number < 12:
+            overlapping.set(name, "diagnostics", "early_count", number)
+        if number >= 5 and number < 14:
+            overlapping.set(name, "diagnostics", "late_count", number)
+    documents["overlapping"] = overlapping.judged(alone=False)
+    few = drawn(14)
+    for number, name in enumerate(few.run["nodes"]):
+        for figure, begin in (("early", 0), ("late", 4)):
+            few.forget(name, "training", "training_model_tflops")
+            if begin <= number < begin + 10:
+                few.set(name, "training", f"{figure}_count", number * (7 if begin else 3) % 11)
+    documents["figures_of_different_nodes"] = few.judged(alone=False)
+    with (
+        mock.patch.object(analysis, "MAX_STATISTICS", 3),
+        mock.patch.object(analysis, "MAX_GROUPS", 4),
+        mock.patch.object(correlation, "MAX_PLACES", 20),
+    ):
+        documents["more_than_is_kept"] = racks.judged(alone=False)
+    documents["by_group"] = analysis.by_group(documents["racks"]["report"]["fleet"]["analysis"])
     kinds = drawn(12)
     for name in first(kinds, 4):
         kinds.record(name, "diagnostics", workload="another")

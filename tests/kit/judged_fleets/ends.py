@@ -82,6 +82,7 @@ def _register(stage, of_gang):
         return _of_each_stage(stage, of_gang=of_gang).judged()
 
     ends.__name__ = f"ends_of_{stage}" + ("_together" if of_gang else "")
+    ends.__doc__ = f"Every end of the stage {stage}{', which nodes run together' if of_gang else ''}."
     fleet(ends)
 
 

@@ -166,6 +166,7 @@ def orders_of_gpus(_folder):
 
 @fleet
 def same_machine_one_after_the_other(_folder):
+    """One machine that worked under two names, one after the other."""
     twins = _fleet(["a", "b"])
     for name, begun in (("a", TIME), ("b", "2026-11-02T11:00:00Z")):
         twins.record(name, "facts", started_at=begun, finished_at=begun)

@@ -16,6 +16,7 @@ def _held(one, metrics, *, gpus=8, vendor="nvidia", more=(), **fields):
 
 @fleet
 def limits(_folder):
+    """Limits of every kind beside figures that hold them, miss them, or have another unit."""
     cases = {
         "min_at": ({"kind": "min", "value": 10}, 10, "count"),
         "min_under": ({"kind": "min", "value": 10}, 9.999999999, "count"),
@@ -71,6 +72,7 @@ def limits(_folder):
 
 @fleet
 def trends(_folder):
+    """Figures that fall or rise, in one stage."""
     cases = {
         "falls": (8.0, 4.0, "falling"), "falls_little": (8.0, 7.9, "falling"), "rises": (8.0, 9.0, "rising"),
         "wrong_way": (8.0, 9.0, "falling"), "negative": (-2.0, -4.0, "falling"), "stays": (8.0, 8.0, "falling"),
@@ -131,6 +133,9 @@ def parts(_folder):
         "all_fail_and_one_has_no_unit": _held(check("tflops", metric="m", scope="gpu", value=600, unit="TFLOP/s"), [
             metric("m", 1.0, "TFLOP/s" if gpu else "watts", f"gpu:{gpu}") for gpu in range(8)
         ]),
+        "all_fail_and_one_is_told_twice": _held(check("tflops", metric="m", scope="gpu", value=600, unit="TFLOP/s"), [
+            *(metric("m", 1.0, "TFLOP/s", f"gpu:{gpu}") for gpu in range(8)), metric("m", 1.0, "watts", "gpu:0")
+        ]),
         "two_units_are_wrong": _held(check("tflops", metric="m", scope="gpu", value=600, unit="TFLOP/s"), [
             metric("m", 700.0, "TFLOP/s" if gpu > 1 else "watts", f"gpu:{gpu}") for gpu in range(8)
         ]),
@@ -161,6 +166,7 @@ def parts(_folder):
 
 @fleet
 def applies(_folder):
+    """Checks that are for some profiles, SKUs, vendors, workloads and numbers of GPUs."""
     documents = {}
     for name, where in {
         "profile_other": {"profile": ["burnin"]}, "profile": {"profile": ["quick", "burnin"]},
@@ -214,6 +220,7 @@ def setups(_folder):
 
 @fleet
 def fingerprints(_folder):
+    """Fingerprints that are to be a certain text."""
     text = check(kind="equal", metric="firmware", value="1.2.3")
     return {
         "equal": _held(text, [], fingerprints={"firmware": "1.2.3"}),
@@ -270,6 +277,7 @@ def requirements(_folder):
 
 @fleet
 def same_on_all_gpus(_folder):
+    """What is to be the same on all GPUs of a node."""
     firmware = check("firmware", stage="facts", metric="firmware", kind="same", peers="node",
                      path="gpus[].firmware_version")  # fmt: skip
     documents = {}
@@ -301,6 +309,7 @@ def same_on_all_gpus(_folder):
 
 @fleet
 def outliers_of_a_node(_folder):
+    """Parts of one node beside each other."""
     one = check("beside", metric="m", kind="outlier", peers="node", scope="gpu", max_below=0.05, deviations=4)
     above = check("above", metric="m", kind="outlier", peers="node", scope="gpu", max_above=0.05, deviations=4)
     figures = [metric("m", 100 + gpu / 10, "TFLOP/s", f"gpu:{gpu}") for gpu in range(8)]
@@ -349,4 +358,7 @@ def waiting_for_one_gpu(_folder):
             held.set("node-1", "training", "training_compute_ratio", ratio, f"gpu:{gpu}", unit="ratio")
             held.set("node-1", "training", "training_model_tflops", 500.0 + gpu / 10, f"gpu:{gpu}", unit="TFLOP/s")
         documents[case] = held.judged(alone=False)
+        for gpu in range(2, 8):
+            held.scale("node-1", "training", "training_model_tflops", 2, f"gpu:{gpu}")
+        documents[f"{case}_and_two_wait"] = held.judged(alone=False)
     return documents
