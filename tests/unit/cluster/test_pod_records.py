@@ -265,6 +265,31 @@ def test_success_is_not_read_from_a_container_that_was_killed():
     assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
 
 
+def test_the_root_cause_in_the_tail_of_the_log_is_reported_with_a_crash():
+    trouble = Trouble("container_failed", "exit code 1", "...", "training", final=True, evidence=True)
+    output = "[rank3]: KeyError: 'labels'\n[rank0]: RuntimeError: Broken pipe\n====\n"
+    container = Container("ended", "Error", output, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    (crash,) = map(take, pod_records.owed(placed(trouble, training=container), PLAN, {}, AT).records)
+    assert crash["message"].endswith("; cause: rank 3: KeyError: 'labels'")
+    assert crash["environment"]["cause"] == {"class": "own_program", "text": "KeyError: 'labels'", "rank": 3}
+
+
+def test_a_pod_that_the_kernel_killed_for_memory_has_that_as_its_cause():
+    (crash,) = map(take, pod_records.owed(placed(KILLED, training=OOM), PLAN, {}, AT).records)
+    assert crash["environment"]["cause"]["class"] == "out_of_memory"
+    assert crash["message"].count("OOMKilled") == 1
+
+
+def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
+    cause = {"class": "environment", "text": "fio: command not found", "rank": None, "package": "fio"}
+    crashed = Record(RUN, NODE, "training", "training", 1, state="crash", exit_code=127, environment={"cause": cause})
+    runner_pod.write_termination(crashed, tmp_path / "termination")
+    message = (tmp_path / "termination").read_text()
+    container = Container("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    assert made["environment"]["cause"] == cause
+
+
 def test_the_tail_of_the_log_is_reported_with_a_crash():
     trouble = Trouble("container_failed", "killed by SIGSEGV", "...", "training", final=True, evidence=True)
     dead = Container("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)

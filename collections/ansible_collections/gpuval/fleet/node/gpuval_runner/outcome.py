@@ -26,7 +26,8 @@ class Evidence:
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
     nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
-    there are, `not_numbers` what else they found (NaN), `stuck` whether processes of the stage outlived KILL.
+    there are, `not_numbers` what else they found (NaN), `stuck` whether processes of the stage outlived KILL, `cause`
+    the root cause in words.
     """
 
     exit_code: Optional[int] = None
@@ -40,6 +41,7 @@ class Evidence:
     last_line: str = ""
     oom: str = ""
     stuck: bool = False
+    cause: str = ""
 
 
 def judge(evidence: Evidence) -> tuple[str, str]:
@@ -53,14 +55,14 @@ def judge(evidence: Evidence) -> tuple[str, str]:
         return "crash", _sentence(f"killed by {evidence.signal}", evidence.oom, _last(evidence))
     if evidence.exit_code != 0:
         if result and result.state == "failure":
-            return "failure", result.message or "the workload reported failure without a message"
+            return "failure", _reported(evidence, result)
         what = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
         what += " after reporting success" if result and result.state == "success" else " without a result"
         progress = result.message if result and result.state == "running" else ""
         last = "" if progress and progress == evidence.last_line else _last(evidence)
         return "crash", _sentence(what, evidence.oom, progress, last)
     if result and result.state == "failure":
-        return "failure", result.message or "the workload reported failure without a message"
+        return "failure", _reported(evidence, result)
     if (result and result.state == "success") or (evidence.patterns and evidence.matched):
         message = result.message if result else ""
         if evidence.stuck:
@@ -91,7 +93,14 @@ def _shell_signal(code: Optional[int]) -> str:
     return f" ({signal_name(code - 128)})"
 
 
+def _reported(evidence: Evidence, result: Result) -> str:
+    message = result.message or "the workload reported failure without a message"
+    return _sentence(message, evidence.cause)
+
+
 def _last(evidence: Evidence) -> str:
+    if evidence.cause:
+        return evidence.cause
     line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it
     return f"last output: {line}" if line else "no output"
 

@@ -84,8 +84,10 @@ def print_record(record: Record) -> None:
 
 
 def write_termination(record: Record, path: Path) -> None:
-    """Write state, message and exit code in at most 2048 bytes where the cluster shows them."""
+    """Write state, cause, message and exit code in at most 2048 bytes where the cluster shows them."""
     short = {"stage": record.stage, "state": record.state, "exit_code": record.exit_code, "signal": record.signal}
+    cause = {"cause": record.environment["cause"]} if "cause" in record.environment else {}
+    short |= cause if len(to_json(cause)) <= MAX_TERMINATION_BYTES // 2 else {}
     limit = MAX_TERMINATION_BYTES
     while True:
         data = to_json({**short, "message": one_line(record.message, limit)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from gpuval_runner import clock, oom, redact, result, scratch
 from gpuval_runner.containers import command
@@ -29,6 +29,11 @@ from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import encodable, one_line, seconds
 
+if TYPE_CHECKING:
+    from gpuval_node.root_cause import Cause
+
+#: States that have a root cause.
+FAILED = ("failure", "crash", "timeout")
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
 MAX_USERS, MAX_USER = 16, 200
@@ -40,6 +45,8 @@ CONTAINER_KILLED = 128 + 9
 STAY_FILE = "stays"
 #: How the line begins by which the work ends.
 STAY_LINE = "== the work is done"
+#: A line of these alone, as under a summary, has no words.
+RULES = b" \t=-*_#"
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class Output:
     def last_line(self) -> str:
         work = self._end.partition(STAY_LINE.encode())[0]
         lines = work.replace(b"\r", b"\n").split(b"\n")
-        return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip()), "")
+        return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip(RULES)), "")
 
 
 @dataclass
@@ -328,25 +335,29 @@ class StageRun:
         found = self._read_result()
         metrics = self._patterns.metrics()
         self._merge(found, metrics)
-        state, message = judge(
-            Evidence(
-                exit_code=ended.exit_code,
-                signal=ended.signal,
-                start_error=ended.start_error,
-                stop=ended.stop,
-                result=found,
-                patterns=len(self._stage.patterns) + len(self._stage.output),
-                matched=sum(metric["value"] is not None for metric in metrics),
-                not_numbers=tuple(metric["name"] for metric in metrics if metric["value"] is None),
-                last_line=self._output.last_line(),
-                oom=memory,
-                stuck=bool(ended.unkillable),
-            )
+        evidence = Evidence(
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            start_error=ended.start_error,
+            stop=ended.stop,
+            result=found,
+            patterns=len(self._stage.patterns) + len(self._stage.output),
+            matched=sum(metric["value"] is not None for metric in metrics),
+            not_numbers=tuple(metric["name"] for metric in metrics if metric["value"] is None),
+            last_line=self._output.last_line(),
+            oom=memory,
+            stuck=bool(ended.unkillable),
         )
+        state, message = judge(evidence)
+        cause = self._find_cause(evidence, state) if state in FAILED else None
+        if cause and cause.text not in message:
+            state, message = judge(replace(evidence, cause=cause.sentence()))
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         if ended.fault:
             record.environment = {**record.environment, "fault": ended.fault}
+        if cause:
+            record.environment = {**record.environment, "cause": cause.document()}
         if ended.start_error:
             self._log.line(self._redactor.text(message))
         elif ended.stop is None or ended.stop.state == "timeout":
@@ -369,6 +380,25 @@ class StageRun:
         context.publisher.record(record)
         context.publisher.series(self._stage, curves)
         return record
+
+    def _find_cause(self, evidence: Evidence, state: str) -> Optional[Cause]:
+        """The root cause: what the kernel reports of the hardware, else what keeps the stage from starting or ends it,
+        else the first failure in its log. A failure that the work reports itself needs a cause of its own kind."""
+        from gpuval_node import root_cause  # most stages succeed; it would slow the start of the runner
+
+        cause = root_cause.in_text("\n".join(self._telemetry.summary.kernel_lines))
+        if cause is None or cause.name != root_cause.HARDWARE:
+            cause = root_cause.in_text(f"{evidence.start_error or ''}\n{evidence.oom}")
+        if cause is None:
+            begin = f" {self._stage.name} attempt {self._record.attempt} starts\n"
+            is_alone = not self._context.plan.gang
+            cause = root_cause.in_log(self._log.path, begin, local_is_global=is_alone)
+        if cause is None or (state == "failure" and not cause.is_primary):
+            return None
+        text, package = (
+            one_line(self._redactor.text(text), root_cause.MAX_TEXT) for text in (cause.text, cause.package)
+        )
+        return cause._replace(text=text, package=package)
 
     def _note_others(self) -> None:
         named = [one_line(user, MAX_USER) for user in self._context.beside()[:MAX_USERS]]

@@ -86,6 +86,7 @@ class Worker:
                 self.is_ready = True
             elif not self._take(line) and line.strip():
                 self.last_line = shortened(line)
+                print(f"{self.name}: {line.rstrip()}", flush=True)  # for the root cause, which may be further up
 
     def _take(self, line: str) -> bool:
         """Whether the line is a report; warnings of libraries may begin like one (``[W1125 10:00:00 Context.cpp]``)."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ...module_utils import root_cause
 from ..core.escape import one_line
 from ..records.evidence import MAX_RECORD_BYTES
 from ..records.states import FINAL_STATES
@@ -100,7 +101,9 @@ def record_from_termination(
     if report is None or (report.state == "success" and container.exit_code not in (0, 1)):
         return None
     message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
-    return _record(container, plan, stage, attempt, at, before, report.state, message, report.exit_code, report.signal)
+    code, signal = report.exit_code, report.signal
+    record = _record(container, plan, stage, attempt, at, before, report.state, message, code, signal)
+    return _with_cause(record, report.cause)
 
 
 def not_run_record(
@@ -168,12 +171,20 @@ def without_records(text: str) -> str:
 def _crash(status, container, plan, stage, at, before):
     trouble = status.trouble
     message = f"{trouble.message}; {_SOURCE}"
-    tail = one_line(container.message, 300) if container and container.reason not in trouble.message else ""
+    output = container.message if container and container.reason not in trouble.message else ""
+    cause = root_cause.in_text(f"{trouble.message}\n{output}")
+    tail = one_line(cause.sentence() if cause and cause.text not in trouble.message else output, 300)
     if tail and tail not in message:
-        message += f"; last output: {tail}"
+        message += f"; {'' if tail.startswith(root_cause.CAUSE) else 'last output: '}{tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
-    return _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal)
+    return _with_cause(
+        _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal), cause
+    )
+
+
+def _with_cause(record, cause):
+    return {**record, "environment": {**record["environment"], **({"cause": cause.document()} if cause else {})}}
 
 
 def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from ...module_utils.root_cause import Cause, read_cause
 from ..core.escape import one_line
 from ..records.states import FINAL_STATES
 from . import names
@@ -295,6 +296,7 @@ class TerminationReport:
     message: str
     exit_code: int | None
     signal: str | None
+    cause: Cause | None = None
 
 
 def termination_report(stage: str, container: Container) -> TerminationReport | None:
@@ -316,4 +318,5 @@ def termination_report(stage: str, container: Container) -> TerminationReport | 
         message=one_line(str(report.get("message") or ""), 2000),
         exit_code=code if type(code) is int and abs(code) < 1 << 31 else None,
         signal=one_line(signal, 16) if isinstance(signal, str) and len(signal) <= 16 else None,
+        cause=read_cause(report.get("cause")),
     )

@@ -1,0 +1,500 @@
+"""The root cause of a stage that failed: the first failure in its log, and what the text proves about it.
+
+Which lines mean what is data (``root_causes.json``), which travels with the runner. A line there is plain text as a
+program prints it, with placeholders: ``*`` any text, ``{a|b}`` either, ``{package}``, ``{command}``, ``{file}``,
+``{rank}``, ``{number}``; ``^`` and ``$`` stand for the line's start and end. The first matching line counts.
+
+A log is untrusted and may be large: memory and work are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+#: What a text is called that proves nothing about whose fault the failure is.
+UNPROVEN = "crash"
+HARDWARE = "hardware"
+CAUSE = "cause: "
+MAX_TEXT = 300
+#: Of a line: its beginning, and its end.
+LINE_HEAD, LINE_TAIL = 1000, 400
+#: Of a log.
+HEAD_BYTES, TAIL_BYTES = 2 << 20, 6 << 20
+MAX_FAILURES = 256
+MAX_SHAPES = 20_000
+MAX_STREAMS = 4096
+#: So many lines are compared with the data, beside those of exceptions.
+MAX_COMPARED = 40_000
+#: So many lines of progress after an error show that the program survived it.
+SURVIVED = 20
+FIRST, ERROR, HINT, EFFECT, SUMMARY, NONE = "first", "error", "hint", "effect", "summary", "none"
+#: In the order in which they explain a failure.
+WEIGHTS = (FIRST, ERROR, HINT, EFFECT, SUMMARY)
+
+_PLACES = {
+    "*": ".{0,200}?",
+    "{package}": r"(?P<package>[\w.+@-]{1,100})",
+    "{command}": r"(?P<package>[\w+-]{1,60})",
+    "{file}": r"(?P<package>[^\s:'\"`]{1,200})",
+    "{rank}": r"(?P<rank>\d{1,6})",
+    "{number}": r"\d+",
+    "'": "['\"`\u2018\u2019]?",
+}
+_PLACE = re.compile(r"\*+|\{[^}]*\}|'")
+_CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+#: A bar of progress ends where the next process prints.
+_LINE_END = re.compile(r"[\r\n]+|(?<=/it\])|(?<=it/s\])")
+_DIGITS = re.compile(r"\d+")
+_PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
+_TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
+_LEVEL = "ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL|FATAL"
+#: What stands before a line's own text, in any order: ranks, sources, times, levels.
+_PREFIX = re.compile(
+    "|".join(
+        (
+            r"\[(?:rank|Rank )(?P<rank>\d{1,6})(?:/\d+)?\]:? ?",
+            r"\[default(?P<local>\d{1,6})\]: ?",  # torchrun --tee
+            r"\[[^\]\s]*[,@](?P<mpi>\d{1,6})\](?:\[[^\]]*\])?<std(?:out|err|diag)>:? ?",
+            r" {0,8}(?P<task>\d{1,5}): (?=\S|  )",  # srun --label
+            r"\((?:(?:(?:\w+_)?TP(?P<shard>\d+)|rank=(?P<worker>\d+)|[\w.-]+) ){1,4}pid=\d+(?:, ip=[\w.:]+)?\) ?",
+            r"\(raylet[^)]*\) ?|server: |kernel: ",
+            rf"\[?(?P<iso>{_TIME}(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s+\S{{1,40}} \|\| ?| ?[:,-]? ?)",
+            rf"(?P<level>{_LEVEL})[ :] {{0,3}}(?P<day>\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) (?:\[[^\]]*\] ?)?",
+            r"\[?(?P<letter>[EWIF])(?P<glog>\d{3,4} \d\d:\d\d:\d\d\.\d+) [^\]]{0,200}?\] ?",
+            rf"\[(?P<named>{_LEVEL})\] ?(?:\[[^\]]{{1,120}}\] ?)?",
+            r"\[\w+\.(?:py|cpp|cc):\d+(?::\w+)?\] ?",
+            rf"(?P<logger>{_LEVEL}):[\w.]{{1,120}}:|[\w.]{{1,80}} - (?P<mid>{_LEVEL}) - ",
+            r"[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d [\w.-]+ kernel: |\[ *\d+\.\d{6}\] ",
+        )
+    )
+)
+_RANK_GROUPS = ("rank", "mpi", "task", "worker", "shard")
+_LEVEL_GROUPS = ("level", "letter", "named", "logger", "mid")
+_QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
+_TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
+_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message>: .*|:|)$")
+_ERROR_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure)$")
+_CAUSED = "The above exception was the direct cause of the following exception"
+_HANDLING = "During handling of the above exception, another exception occurred"
+_SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
+_LAST_ERROR = re.compile(r"Last error:\s*(.*)")
+_FIELD = re.compile(r"(rank|exitcode|time|traceback) *: (.*)")
+_RANK_FIELD = re.compile(r"(\d{1,6}) \(local_rank: (\d{1,6})\)")
+_EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d{1,6})")
+_LAUNCHER = re.compile(r"torchrun|torch[./]distributed|deepspeed|accelerate|elastic|\[rank\d")
+
+
+class Cause(NamedTuple):
+    """What made a stage fail: a class of failures, one line of text, and the rank and package that it names."""
+
+    name: str
+    text: str
+    rank: Optional[int] = None
+    package: str = ""
+    #: Whether a program or the machine says it, not a launcher or another process that lost its peer.
+    is_primary: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """The cause as a record's environment has it."""
+        package = {"package": self.package} if self.package else {}
+        return {"class": self.name, "text": self.text, "rank": self.rank, **package}
+
+    def sentence(self) -> str:
+        return f"{CAUSE}{self.text}" if self.rank is None else f"{CAUSE}rank {self.rank}: {self.text}"
+
+
+class CausePatterns(NamedTuple):
+    """The data: a line of a failure has one of `words`; `parts` names the lines of the data that a text may match,
+    `exceptions` the classes by their names; programs expect and handle those of `handled`."""
+
+    words: tuple[str, ...]
+    lines: list[tuple[re.Pattern[str], str, str]]
+    parts: list[tuple[str, list[int]]]
+    exceptions: dict[str, str]
+    handled: frozenset[str]
+
+
+@dataclass
+class _Failure:
+    weight: str
+    name: str
+    text: str
+    rank: Optional[int]
+    local: Optional[int]
+    stamp: tuple[str, str]
+    package: str = ""
+
+    @property
+    def kind(self) -> str:
+        return _DIGITS.sub("#", self.text.partition(":")[0])
+
+
+@dataclass
+class _Stream:
+    """Where the output of one process stands."""
+
+    in_traceback: bool = False
+    in_frame: bool = False
+    #: The exception before this one, and how the two belong together.
+    before: Optional[_Failure] = None
+    joined: str = ""
+    #: Of the next exception: how far its traceback is indented, and its rank.
+    indent: int = 0
+    rank: Optional[int] = None
+
+
+@dataclass
+class _Head:
+    """What stands before a line's own text."""
+
+    source: str = ""
+    rank: Optional[int] = None
+    local: Optional[int] = None
+    level: str = ""
+    stamp: tuple[str, str] = ("", "")
+
+
+def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[Cause]:
+    """The root cause in a log; None without one, or where it cannot be read. `attempt`: the text of the last line
+    before the stage's own output. `local_is_global`: whether all ranks are on this node."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(HEAD_BYTES)
+            size = stream.seek(0, 2)
+            if size > HEAD_BYTES:
+                stream.seek(max(HEAD_BYTES, size - TAIL_BYTES))
+                data += b"\n" + stream.read(TAIL_BYTES)
+    except OSError:
+        return None
+    text = data.decode("utf-8", "replace")
+    begin = text.rfind(attempt) if attempt else -1
+    return in_text(text[begin + len(attempt) :] if begin >= 0 else text, local_is_global)
+
+
+def in_text(text: str, local_is_global: bool = True) -> Optional[Cause]:
+    """The root cause in the output of a stage; None where no line of it reports a failure."""
+    reader = _Reader()
+    for line in _lines(text):
+        reader.read(line)
+    return reader.cause(local_is_global)
+
+
+def read_cause(document: Any) -> Optional[Cause]:
+    """The cause that a record's environment has, which comes from a node; None for what is none."""
+    if not isinstance(document, dict):
+        return None
+    name, text, rank, package = (document.get(key) for key in ("class", "text", "rank", "package"))
+    if not isinstance(name, str) or not _CLASS.fullmatch(name) or not isinstance(text, str):
+        return None
+    rank = rank if type(rank) is int and 0 <= rank < 10**6 else None
+    return Cause(name, _plain(text), rank, _plain(package) if isinstance(package, str) else "")
+
+
+def data() -> dict[str, Any]:
+    """What the lines of known failures mean."""
+    loader: Any = __spec__.loader  # the runner is a zip
+    document: dict[str, Any] = json.loads(loader.get_data(str(Path(__file__).with_name("root_causes.json"))))
+    return document
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT])
+
+
+@cache
+def _patterns() -> CausePatterns:
+    document = data()
+    lines: list[tuple[re.Pattern[str], str, str]] = []
+    by_part: dict[str, list[int]] = {}
+    for group in document["lines"]:
+        for text in group["lines"]:
+            parts, pattern = _compiled(text)
+            for part in parts:
+                by_part.setdefault(part, []).append(len(lines))
+            lines.append((pattern, group["weight"], group.get("class", UNPROVEN)))
+    return CausePatterns(
+        tuple(document["words"]),
+        lines,
+        list(by_part.items()),
+        {kind: name for name, kinds in document["exceptions"].items() for kind in kinds},
+        frozenset(document["handled"]),
+    )
+
+
+def _compiled(text: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """Of a line of the data the texts of which one must be there, and the expression for the whole of it."""
+    begins, ends = text.startswith("^"), text.endswith("$")
+    text = text[begins : len(text) - ends]
+    expression: list[str] = []
+    choices: list[tuple[str, ...]] = []
+    position = 0
+    for place in _PLACE.finditer(text):
+        plain = text[position : place.start()]
+        written = "*" if place[0].startswith("*") else place[0]
+        pattern = _PLACES.get(written)
+        choices.append((plain,))
+        if pattern is None:
+            choices.append(tuple(written[1:-1].split("|")))
+            pattern = f"(?:{'|'.join(map(re.escape, choices[-1]))})"
+        elif pattern in expression:  # a group has its name once
+            pattern = re.sub(r"\?P<\w+>", "?:", pattern)
+        expression += [re.escape(plain), pattern]
+        position = place.end()
+    choices.append((text[position:],))
+    whole = "".join([*expression, re.escape(text[position:])])
+    start = "^" if begins else r"(?<![^\W_])" if text[:1].isalnum() else ""
+    parts = max(choices, key=lambda choice: min(map(len, choice)))
+    return parts, re.compile(start + whole + ("$" if ends else ""))
+
+
+def _lines(text: str) -> Iterator[str]:
+    for piece in _LINE_END.split(text):
+        is_long = len(piece) > LINE_HEAD + LINE_TAIL
+        line = f"{piece[:LINE_HEAD]} ... {piece[-LINE_TAIL:]}" if is_long else piece
+        if line.strip():
+            yield (_ESCAPES.sub("", line) if "\x1b" in line else line).rstrip()
+
+
+class _Reader:
+    """Reads a log line by line and keeps its failures, by weight."""
+
+    def __init__(self) -> None:
+        self._patterns = _patterns()
+        self._failures: dict[str, list[_Failure]] = {weight: [] for weight in WEIGHTS}
+        self._streams: dict[str, _Stream] = {}
+        self._open = 0
+        #: What prefixes the lines of hosts, as pdsh does.
+        self._sources: set[str] = set()
+        #: Lines that mean nothing, without their digits; that of the present line.
+        self._innocent: set[str] = set()
+        self._shape = ""
+        self._compared = 0
+        self._progress = 0
+        #: What torchrun's summary says about failed processes: the one that is being read, and all.
+        self._table: Optional[dict[str, str]] = None
+        self._tables: list[dict[str, str]] = []
+        self._is_root = False
+        self._expects_detail = False
+        self._has_launcher = False
+
+    def read(self, line: str) -> None:
+        is_inside = self._open or self._table or self._expects_detail
+        lowered = "" if is_inside else line.lower()
+        if not is_inside and not any(word in lowered for word in self._patterns.words):
+            self._progress += bool(self._failures[ERROR]) and _PROGRESS.search(line) is not None
+            return
+        self._shape = _DIGITS.sub("#", line)
+        if self._shape not in self._innocent:
+            self._read_suspect(line)
+
+    def _read_suspect(self, line: str) -> None:
+        self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
+        head, text = self._split(line)
+        if self._take_detail(text) or self._read_table(text, head):
+            return
+        stream = self._stream(head)
+        if self._read_traceback(stream, text, head):
+            return
+        if head.level[:1] not in ("I", "D") and not text.startswith(("  File ", "    ")):
+            self._note(text.strip(), head, stream)
+
+    def _split(self, line: str) -> tuple[_Head, str]:
+        head, position = _Head(), 0
+        for _ in range(8):
+            match = _PREFIX.match(line, position)
+            if match is None or match.end() == position:
+                source = line[position:].partition(": ")[0]
+                if source not in self._sources or head.source:
+                    break
+                head.source = source
+                position += len(source) + 2
+                continue
+            position = match.end()
+            groups = match.groupdict()
+            rank = next((groups[name] for name in _RANK_GROUPS if groups[name]), None)
+            head.rank = head.rank if rank is None else int(rank)
+            head.local = int(groups["local"]) if groups["local"] else head.local
+            head.level = next((groups[name] for name in _LEVEL_GROUPS if groups[name]), None) or head.level
+            for kind in ("iso", "day", "glog"):
+                if groups[kind] and not head.stamp[0]:
+                    head.stamp = (kind, groups[kind].replace("T", " ").replace("_", " ").replace(",", "."))
+            if rank or groups["local"] or match[0].startswith("("):
+                head.source += match[0].strip()
+        return head, line[position:]
+
+    def _stream(self, head: _Head) -> _Stream:
+        if head.source not in self._streams and len(self._streams) >= MAX_STREAMS:
+            self._streams.clear()
+            self._open = 0
+        return self._streams.setdefault(head.source, _Stream())
+
+    def _read_traceback(self, stream: _Stream, text: str, head: _Head) -> bool:
+        """Whether the line is a part of a traceback; the line that ends one is a failure."""
+        begin = _TRACEBACK.match(text) if "Traceback (most" in text else None
+        if begin:
+            if begin["source"] and len(self._sources) < MAX_STREAMS:
+                self._sources.add(begin["source"])
+                stream = self._stream(_Head(begin["source"]))
+            self._open += not stream.in_traceback
+            stream.in_traceback = True
+            return True
+        if _CAUSED in text or _HANDLING in text:
+            stream.joined = _CAUSED if _CAUSED in text else _HANDLING
+            return True
+        spawned = _SPAWNED.match(text)
+        if spawned:
+            stream.rank = int(spawned[1])
+            return True
+        text = text[min(stream.indent, len(text) - len(text.lstrip())) :]
+        was_frame, stream.in_frame = stream.in_frame, text[:1] in " │|╭╰^~" or not text
+        if stream.in_frame:
+            return stream.in_traceback
+        exception = _EXCEPTION.match(text)
+        if not exception or not (_ERROR_NAME.search(exception["type"]) or (stream.in_traceback and was_frame)):
+            return False
+        self._open -= stream.in_traceback
+        stream.in_traceback = False
+        self._note(text, head, stream, exception["type"].rpartition(".")[2])
+        return True
+
+    def _note(self, text: str, head: _Head, stream: _Stream, exception: str = "") -> None:
+        """Keep a line that reports a failure, by its weight. `exception`: the name of the one that it ends with."""
+        weight, name, package, rank = "", UNPROVEN, "", None
+        self._compared += not exception
+        if self._compared > MAX_COMPARED and not exception:
+            return
+        for index in sorted({index for part, indices in self._patterns.parts if part in text for index in indices}):
+            pattern, *meaning = self._patterns.lines[index]
+            match = pattern.search(text)
+            if match:
+                groups = match.groupdict()
+                (weight, name), package = meaning, (groups.get("package") or "").rstrip(".,:")
+                rank = int(groups["rank"]) if groups.get("rank") else None
+                break
+        if exception and weight in ("", NONE, HINT, SUMMARY):
+            weight, name, package = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), ""
+        if weight not in WEIGHTS or (head.level in _QUIET and weight not in (FIRST, EFFECT)):
+            if len(self._innocent) < MAX_SHAPES and not exception:
+                self._innocent.add(self._shape)
+            return
+        rank = stream.rank if exception and stream.rank is not None else rank
+        failure = _Failure(
+            weight, name, text[:MAX_TEXT], rank if head.rank is None else head.rank, head.local, head.stamp, package
+        )
+        if exception:
+            self._join(stream, failure)
+            stream.rank, stream.indent = None, 0
+        self._keep(failure)
+        self._expects_detail = text.endswith("Last error:")
+
+    def _join(self, stream: _Stream, failure: _Failure) -> None:
+        """Of two exceptions of a chain the first explains the second, unless a program expects such a first one."""
+        before, joined, stream.joined, stream.before = stream.before, stream.joined, "", failure
+        if before is None or not joined or before.weight != ERROR:
+            return
+        if joined == _HANDLING and before.text.partition(":")[0].rpartition(".")[2] in self._patterns.handled:
+            self._failures[ERROR] = [kept for kept in self._failures[ERROR] if kept is not before]
+        elif failure.weight == ERROR:
+            failure.weight = EFFECT
+
+    def _keep(self, failure: _Failure) -> None:
+        if failure.weight in (FIRST, ERROR):
+            if self._progress >= SURVIVED:
+                self._failures[ERROR].clear()
+                self._failures[HINT].clear()
+            self._progress = 0
+        kept = self._failures[failure.weight]
+        if len(kept) < MAX_FAILURES:
+            kept.append(failure)
+
+    def _take_detail(self, text: str) -> bool:
+        """The line behind NCCL's "Last error:" belongs to the exception before."""
+        expected, self._expects_detail = self._expects_detail, False
+        match = _LAST_ERROR.match(text.strip())
+        if match and not match[1]:
+            self._expects_detail = True
+            return True
+        detail = match[1] if match else text.strip() if expected else ""
+        last = self._failures[ERROR][-1] if self._failures[ERROR] else None
+        if detail and last and len(last.text) + len(detail) < 2 * MAX_TEXT:
+            last.text = f"{last.text}: {detail}"
+        return bool(detail)
+
+    def _read_table(self, text: str, head: _Head) -> bool:
+        """Whether the line is a part of the summary."""
+        stripped = text.strip()
+        exited = _EXITED.search(stripped) if "exitcode: " in stripped else None
+        if exited:
+            self._note_exit(int(exited[1]), None, int(exited[2]), head)
+        elif stripped.startswith(("Root Cause (first observed failure)", "Failures:")):
+            self._is_root = stripped.startswith("Root")
+        match = None if exited else _FIELD.match(stripped)
+        if match is None:
+            return exited is not None
+        if match[1] == "time" and re.match(_TIME, match[2]):
+            self._table = {"root": "yes"} if self._is_root else {}
+            self._tables = [*self._tables, self._table][-MAX_FAILURES:]
+        if self._table is None:
+            return False
+        self._table[match[1]] = match[2]
+        if match[1] != "traceback":
+            return True
+        table, self._table = self._table, None
+        ranks, code = _RANK_FIELD.match(table.get("rank", "")), re.match(r"-?\d+", table.get("exitcode", ""))
+        if "Traceback" in match[2]:  # that of the program, which follows
+            stream = self._stream(head)
+            stream.indent, stream.rank = len(text) - len(stripped), int(ranks[1]) if ranks else None
+            return False
+        if ranks and code:
+            self._note_exit(int(code[0]), int(ranks[1]), int(ranks[2]), head, match[2])
+        return True
+
+    def _note_exit(self, code: int, rank: Optional[int], local: int, head: _Head, words: str = "") -> None:
+        weight = SUMMARY if code >= 0 else EFFECT if code == -15 else HINT
+        signal = f": {words}" if words.startswith("Signal") else ""
+        self._keep(_Failure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, head.stamp))
+
+    def cause(self, local_is_global: bool) -> Optional[Cause]:
+        failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
+        if not failures:
+            return None
+        first = failures[0]
+        for later in failures[1:]:
+            if later.stamp[0] and later.stamp[0] == first.stamp[0] and later.stamp[1] < first.stamp[1]:
+                first = later
+        root, globals_of = self._root_rank()
+        ranks = {self._rank(failure, globals_of, local_is_global): failure for failure in reversed(failures)}
+        if root in ranks and ranks[root].kind == first.kind:
+            first = ranks[root]  # all ranks failed alike, and torchrun has seen this one first
+        rank = self._rank(first, globals_of, local_is_global)
+        is_same = all(failure.kind == first.kind for failure in failures if failure.rank is None)
+        if rank is None and first.weight != EFFECT and first.local is None and (is_same or len(self._tables) == 1):
+            rank = root if self._tables else self._only_rank()
+        return Cause(first.name, first.text, rank, first.package, first.weight in (FIRST, ERROR))
+
+    def _root_rank(self) -> tuple[Optional[int], dict[int, int]]:
+        """The rank that torchrun names as the first, and the rank of each local rank where that is certain."""
+        ranks = [(table, _RANK_FIELD.match(table.get("rank", ""))) for table in self._tables]
+        pairs = {(int(match[2]), int(match[1])) for _, match in ranks if match}
+        certain = {local: rank for local, rank in pairs if [first for first, _ in pairs].count(local) == 1}
+        roots = sorted({(table["time"], int(match[1])) for table, match in ranks if match and "root" in table})
+        earliest = {rank for time, rank in roots if time == roots[0][0]}
+        return (earliest.pop() if len(earliest) == 1 else None), certain
+
+    @staticmethod
+    def _rank(failure: _Failure, globals_of: dict[int, int], local_is_global: bool) -> Optional[int]:
+        if failure.rank is not None or failure.local is None:
+            return failure.rank
+        return globals_of.get(failure.local, failure.local if local_is_global else None)
+
+    def _only_rank(self) -> Optional[int]:
+        """The one rank that mpirun or srun names, where each of their processes is a rank."""
+        ranks = {failure.rank for weight in (ERROR, HINT, SUMMARY) for failure in self._failures[weight]} - {None}
+        return ranks.pop() if len(ranks) == 1 and not self._has_launcher else None
