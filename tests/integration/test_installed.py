@@ -74,7 +74,8 @@ def test_what_would_end_the_run_is_found_before_it(stranger):
     assert done.code != 0, done
     assert "gpuval_profil: no such setting; is it gpuval_profile?" in done.told
     assert "gpuval_store_port 99999: must be from 1 to 65534" in done.told
-    assert "lacks: torch, vllm or transformers + fastapi + uvicorn" in done.told
+    assert "training, combined_load need torch (not installed: /usr/bin/python3 -m pip install torch)" in done.told
+    assert "inference needs vllm.entrypoints.openai.api_server or transformers>=5 (not installed" in done.told
     assert "none in use (the verdict is not the last line" in done.told
     assert f"cp {stranger.installed}/ansible.cfg ." in done.told
     assert not (stranger.work / ".gpuval/store/store.json").exists()
@@ -85,7 +86,7 @@ def test_a_node_without_torch_is_incomplete_and_the_remedy_is_a_playbook(strange
     done = stranger.play("gpuval.fleet.validate", "-e", '{"gpuval_stages": ["facts", "training"]}')
     assert done.code != 0, done
     assert "FINAL ACCEPTANCE: INCOMPLETE" in done.output
-    assert "refused (no_package): stages need Python packages that this node lacks: torch" in done.told
+    assert "refused (no_package): stages need what this node lacks: training needs torch" in done.told
     failed = stranger.run_folder / "failed_nodes.txt"
     assert f"`ansible-playbook gpuval.fleet.validate -i inventory --limit @{failed}`" in done.told
     assert "make " not in done.output

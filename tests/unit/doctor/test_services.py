@@ -1,6 +1,7 @@
 """rclone, the store and Slurm, as `make doctor` finds them."""
 
 import socket
+import sys
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import services
@@ -127,10 +128,16 @@ def test_slurm(monkeypatch):
 
 
 def test_the_python_of_workloads_on_this_machine():
-    declared = {"training": {"command": ["{python}", "-m", "gpuval_workloads.training"]}}
+    declared = {"training": {"command": ["{python}", "-m", "x"], "requires": [{"import": "json"}]}}
     row = services.workloads("/nowhere/python", ["facts", "training"], declared, "auto")
     assert row.state == "FAILED"
-    assert "/nowhere/python of gpuval_workload_python cannot be started" in row.text
+    assert "training needs /nowhere/python of gpuval_workload_python, which cannot be started" in row.text
+    row = services.workloads(sys.executable, ["training"], declared, "auto")
+    assert (row.state, row.text) == ("ok", f"{sys.executable} finds json")
+    declared["training"]["requires"] += [{"start": "no-such-program --version"}]
+    row = services.workloads(sys.executable, ["training"], declared, "auto")
+    assert row.state == "FAILED"
+    assert "training needs no-such-program (not found, or not executable: install no-such-program)" in row.text
     assert services.workloads("/nowhere/python", ["facts"], declared, "auto").state == "ok"
     assert (
         services.workloads("/nowhere/python", ["training"], declared | {"training": {"image": "x"}}, "auto").state

@@ -31,7 +31,7 @@ OWN = [
     ("refused", placement.BUSY.format(run="first", holder=" since 2026-11-23T10:00:00Z"), "other_run"),
     ("refused", placement.TWICE.format(name="node-7"), "same_machine_twice"),
     ("refused", placement.NO_SPACE.format(needed=140, place="/m", spare=0.27, free=8), "no_space"),
-    ("refused", placement.LACKING.format(python="python3", names="deepspeed", first="deepspeed"), "no_package"),
+    ("refused", placement.LACKING.format(lacks="deepspeed needs deepspeed (not installed: install it)"), "no_package"),
     (
         "failed",
         "/data/gpuval is shared with another machine, on which n1 is at work",

@@ -11,8 +11,10 @@ from tests.kit.builders import healthy, judge, make_run
 RUN = "20261123-100000-3f2a-acceptance-of-hall-3"
 HOLDER = f" since 2026-11-23T10:00:00Z, started by {'operator' * 4}@{'controller-of-the-site' * 3}"
 USERS = ", ".join(f"python3 (pid {pid}) of user root on gpu:{pid} in container {'0af1' * 16}" for pid in range(8))
-PACKAGES = {"names": "torch, transformers, deepspeed", "first": "torch transformers deepspeed"}
 PYTHON = f"/opt/{'site/' * 8}bin/python3"
+LACKS = (
+    f"training needs torch (not installed: {PYTHON} -m pip install torch); loading needs rclone (not found: install it)"
+)
 
 
 def own_message(monkeypatch, version=(3, 12), platform="linux"):
@@ -44,8 +46,8 @@ CASES = {
         ("free space on the node", "set gpuval_models_dir"),
     ),
     "no_package": (
-        placement.LACKING.format(python=PYTHON, **PACKAGES),
-        (f"{PYTHON} -m pip install torch transformers deepspeed", "install the packages there", "--skip-tags"),
+        placement.LACKING.format(lacks=LACKS),
+        (f"{PYTHON} -m pip install torch", "install the packages there", "--skip-tags"),
     ),
     "old_python": (lambda patch: own_message(patch, version=(3, 6)), ("install", "set ansible_python_interpreter")),
     "not_linux": (lambda patch: own_message(patch, platform="darwin"), ("remove the node from the inventory",)),

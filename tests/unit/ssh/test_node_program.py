@@ -123,32 +123,25 @@ def test_a_plan_that_the_runner_refuses_is_the_nodes_failure(base):
 def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_works(base, tmp_path):
     command = node_program.command(sys.executable, [])
     here = {**PLAN, "python": sys.executable}
-    asked = {"names": ["json", "not_there"], "environment": {}}
-    told = node_program.answer(*sent(command, stream(base, plan=here, packages=asked)))
+    needs = [{"import": "json", "stages": ["one"]}, {"import": "not_there", "stages": ["one", "two"]}]
+    asked = {"needs": needs, "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=asked)))
     assert told["launch"]["state"] == "refused"
-    assert "lacks: not_there (" in told["launch"]["message"]
-    assert f"{sys.executable} -m pip install not_there" in told["launch"]["message"]
+    install = f"{sys.executable} -m pip install not_there"
+    assert f"lacks: one, two need not_there (not installed: {install})" in told["launch"]["message"]
     assert not list(base.glob("*/*/plan.json"))
     (tmp_path / "not_there.py").write_text("")
     in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}
-    told = node_program.answer(*sent(command, stream(base, plan=here, packages=in_environment)))
+    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=in_environment)))
     assert told["launch"]["state"] in {"started", "finished"}, told
-
-
-def test_one_of_several_packages_is_enough_and_some_need_others_beside_them(base):
-    command = node_program.command(sys.executable, [])
-    asked = {"names": ["not_there|json+csv", "not_there|json+not_here"], "environment": {}}
-    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": sys.executable}, packages=asked)))
-    assert "lacks: not_there or json + not_here (" in told["launch"]["message"]
-    assert "pip install json not_here)" in told["launch"]["message"]
 
 
 def test_a_mistyped_python_of_workloads_is_no_fault_of_the_node(base):
     command = node_program.command(sys.executable, [])
-    asked = {"names": ["torch"], "environment": {}}
-    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": "/no/python"}, packages=asked)))
+    asked = {"needs": [{"import": "sys", "stages": ["training"]}], "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": "/no/python"}, requirements=asked)))
     assert told["launch"]["state"] == "refused"
-    assert "/no/python of gpuval_workload_python cannot be started (No such file" in told["launch"]["message"]
+    assert "training needs /no/python of gpuval_workload_python, which cannot" in told["launch"]["message"]
     assert launch_errors.described(told["launch"])["class"] == "no_package"
 
 

@@ -107,58 +107,55 @@ def test_a_store_out_of_reach_gives_no_url_and_no_model():
         node_store(reachable=False).given("n1", ["loading"], 60)
 
 
-SERVER = "vllm|transformers+fastapi+uvicorn+pydantic+openai"
 TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]
+TORCH, FIO, PYTHON = {"import": "torch"}, {"start": "fio --version"}, {"import": "sys"}
+
+
+def asked_of(workloads, runtime, **expected):
+    """The needs by stage, and their environment."""
+    asked = launching.requirements({"stages": [], **expected}, workloads, runtime)
+    by_stage = {}
+    for need in asked.get("needs", ()):
+        for stage in need["stages"]:
+            by_stage.setdefault(stage, []).append({key: need[key] for key in need if key != "stages"})
+    return by_stage, asked.get("environment")
 
 
 @pytest.mark.parametrize(
-    ("stages", "declared", "runtime", "needed"),
+    ("command", "image", "runtime", "needs"),
     [
-        (["collective", "deepspeed"], {"command": TRAINING, "image": None}, "auto", True),
-        (["deepspeed"], {"command": TRAINING, "image": "training:1", "environment": {"A": 1}}, "host", True),
-        (["deepspeed"], {"command": TRAINING, "image": "training:1"}, "auto", False),  # the image brings it
-        (["deepspeed"], {"command": ["sleep", 1]}, "host", False),
-        (["collective"], {"command": TRAINING}, "host", False),
+        (["{python}", "-m", "x"], None, "auto", [PYTHON, TORCH, FIO]),
+        (["{python}", "-m", "x"], "training:1", "auto", []),  # the image brings it
+        (["{python}", "-m", "x"], "training:1", "host", [PYTHON, TORCH, FIO]),
+        (["{runner_python}", "-m", "x"], None, "auto", [FIO]),  # not the Python that is tried
+        (["/my/python", "-m", "x"], None, "auto", [FIO]),
     ],
 )
-def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages, declared, runtime, needed):
-    workloads = {"collective": {"command": [*TRAINING[:3], "collective"]}, "deepspeed": declared}
-    expected = {"stages": ["facts"], "gang_stages": stages}
-    environment = {"A": "1"} if "environment" in declared else {}
-    wanted = {"names": ["deepspeed"], "environment": environment} if needed else {}
-    assert launching.packages(expected, workloads, runtime) == wanted
-    assert launching.packages({"stages": stages}, workloads, runtime) == {}
+def test_what_stages_import_and_start_on_the_host(command, image, runtime, needs):
+    declared = {
+        "command": command,
+        "image": image,
+        "requires": [TORCH, FIO],
+        "environment": {"A": 1, "GPUVAL_JOB": "x"},
+    }
+    for placed in ({"stages": ["mine"]}, {"gang_stages": ["mine"]}):
+        wanted = ({"mine": needs}, {"A": "1"}) if needs else ({}, None)
+        assert asked_of({"mine": declared}, runtime, **placed) == wanted
 
 
-@pytest.mark.parametrize(
-    ("command", "image", "names"),
-    [
-        (["{python}", "-m", "gpuval_workloads.training", "--size", "auto"], None, ["torch"]),
-        (["{python}", "-m", "gpuval_workloads.inference", "--server", "auto"], None, [SERVER]),
-        (["{python}", "-m", "gpuval_workloads.inference", "--server-command", "/x/serve"], None, []),
-        (["{python}", "-m", "gpuval_workloads.training"], "training:1", []),
-        (["{runner}", "facts"], None, []),
-        (["/my/python", "-m", "gpuval_workloads.training"], None, []),  # not the Python that would be asked
-    ],
-)
-def test_what_the_nodes_own_stages_import_on_the_host(command, image, names):
-    workloads = {"mine": {"command": command, "image": image}}
-    assert launching.packages({"stages": ["mine"]}, workloads, "auto").get("names", []) == names
+def test_what_several_stages_need_is_tried_once():
+    declared = {"command": TRAINING, "requires": [TORCH]}
+    workloads = {"a": declared, "b": {**declared, "requires": [TORCH, FIO]}, "c": {"command": ["{runner}"]}}
+    asked = launching.requirements({"stages": ["a", "c"], "gang_stages": ["b"]}, workloads, "host")
+    assert [need["stages"] for need in asked["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
 
 
-@pytest.mark.parametrize(
-    ("lacks", "stages"),
-    [(["torch"], "training"), ([SERVER], "inference"), ([SERVER, "torch"], "training,inference")],
-)
-def test_the_remedy_for_lacking_packages_names_the_stages_that_need_them(lacks, stages):
-    programs = {"facts": ["{runner}"], "training": ["{python}", "-m", "gpuval_workloads.training"]}
-    programs["inference"] = ["{python}", "-m", "gpuval_workloads.inference"]
-    workloads = {stage: {"command": command} for stage, command in programs.items()}
-    message = placement.LACKING.format(python="python3", names=placement.readable(lacks), first="x")
-    launch = launch_errors.described({"state": "refused", "message": message})
-    remedy = launching.naming_stages(launch, {"stages": list(programs)}, workloads, "host")["remedy"]
-    assert f'(ARGS="--skip-tags {stages}")' in remedy
-    assert launching.naming_stages({**launch, "class": "no_space"}, {}, {}, "host")["remedy"] == launch["remedy"]
+def test_the_remedy_for_what_a_node_lacks_names_the_stages_that_need_it():
+    lacks = "training, mine need torch (cannot be imported: x needs y); loading needs rclone (not found: install it)"
+    launch = launch_errors.described({"state": "refused", "message": placement.LACKING.format(lacks=lacks)})
+    expected = {"stages": ["facts", "loading", "training"], "gang_stages": ["mine"]}
+    assert '(ARGS="--skip-tags loading,training,mine")' in launching.naming_stages(launch, expected)["remedy"]
+    assert launching.naming_stages({**launch, "class": "no_space"}, expected)["remedy"] == launch["remedy"]
 
 
 def gang_job(tmp_path, launcher):
@@ -174,11 +171,10 @@ def gang_job(tmp_path, launcher):
 @pytest.mark.parametrize(("launcher", "names"), [("deepspeed", ["deepspeed"]), ("torchrun", ["torch"]), ("none", [])])
 def test_the_launchers_of_a_job_need_their_packages(tmp_path, launcher, names):
     skipped, job = gang_job(tmp_path, launcher)
-    expected = {"stages": ["facts"], "gang_stages": ["mine"]}
-    assert launching.packages(expected, {"mine": job}, "host").get("names", []) == names
-    assert launching.packages(expected, {"mine": job}, "host").get("environment", {}) == {}
-    assert launching.packages(expected, {"mine": skipped}, "host") == {}
-    assert launching.packages(expected, {"mine": job}, "docker") == {}
+    needs = [PYTHON, *({"import": name} for name in names)]
+    assert asked_of({"mine": job}, "host", gang_stages=["mine"]) == ({"mine": needs}, {})
+    assert asked_of({"mine": skipped}, "host", gang_stages=["mine"]) == ({"mine": [PYTHON]}, {})
+    assert asked_of({"mine": job}, "docker", gang_stages=["mine"]) == ({}, None)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +196,7 @@ def test_the_first_stage_in_the_image_of_a_multi_node_stage_looks_for_its_packag
         "diagnostics": {"command": [*program, "gpuval_workloads.diagnostics"], "image": "training:1", "container": {}},
         "training": {"command": [*program, "gpuval_workloads.training"], "image": "training:1"},
         "loading": {"command": [*program, "gpuval_workloads.loading"], "image": "loading:1", "environment": {"A": 1}},
-        "deepspeed": {"command": TRAINING, **gang},
+        "deepspeed": {"command": TRAINING, "requires": [{"import": "deepspeed"}], **gang},
     }
     own = ["facts", "mine", "diagnostics", "training", "loading"]
     found = launching.with_needed_packages({"stages": own, "gang_stages": ["deepspeed"]}, workloads)

@@ -125,7 +125,7 @@ class ActionModule(RunAction):
             launch["host_key"] = launching.host_key(folder, node)
             launch = self._launch(folder, run, launch, plan, options, task_vars)
         launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
-        launch = launching.naming_stages(launch, run["nodes"][node], options["workloads"], options["runtime"])
+        launch = launching.naming_stages(launch, run["nodes"][node])
         launch = keep_started(known, launch)
         folder.write_launch(node, launch)
         if launch["state"] not in LAUNCHED:
@@ -204,7 +204,7 @@ class ActionModule(RunAction):
             "controller": launching.controller_name(),
             **given,
             "keys": keys.files_for(folder, node),
-            "packages": launching.packages(run["nodes"][node], options["workloads"], options["runtime"]),
+            "requirements": launching.requirements(run["nodes"][node], options["workloads"], options["runtime"]),
             "force": options["force"],
         }
         try:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import requirement_trial
 from .hardware.engines import ENGINES
 from .hardware.tools import toolbox
 from .hardware.tree import Tree
@@ -48,19 +49,13 @@ IN_THE_WAY = "others use this node's accelerators or run here: {named}"
 BUSY = "run {run} is at work on this node{holder}"
 TWICE = "this machine is in this run already, as {name}: one machine is listed twice"
 
-FIND_PACKAGES = (
-    "import importlib.util as u, sys; "
-    "print(*(n for n in sys.argv[1:] if not any(all(map(u.find_spec, o.split('+'))) for o in n.split('|'))))"
-)
-PYTHON_SECONDS = 30
+#: Imports may come from a shared file system.
+TRIAL_SECONDS = 90
 ENGINE_SECONDS = 30
 NO_ENGINE = "no container engine for the plan's images: {problems}"
 #: The remedy follows: that of the class no_package, or doctor's.
-LACKING = "stages need Python packages that this node lacks: {names} ({python} -m pip install {first})"
-NO_PYTHON = (
-    "stages need Python packages that this node lacks: {python} of gpuval_workload_python cannot be started ({why})"
-)
-
+LACKING = "stages need what this node lacks: {lacks}"
+NO_PYTHON = "{python} of gpuval_workload_python, which cannot be started ({why})"
 #: For logs and records, beside what is loaded.
 SPARE_BYTES = 256 << 20
 NO_SPACE = (
@@ -158,30 +153,48 @@ def in_the_way(parameters):
 
 
 def lacking(parameters):
-    """Packages for stages that the node's Python lacks, as part of the launch's outcome."""
-    python, asked = parameters["plan"]["python"], parameters.get("packages") or {}
+    """What stages need and do not find on this node, as part of the launch's outcome."""
+    python, asked = parameters["plan"]["python"], parameters.get("requirements") or {}
     if not asked:
         return {}
-    command = [python, "-c", FIND_PACKAGES, *asked["names"]]
+    needs = asked["needs"]
+    source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
+    command = [python, "-c", source, json.dumps(needs)]
     environment = {**os.environ, **asked["environment"]}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
+            command, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
         )
+        reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else {}
     except OSError as error:
-        return {"message": NO_PYTHON.format(python=python, why=error.strerror)}
-    except subprocess.TimeoutExpired:  # the stages that need this Python say what is wrong with it
+        stages = sorted({stage for need in needs for stage in need["stages"]})
+        return {"message": LACKING.format(lacks=_lack(stages, NO_PYTHON.format(python=python, why=error.strerror)))}
+    except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
         return {}
-    absent = done.stdout.split() if done.returncode == 0 else []
-    if not absent:
-        return {}
-    first = " ".join(name.rpartition("|")[2].replace("+", " ") for name in absent)
-    names = readable(absent)
-    return {"message": LACKING.format(python=python, names=names, first=first)}
+    lacks = [
+        _lack(need["stages"], f"{readable(need)} ({reasons[place]}: {_install(need, python)})")
+        for place, need in ((str(place), need) for place, need in enumerate(needs))
+        if place in reasons
+    ]
+    return {"message": LACKING.format(lacks="; ".join(lacks))} if lacks else {}
 
 
-def readable(names):
-    return ", ".join(names).replace("|", " or ").replace("+", " + ")
+def _lack(stages, what):
+    return f"{', '.join(stages)} need{'s' if len(stages) == 1 else ''} {what}"
+
+
+def readable(need):
+    """A need in words: the command, or the module that each alternative begins with."""
+    if "start" in need:
+        return need["start"].split()[0]
+    return " or ".join(alternative.partition("+")[0].strip() for alternative in need["import"].split("|"))
+
+
+def _install(need, python):
+    if "start" in need:
+        return f"install {need.get('install') or readable(need)}"
+    modules = need["import"].rpartition("|")[2].replace("+", " ")
+    return f"{python} -m pip install {need.get('install') or modules}"
 
 
 def without_engine(parameters):

@@ -46,10 +46,10 @@ options:
     description: Values of job secrets by stage and variable; each stage's file is removed when it ends.
     type: dict
     default: {}
-  packages:
+  requirements:
     description:
-      - Python packages (C(names)) that multi-node stages on the host will need, in their C(environment).
-      - The launch is refused without them.
+      - What stages on the host import and start (C(needs)), in their C(environment).
+      - The launch is refused without it.
     type: dict
     default: {}
   folders:
@@ -134,7 +134,7 @@ def main():
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
-            "packages": {"type": "dict", "default": {}},
+            "requirements": {"type": "dict", "default": {}},
             "folders": {"type": "dict", "default": {}},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},

@@ -101,14 +101,14 @@ def disk(name: str, path: Path) -> Row:
 
 
 def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> Row:
-    """Whether the Python of workloads on this machine has what their stages import: what the launch asks first."""
-    asked = launching.packages({"stages": stages}, declared, runtime)
-    answer = placement.lacking({"plan": {"python": python}, "packages": asked})
+    """Whether this machine has what stages import and start: what the launch tries first."""
+    asked = launching.requirements({"stages": stages}, declared, runtime)
+    answer = placement.lacking({"plan": {"python": python}, "requirements": asked})
     if answer:
-        remedy = "install them, or set gpuval_workload_python to a Python that has them"
+        remedy = "install it, or set gpuval_workload_python to a Python that has it"
         return Row("workloads", FAILED, f"{answer['message']}: {remedy}")
-    names = placement.readable(asked.get("names", ()))
-    return Row("workloads", OK, f"{python} has {names}" if names else "no stage on this machine imports a package")
+    names = ", ".join(placement.readable(need) for need in asked.get("needs", ()) if need.get("import") != "sys")
+    return Row("workloads", OK, f"{python} finds {names}" if names else "no stage on this machine needs a package")
 
 
 def slurm(slurm: Slurm | None = None) -> Row:

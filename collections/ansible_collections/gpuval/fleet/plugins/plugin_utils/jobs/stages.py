@@ -18,6 +18,8 @@ from .document import Job
 
 #: What the steps' program reads.
 VARIABLE = "GPUVAL_JOB"
+#: By launcher of a multi-node job the package that it needs.
+LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
 #: Linux limits a variable to 128 KiB.
 MAX_VARIABLE = 120 << 10
 #: By a variable of multi-node test beds the step that it skips, or that it forces.
@@ -129,8 +131,10 @@ def declaration(
     skipped = _skipped(job, skip, environment)
     forced = {*force, *_asked(variables, FORCE_VARIABLES)}
     owed = job.steps[-1].name not in skipped
+    launchers = {step.launcher for step in job.steps if job.gang and step.name not in skipped}
     return {
         "needs": ["facts", "image"],
+        "requires": [{"import": package} for name, package in LAUNCHER_PACKAGES.items() if name in launchers],
         **({"retry": []} if job.gang else {}),
         **job.stage,
         "workload": job.name,
@@ -140,13 +144,6 @@ def declaration(
         "patterns": [*(job.patterns if owed else ()), {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
         "output": list(job.output) if owed else [],
     }
-
-
-def launchers(environment: Mapping[str, Any]) -> set[str]:
-    """The launchers of the steps that a job's stage runs, by the environment of its declaration."""
-    packed = str(environment.get(VARIABLE) or "")
-    steps = json.loads(zlib.decompress(base64.b64decode(packed)))["steps"] if packed else []
-    return {step["launcher"] for step in steps if not step["skip"]}
 
 
 def listed(value: Any) -> list[str]:

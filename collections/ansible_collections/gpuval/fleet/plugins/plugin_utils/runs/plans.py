@@ -24,6 +24,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "grace_seconds": 10,
     "on_failure": "continue",
     "needs": [],
+    "requires": [],
     "datasets": [],
     "secrets": [],
     "retry": ["crash", "timeout", "slow"],
@@ -37,6 +38,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
 #: The program of jobs, which takes their secrets.
 JOB = "gpuval_workloads.job"
 FACTS, IMAGE, LOADING = "facts", "image", "loading"
+REQUIREMENT_KEYS = {"import", "start", "where", "install"}
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
 CONTAINER_KEYS = {
     *CONTAINER_NUMBERS,
@@ -280,12 +282,23 @@ def stage(
     merged["secrets"] = list(merged["secrets"])
     if merged["secrets"] and JOB not in merged["command"]:
         raise PlanError(f"{name}_workload.secrets: only jobs have secrets: declare a job (gpuval_jobs)")
+    _check_requires(name, merged.pop("requires"))  # the launch tries them
     merged["needs"] = [needed for needed in dict.fromkeys(_needs(merged)) if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
     merged["output"] = _readers(name, declaration)
     merged["container"] = checked_container(name, {**(container or {}), **(merged["container"] or {})})
     return merged
+
+
+def _check_requires(name: str, requires: Any) -> None:
+    for need in requires if isinstance(requires, (list, tuple)) else [requires]:
+        is_need = isinstance(need, Mapping) and len({"import", "start"} & need.keys()) == 1
+        if not is_need or need.keys() - REQUIREMENT_KEYS or not all(isinstance(word, str) for word in need.values()):
+            raise PlanError(
+                f"{name}_workload.requires: {need!r}: write {{import: MODULE>=VERSION}} or {{start: COMMAND}}; "
+                "`where` names a file of nodes that need it, `install` what to install"
+            )
 
 
 def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:

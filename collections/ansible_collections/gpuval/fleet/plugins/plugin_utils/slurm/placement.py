@@ -54,13 +54,13 @@ NO_STORE = (
 @dataclass(frozen=True)
 class Order:
     """What is to run on one node: its plan, how its job is submitted, and the folder of gpuval on the node.
-    `packages`: what its later stages in a gang need there."""
+    `requirements`: what its stages, and later ones in a gang, need there."""
 
     plan: Mapping[str, Any]
     settings: script.Settings
     directory: str
     force: bool = False
-    packages: Mapping[str, Any] = field(default_factory=dict)
+    requirements: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SlurmPlacement(Placement):
@@ -211,7 +211,7 @@ class SlurmPlacement(Placement):
             "controller": launching.controller_name(),
             "earlier": {stage: dict(record) for stage, record in view.records.items()} if number > 1 else {},
             "keys": keys.files_for(self._folder, name),
-            "packages": order.packages,
+            "requirements": order.requirements,
             "force": order.force,
             "secrets": self._store.secrets(plan),
             **given,
@@ -426,8 +426,8 @@ class SlurmWatcher(Watcher):
         force = boolean(chosen["gpuval_force"], strict=False)
         plan = plan_of(run, name, chosen, chosen[self._workloads])
         declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
-        packages = launching.packages(expected, declared, "host")
-        return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, packages)
+        requirements = launching.requirements(expected, declared, "host")
+        return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import getpass
+import json
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +14,7 @@ from functools import cache
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import NEEDED_VARIABLE
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.inference.servers import SERVING
 
-from ...module_utils.placement import readable
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
@@ -43,15 +43,8 @@ SOME_STAGES = "STAGE,STAGE"
 #: The program that loads models and datasets.
 LOADING = "gpuval_workloads.loading"
 
-#: The program of multi-node stages; its `training` uses DeepSpeed.
-GANG = "gpuval_workloads.gang"
-#: By launcher of a job the package that it needs.
-LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
-#: What the node's own programs import: of what is between bars one, of what is between plus signs all.
-OWN_PACKAGES = {
-    **{f"gpuval_workloads.{name}": "torch" for name in ("diagnostics", "fingerprint", "training")},
-    "gpuval_workloads.inference": f"vllm|{'+'.join(SERVING)}",
-}
+#: What a stage in the Python of workloads needs that declares nothing: that Python.
+PYTHON = {"import": "sys"}
 #: Message for nodes that cannot load a model for want of a reachable store.
 NO_MODEL = (
     "the embedded store listens on the controller's loopback only, so {nodes} cannot load the model or a dataset: "
@@ -201,40 +194,37 @@ def still_unreachable(
     return unreachable({"nodes": {node: finding.document()}}, node)
 
 
-def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
-    """Python packages that a node's stages need on the host, and in which environment; empty if there are none."""
-    needed = _packages_by_stage(expected, workloads, runtime)
+def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
+    """What a node's stages need on the host, with their names, and in which environment; empty for nothing."""
+    stages_of: dict[str, list[str]] = {}
     environment: dict[str, str] = {}
-    for stage in needed:
-        own = workloads[stage].get("environment") or {}
+    for stage in [*expected["stages"], *expected.get("gang_stages", ())]:
+        declaration = workloads.get(stage, {})
+        needs = [] if declaration.get("image") and runtime != "host" else _needs_of(declaration)
+        for need in needs:
+            stages_of.setdefault(json.dumps(need, sort_keys=True), []).append(stage)
+        own = (declaration.get("environment") or {}) if needs else {}
         environment |= {str(name): str(value) for name, value in own.items()}
     environment.pop(job_stages.VARIABLE, None)
-    names = set().union(*needed.values())
-    return {"names": sorted(names), "environment": environment} if names else {}
+    needed = [{**json.loads(need), "stages": stages} for need, stages in stages_of.items()]
+    return {"needs": needed, "environment": environment} if needed else {}
 
 
-def naming_stages(
-    launch: Mapping[str, Any], expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str
-) -> dict[str, Any]:
-    """A described launch whose remedy for lacking packages names the stages that need them, to leave them out."""
+def _needs_of(declaration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a declaration requires. Modules count for stages in the Python of workloads alone, which is tried."""
+    in_python = "{python}" in map(str, declaration.get("command", ()))
+    needs = [need for need in declaration.get("requires") or () if in_python or "start" in need]
+    return [PYTHON, *needs] if in_python else needs
+
+
+def naming_stages(launch: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+    """A described launch whose remedy for what a node lacks names the stages that need it, to leave them out."""
     if launch.get("class") != "no_package" or not launch.get("remedy"):
         return dict(launch)
-    needed, message = _packages_by_stage(expected, workloads, runtime), str(launch["message"])
-    lacking = [stage for stage, names in needed.items() if any(readable([name]) in message for name in names)]
-    stages = ",".join(lacking or needed)
+    lacks = re.findall(r"(?:: |; )([\w, ]+) needs? ", str(launch["message"]))
+    named = {stage for names in lacks for stage in names.split(", ")}
+    stages = ",".join(stage for stage in [*expected["stages"], *expected.get("gang_stages", ())] if stage in named)
     return {**launch, "remedy": launch["remedy"].replace(SOME_STAGES, stages or SOME_STAGES)}
-
-
-def _packages_by_stage(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, set[str]]:
-    stages = [(stage, _own_packages) for stage in expected["stages"]]
-    stages += [(stage, _needed_packages) for stage in expected.get("gang_stages", ())]
-    found: dict[str, set[str]] = {}
-    for stage, packages_of in stages:
-        one = workloads.get(stage, {})
-        needed = packages_of(one) if runtime == "host" or not one.get("image") else set()
-        if needed:
-            found[stage] = needed
-    return found
 
 
 def with_needed_packages(
@@ -256,21 +246,10 @@ def with_needed_packages(
     return found
 
 
-def _own_packages(declaration: Mapping[str, Any]) -> set[str]:
-    words = {str(word) for word in declaration.get("command", ())}
-    if "{python}" not in words or "--server-command" in words:
-        return set()
-    return {OWN_PACKAGES[program] for program in OWN_PACKAGES.keys() & words}
-
-
 def _needed_packages(declaration: Mapping[str, Any]) -> set[str]:
-    words = {str(word) for word in declaration.get("command", ())}
-    if {GANG, "training"} <= words:
-        return {"deepspeed"}
-    if plans.JOB not in words:
-        return set()
-    used = job_stages.launchers(declaration.get("environment") or {})
-    return {package for launcher, package in LAUNCHER_PACKAGES.items() if launcher in used}
+    """The modules that a declaration requires by their bare names."""
+    modules = {str(need.get("import", "")) for need in declaration.get("requires") or ()}
+    return {module for module in modules if module.isidentifier()}
 
 
 def _sees_packages(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -1,0 +1,92 @@
+"""Try what stages need by importing and starting it, in the Python and the environment of the workloads.
+
+Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
+each with ``import`` or ``start``. Prints, as the last line, what fails: a JSON object of reasons by place in the list.
+"""
+
+import glob
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+START_SECONDS = 20
+MAX_REASON = 200
+#: By which a loader says that a program cannot start here, whatever its exit code.
+LOADER = re.compile(r"error while loading shared libraries|version `\S+' not found|cannot execute")
+CANNOT_START = (126, 127)
+
+
+def main(document):
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what modules print while they are imported is no answer
+    reasons = {place: problem_of(need) for place, need in enumerate(document)}
+    print("\n" + json.dumps({place: reason[:MAX_REASON] for place, reason in reasons.items() if reason}), file=answer)
+
+
+def problem_of(need):
+    """Why a need is not met here; empty where it is, or where the node has not what it is for (``where``)."""
+    if need.get("where") and not glob.glob(need["where"]):  # noqa: PTH207 - it may be absolute
+        return ""
+    return import_problem(need["import"]) if "import" in need else start_problem(need["start"].split())
+
+
+def import_problem(text):
+    """``a+b|c``: all of the first alternative whose first module is installed. ``a>=2`` wants a version."""
+    alternatives = [alternative.replace(" ", "").split("+") for alternative in text.split("|")]
+    chosen = [parts for parts in alternatives if is_installed(parts[0])]
+    if not chosen:
+        return "not installed"
+    reasons = (module_problem(*part.partition(">=")[::2]) for part in chosen[0])
+    return next((reason for reason in reasons if reason), "")
+
+
+def is_installed(part):
+    return importlib.util.find_spec(re.split(r"[.>]", part)[0]) is not None
+
+
+def module_problem(name, wanted):
+    try:
+        importlib.import_module(name)
+        from importlib.metadata import version  # noqa: PLC0415 - Python 3.7 has none
+
+        installed = version(name) if wanted else ""
+    except RuntimeError:  # maybe the GPU's: the stage shows it
+        return ""
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return f"{name} cannot be imported: {type(error).__name__}: {lines[0]}"
+    return f"{name} {installed} is installed" if numbers(installed) < numbers(wanted) else ""
+
+
+def numbers(version):
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def start_problem(words):
+    path = shutil.which(words[0], path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
+    if path is None:
+        return "not found, or not executable"
+    try:
+        done = subprocess.run(
+            [path, *words[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=START_SECONDS, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return ""
+    found = LOADER.search(done.stdout)
+    if not found and done.returncode not in CANNOT_START:
+        return ""
+    line = next((line for line in done.stdout.splitlines() if LOADER.search(line)), f"exit code {done.returncode}")
+    return f"cannot be started: {line.strip()}"
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
