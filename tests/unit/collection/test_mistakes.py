@@ -34,6 +34,8 @@ SETTINGS = [
     ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
     ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),
     ("gpuval_stages: [facts, loding]", "gpuval_stages: no stage loding; is it loading?"),
+    ("gpuval_stages: [facts, inference]", "gpuval_stages: inference needs loading, which no stage before it"),
+    ("gpuval_stages: [facts, inference, loading]", "inference needs loading, which no stage before it brings: move"),
     ("gpuval_profiles: {quick: [facts, memory]}", "declare another one by memory_workload"),
     ("bundle_without: [image]", "bundle_without ['image']: image is none of source, wheels,"),
     # types, ranges and durations

@@ -35,6 +35,50 @@ def test_tags_choose_stages_and_what_they_need(run_tags, skip_tags, expected):
     assert plans.select_stages(PROFILE, DECLARATIONS, run_tags, skip_tags) == expected
 
 
+@pytest.mark.parametrize(
+    ("own", "gang_stages", "skip_tags", "unmet"),
+    [
+        (PROFILE, [], [], []),
+        (["facts", "inference"], [], [], ["inference needs loading, which no stage before it brings: add loading"]),
+        (["facts", "inference", "loading"], [], [], ["inference needs loading, which no stage before it brings: move"]),
+        (["facts", "inference"], [], ["loading"], []),  # the model is there from an earlier run
+        (["training", "inference"], [], ["pyt"], ["training needs facts", "inference needs facts", "needs loading"]),
+        (["training"], [], ["facts"], []),
+        (["facts"], ["mine"], [], ["mine needs dataset_c4", "mine needs training"]),
+        (["facts", "dataset_c4", "training"], ["mine"], [], []),
+        (["odd"], [], [], ["odd needs not_declared, which no stage before it brings: add not_declared"]),
+    ],
+)
+def test_what_no_stage_brings_is_named_all_at_once(own, gang_stages, skip_tags, unmet):
+    declarations = {
+        **DECLARATIONS,
+        "dataset_c4": {"command": ["load"]},
+        "mine": {"command": ["x"], "needs": ["training", "image"], "datasets": ["c4"]},
+        "odd": {"command": ["x"], "needs": ["not_declared"]},
+    }
+    problems = plans.unmet_needs(own, gang_stages, declarations, skip_tags)
+    assert len(problems) == len(unmet)
+    for words in unmet:
+        assert any(words in problem for problem in problems), problems
+    if unmet and not skip_tags:
+        with pytest.raises(plans.PlanError) as refused:
+            plans.select(own, gang_stages, declarations, [], [])
+        assert all(problem in str(refused.value) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "requires",
+    ["torch", ["torch"], [{"import": "a", "start": "b"}], [{"install": "a"}], [{"import": "a", "when": "b"}]],
+)
+def test_a_wrong_requirement_is_refused_by_name(requires):
+    with pytest.raises(plans.PlanError, match=r"soak_workload.requires: .* write \{import: MODULE"):
+        plans.stage("soak", {"command": ["x"], "requires": requires}, ["soak"])
+
+
+def test_requirements_are_for_the_launch_and_in_no_plan():
+    assert "requires" not in plans.stage("soak", {"command": ["x"], "requires": [{"import": "torch"}]}, ["soak"])
+
+
 def test_tags_that_choose_nothing_name_the_stages_there_are():
     with pytest.raises(plans.PlanError, match=r"facts, training, loading, inference.*--tags typo"):
         plans.select_stages(PROFILE, DECLARATIONS, ["typo"], [])

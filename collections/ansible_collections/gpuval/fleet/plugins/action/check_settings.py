@@ -88,6 +88,7 @@ class ActionModule(ControllerAction):
         """What is wrong with the settings of all nodes, a line each, and remarks. ``files``: read those they name."""
         known = settings.declared()
         self._files = files
+        self._tags = {name: list(task_vars.get(name) or ()) for name in ("ansible_run_tags", "ansible_skip_tags")}
         self._remarks: set[str] = set()
         self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
         hosts = task_vars["ansible_play_hosts"]
@@ -185,6 +186,8 @@ class ActionModule(ControllerAction):
         jobs = job_stages.names(self._jobs(values))
         found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
         found += self._job_problems(templar, values, right)
+        if not found and {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys():
+            found += self._unmet_needs(templar, values)
         found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             found.append(f"gpuval_store_address: {TWO_STORES}")
@@ -223,6 +226,20 @@ class ActionModule(ControllerAction):
             for name in several
         ]
         return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
+
+    def _unmet_needs(self, templar, values):
+        """What stages need that no other brings. Nothing where the playbook has no stages, or tags choose some: the
+        opening of the run looks at those."""
+        if self._tags["ansible_run_tags"] not in ([], ["all"]):
+            return []
+        names = ("run_stages", "run_workloads", "run_gang_stages", "run_gang_workloads")
+        own, declared_own, of_gangs, declared_of_gangs = (_templated(templar, values, name) for name in names)
+        declarations = {**(declared_own or {}), **(declared_of_gangs or {})}
+        try:
+            own = plans.with_datasets(own or [], of_gangs or [], declarations)
+        except plans.PlanError:  # it is reported where datasets are checked
+            return []
+        return plans.unmet_needs(own, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
 
     def _look_at(self, name, value, values, known):
         """What is wrong with a value, and the value as its type: once, however many nodes have it."""

@@ -248,7 +248,30 @@ def select(
             raise
         own = [name for name in profile if name == FACTS and not _tags(FACTS, declarations) & set(skip_tags)]
     needed = [name for stage in chosen for name in _needs(declarations[stage])]
-    return _with_needed(own, needed, profile, declarations, set(skip_tags)), chosen
+    own = _with_needed(own, needed, profile, declarations, set(skip_tags))
+    if problems := unmet_needs(own, chosen, declarations, skip_tags):
+        raise PlanError("; ".join(problems))
+    return own, chosen
+
+
+def unmet_needs(
+    own: Sequence[str],
+    gang_stages: Sequence[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    skip_tags: Iterable[str] = (),
+) -> list[str]:
+    """What stages need that no stage before them brings. Exempt are images, which may be there, and skipped stages:
+    what they bring is there from an earlier run."""
+    skipped = {name for name in declarations if _tags(name, declarations) & set(skip_tags)}
+    brought = {IMAGE, *skipped}
+    problems = []
+    for name in [*own, *gang_stages]:
+        for need in dict.fromkeys(_needs(declarations.get(name, {}))):
+            if need not in brought:
+                verb = "move" if need in own else "add"
+                problems.append(f"gpuval_stages: {name} needs {need}, which no stage before it brings: {verb} {need}")
+        brought.add(name)
+    return problems
 
 
 def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
