@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ sys.path[:0] = [
     *(str(ROOT / "benchmarks" / name) for name in ("detection", "localisation")),
 ]
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
+
+acceptance = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.acceptance")
+acceptance.PROOFS = ROOT / "tests" / "kit" / "acceptance.yml"
 
 # How fast the machine is, with other tests beside, says nothing of a property.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])

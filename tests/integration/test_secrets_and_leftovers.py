@@ -200,7 +200,7 @@ def test_an_s3_service_of_its_own(new_fleet, s3_service):
         with CommandLines() as seen:
             done = fleet.play("gpuval.fleet.validate", "-vvv")
         assert done.code == 0, done
-        assert "FINAL ACCEPTANCE: PASS" in done.output
+        assert "FINAL ACCEPTANCE: PARTIAL" in done.output
         assert not (fleet.root / "state/store/store.json").exists(), "no embedded store beside it"
         planted = {name: value for name, value in s3_service.items() if name.endswith("secret_key")}
         assert_nowhere(fleet, {**planted, **on_the_node(fleet)}, done, seen)

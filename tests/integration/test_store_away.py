@@ -59,7 +59,7 @@ def test_a_store_that_is_killed_and_then_hangs_costs_nothing(new_fleet, tmp_path
         done = playing.wait()
 
         assert done.code == 0, done
-        assert "FINAL ACCEPTANCE: PASS" in done.output
+        assert "FINAL ACCEPTANCE: PARTIAL" in done.output
         assert fleet.verdict("node-1")["flaky"] is False
         fleet.assert_evidence("node-1", dict.fromkeys(settings["gpuval_stages"], "success"))
         assert fleet.report()["fleet"]["problems"] == []
@@ -102,6 +102,6 @@ def test_a_node_that_cannot_reach_the_store_is_asked_for_its_records(new_fleet, 
         assert f"node-1: {launch['message']}; records of such nodes are fetched" in done.told
         assert not (fleet.node_directory("node-1") / "uploaded.json").exists(), "the node did reach the store"
         assert done.code == 0, done
-        assert "FINAL ACCEPTANCE: PASS" in done.output
+        assert "FINAL ACCEPTANCE: PARTIAL" in done.output
         fleet.assert_evidence("node-1", dict.fromkeys(settings["gpuval_stages"], "success"))
         assert_nothing_is_missing(fleet)

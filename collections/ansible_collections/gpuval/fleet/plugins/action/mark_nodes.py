@@ -114,7 +114,6 @@ class ActionModule(RunAction):
         report = run_folder.read_report(self.folder(options))
         run = report["run"]
         chosen = set(options["nodes"])
-        whole = failed_checks.is_whole(run)
         wanted, left = {}, {}
         for node in (failed_checks.counted(one, run) for one in report["nodes"]):
             name = node["name"]
@@ -122,7 +121,7 @@ class ActionModule(RunAction):
                 continue
             bears = before.get(name)
             failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
-            decision = failed_checks.decide(_open(bears), node, failed=failed, whole=whole)
+            decision = failed_checks.decide(_open(bears), node, failed=failed, whole=failed_checks.is_whole(run, node))
             verdict = failed_checks.verdict_after(node, run, marks.verdict_of(bears), failed=failed)
             if verdict is None:
                 continue

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
 from ..plugin_utils.gang import document as gang_document
 from ..plugin_utils.gang import forming, hostfiles, orchestrate, session
 from ..plugin_utils.judge import criteria
@@ -23,7 +24,7 @@ class ActionModule(RunAction):
         checks = criteria.beside_shipped(options["criteria"])
         document = gang_document.read(folder)
         report = session.judge_of(folder, checks, options)(document)
-        for remark in unsettled(run, document):
+        for remark in unsettled(run, document, report["nodes"]):
             self._display.warning(f"run {run['run_id']} {remark}")
         placed = session.placed(run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
         known = session.properties(folder, run)
@@ -73,13 +74,16 @@ class ActionModule(RunAction):
         }
 
 
-def unsettled(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> list[str]:
+def unsettled(
+    run: Mapping[str, Any], document: Mapping[str, Any] | None, nodes: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """Why what passed in the run is no acceptance."""
     remarks = []
     if run["narrowed_by"]:
         remarks.append(f"was narrowed ({', '.join(run['narrowed_by'])}): its nodes are not accepted by it")
-    if run["profile"] == "custom":
-        remarks.append("has stages of its own instead of a profile's: its nodes are not accepted by it")
+    unproven = [node["name"] for node in nodes if node["verdict"] == "PASS" and node.get("unproven")]
+    if unproven:
+        remarks.append(f"proves less than an acceptance needs: {some_of(unproven)} are not accepted by it")
     asked = any(node.get("gang_stages") for node in run["nodes"].values())
     if asked and (document is None or document["ended_at"] is None):
         remarks.append("has not finished its gangs: what they say of its nodes is not known yet")

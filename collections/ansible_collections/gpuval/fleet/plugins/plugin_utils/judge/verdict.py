@@ -22,7 +22,7 @@ from ..core.text import natural_order
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
 from ..records.states import FINAL_STATES
-from . import coverage, not_tested, retries
+from . import acceptance, coverage, not_tested, retries
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -94,7 +94,11 @@ def judge(
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
             **({"resume": evidence.resume} if evidence.resume else {}),
         },
-        "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(narrowed), busy=bool(busy)),
+        "verdict": run_verdict(
+            (node["verdict"] for node in nodes),
+            narrowed=bool(narrowed) or any(node.get("unproven") for node in nodes),
+            busy=bool(busy),
+        ),
         "counts": _counts(nodes),
         "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,
@@ -117,6 +121,8 @@ def _judge_nodes(judged: JudgedRun) -> tuple[list[dict[str, Any]], dict[str, Any
         records = judged.subjects[node["name"]].records
         node["evidence"] = digests.get(node["name"], {})
         node["metrics"] = {stage: record["metrics"] for stage, record in records.items()}
+        gaps = acceptance.unproven(node) if node["verdict"] != "INCOMPLETE" else []
+        node.update({"unproven": gaps} if gaps else {})
     return nodes, analysis
 
 
@@ -195,7 +201,8 @@ def _busy_with(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> str:
-    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE, ``busy`` ones PARTIAL; a narrowed PASS is PARTIAL."""
+    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE, ``busy`` ones PARTIAL; a narrowed PASS, and one that
+    proves less than an acceptance needs, is PARTIAL."""
     verdicts = set(nodes)
     if busy and not verdicts:
         return "PARTIAL"

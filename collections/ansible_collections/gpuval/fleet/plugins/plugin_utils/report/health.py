@@ -57,13 +57,13 @@ def read(path: Path) -> dict[str, Any]:
 def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
     run = report["run"]
-    whole = failed_checks.is_whole(run)
     found = dict(known)
     for node in (failed_checks.counted(one, run) for one in report["nodes"]):
         name, before = node["name"], known.get(node["name"])
         if before and before["finished_at"] > run["finished_at"]:
             continue
         failed = bool(before and before["verdict"] == failed_checks.FAIL)
+        whole = failed_checks.is_whole(run, node)
         decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, whole=whole)
         if before and decision.stays:
             found[name] = {**before, "open": sorted(decision.open)}

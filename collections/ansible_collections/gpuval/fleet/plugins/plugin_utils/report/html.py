@@ -41,7 +41,7 @@ MAX_GPUS = 16
 MAX_SHOWN_FAILURES = 24
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
-    "PARTIAL": "All that was asked for passed; the run was narrowed, so it is no acceptance.",
+    "PARTIAL": "All that was asked for passed; the run was narrowed, or proves less than an acceptance needs.",
     "FAIL": "At least one node failed a required check.",
     "INCOMPLETE": "Required evidence is missing, so there is no acceptance.",
 }

@@ -16,7 +16,7 @@ from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
 from .place import RESULTS, Place
 from .problems import action_text
-from .summary import node_metrics, places, reasons
+from .summary import node_metrics, places, reasons, verdict_title
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Rows of the table of GPUs: a hundred nodes of eight fit.
@@ -33,6 +33,7 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
     judged = judged_figures(report) if analysis else set()
     return template.load("report.md.j2", escaped).render(
         report=report,
+        title=verdict_title(report),
         gpus=[(node["name"], gpu) for node in nodes for gpu in node["identity"].get("gpus", [])],
         MAX_GPUS=MAX_GPUS,
         failures=failures([node for node in nodes if node["verdict"] != "PASS"]),

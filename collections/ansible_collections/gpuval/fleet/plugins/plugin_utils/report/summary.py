@@ -53,7 +53,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """The lines after the verdict itself, plain text, one line each."""
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
-    lines = [f"Nodes: {counts['expected']} expected, {verdicts}", *_no_gpus(report), *_without_gpu(report)]
+    lines = [*_no_gpus(report), *_without_gpu(report), f"Nodes: {counts['expected']} expected, {verdicts}"]
     lines += node_lines(report)
     lines += filter(None, [problems.actions_line(bad_nodes(report))])
     busy = report["run"].get("busy", {})
@@ -82,13 +82,35 @@ def _no_gpus(report: Mapping[str, Any]) -> list[str]:
     return [f"No GPU was tested: {which}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
 
 
+def verdict_title(report: Mapping[str, Any]) -> str:
+    """The verdict on the run, as the first line of FINAL ACCEPTANCE has it."""
+    return one_line(report["verdict"]) + ("" if tests_gpus(report) else " (no GPU was tested)")
+
+
+def tests_gpus(report: Mapping[str, Any]) -> bool:
+    """Whether a GPU was tested in a run that passed; all other runs have more to say first."""
+    if report["verdict"] not in ("PASS", "PARTIAL") or not report["nodes"]:
+        return True
+    with_gpus = [node for node in report["nodes"] if node["accelerator"] != sku_catalogue.CPU]
+    return bool(with_gpus) and (bool(report["fleet"].get("gangs")) or not _works_on_no_gpu(_stages_of(with_gpus)))
+
+
+def _stages_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
+    return list(dict.fromkeys(stage["name"] for stage in ran))
+
+
+def _works_on_no_gpu(stages: Sequence[str]) -> bool:
+    """A stage of the user's own may work on one."""
+    return all(name in NO_GPU_STAGES or name.startswith(datasets.STAGE) for name in stages)
+
+
 def _without_gpu(report: Mapping[str, Any]) -> list[str]:
-    """That a run accepts no GPU, as none of its stages works on one. A stage of the user's own may."""
-    ran = (stage for node in report["nodes"] for stage in node["stages"] if stage["state"] == "success")
-    stages = dict.fromkeys(stage["name"] for stage in ran)
+    """That a run accepts no GPU, as none of its stages works on one."""
+    stages = _stages_of(report["nodes"])
     if report["verdict"] not in ("PASS", "PARTIAL") or not stages or report["fleet"].get("gangs"):
         return []
-    if not all(name in NO_GPU_STAGES or name.startswith(datasets.STAGE) for name in stages):
+    if not _works_on_no_gpu(stages):
         return []
     which = ", ".join(stages)
     return [f"No stage that tests a GPU ran: the run had {which}. Leave out gpuval_stages and --tags for the others"]
@@ -238,6 +260,11 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if report["run"].get("shortened"):
         profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
         lines.append(f"Shorter than the profile{profile}: {', '.join(report['run']['shortened'])}")
+    gaps = Counter(gap for node in nodes if node["verdict"] == "PASS" for gap in node.get("unproven", ()))
+    if gaps and accepted:
+        many = len(nodes) > 1
+        shown = (f"{gap} on {count} of {len(nodes)} nodes" if many else gap for gap, count in gaps.most_common())
+        lines.append(f"Not proven: {some_of(shown, 8, '; ')}: PARTIAL at best, the profile quick proves all of it")
     if report["run"]["narrowed_by"]:
         named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
@@ -288,4 +315,4 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
     failed = str(Path(page).with_name("failed_nodes.txt")) if page else commands.FAILED_NODES
     lines = [commands.pasteable(line, inventory, failed=failed) for line in lines]
     lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in lines]
-    return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])
+    return "\n".join([rule, f"FINAL ACCEPTANCE: {verdict_title(report)}", *lines, rule])

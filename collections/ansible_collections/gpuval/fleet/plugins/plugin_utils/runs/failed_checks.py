@@ -56,7 +56,7 @@ def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str |
     """
     if before == PASS and not is_about(node):
         return None
-    if node["verdict"] != PASS or accepts(run):
+    if node["verdict"] != PASS or accepts(run, node):
         return str(node["verdict"])
     return INCOMPLETE if failed else None
 
@@ -69,7 +69,7 @@ def is_own_work(check: Mapping[str, Any]) -> bool:
 def counted(node: Mapping[str, Any], run: Mapping[str, Any]) -> Mapping[str, Any]:
     """A node of a report as marks count it: a job that fails proves nothing about it in a run that accepts no node."""
     failed = [one for one in node["checks"] if one["severity"] == "required" and one["verdict"] == "fail"]
-    if node["verdict"] != FAIL or accepts(run) or not failed or not all(map(is_own_work, failed)):
+    if node["verdict"] != FAIL or accepts(run, node) or not failed or not all(map(is_own_work, failed)):
         return node
     return {**node, "verdict": INCOMPLETE}
 
@@ -88,14 +88,15 @@ def of_node(node: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-def is_whole(run: Mapping[str, Any]) -> bool:
-    """Whether the run of a report left out no node and no stage of its profile."""
-    return not run["narrowed_by"] and run["profile"] != "custom"
+def is_whole(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether the run of a report left out no node, and has all that an acceptance of this one needs."""
+    return not run["narrowed_by"] and not node.get("unproven")
 
 
-def accepts(run: Mapping[str, Any]) -> bool:
-    """Whether its PASS accepts a node: no stages were left out."""
-    return set(run["narrowed_by"]) <= {"limit", "busy"}
+def accepts(run: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether a PASS of the node in this run accepts it: no stages were left out, and nothing is unproven
+    (``judge.acceptance``)."""
+    return set(run["narrowed_by"]) <= {"limit", "busy"} and not node.get("unproven")
 
 
 def parse(text: str | None) -> frozenset[str] | None:

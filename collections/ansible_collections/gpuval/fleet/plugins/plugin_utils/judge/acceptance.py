@@ -1,0 +1,92 @@
+"""What a node must prove before its PASS accepts it, by ``skus/shared/acceptance.yml`` and not by a profile's name.
+
+``unproven`` alone decides that. The report keeps its answer by node, and marks, the health file, hostfiles and the
+verdict on the run read it there (``runs.failed_checks``). Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core import yaml_file
+from ..core.paths import COLLECTION
+from ..core.text import some_of
+from . import sku_catalogue
+from .identity import DISPUTED
+from .subject import FACTS
+
+PROOFS = COLLECTION / "skus/shared/acceptance.yml"
+_GPU = re.compile(r"gpu:?(\d+)")
+
+
+@dataclass(frozen=True)
+class AcceptanceProof:
+    """Evidence that an acceptance needs of a node, as the file has it."""
+
+    what: str
+    of: str
+    stage: str
+    metrics: Sequence[str]
+    parts: str
+    min_gpus: int = 1
+    seconds: float = 0.0
+    seconds_of: str = ""
+
+
+@functools.cache
+def read_proofs(path: Path) -> tuple[AcceptanceProof, ...]:
+    """The proofs of a file. Raises an error for one that does not follow its schema."""
+    return tuple(AcceptanceProof(**proof) for proof in yaml_file.shipped(path, "acceptance")["proofs"])
+
+
+def unproven(node: Mapping[str, Any], proofs: Iterable[AcceptanceProof] | None = None) -> list[str]:
+    """What an acceptance needs and the evidence of a report's node does not prove, each with the reason."""
+    is_cpu = node["accelerator"] == sku_catalogue.CPU
+    gpus = 0 if is_cpu else _gpu_count(node)
+    required = [
+        proof
+        for proof in (read_proofs(PROOFS) if proofs is None else proofs)
+        if proof.of == ("cpu" if is_cpu else "gpu") and (is_cpu or max(gpus, 1) >= proof.min_gpus)
+    ]
+    lacking = [(proof.what, _lacking(node, proof, gpus)) for proof in required]
+    gaps = [f"{what} ({reason})" for what, reason in lacking if reason]
+    disputed = (check for check in node["checks"] if check["reason"].startswith(DISPUTED))
+    return gaps + [f"whose the GPUs are ({check['value']} lists them, too)" for check in disputed]
+
+
+def _lacking(node: Mapping[str, Any], proof: AcceptanceProof, gpus: int) -> str:
+    """Why the node does not have the proof; empty where it has."""
+    stage = next((stage for stage in node["stages"] if stage["name"] == proof.stage), None)
+    metrics = node["metrics"].get(proof.stage, ())
+    scopes = [metric["scope"] for metric in metrics if metric["name"] in proof.metrics and metric["value"]]
+    indices = {int(index) for scope in scopes if scope.startswith(("gpu", "link")) for index in _GPU.findall(scope)}
+    is_gpu = proof.parts != "node"
+    missing = [f"gpu:{index}" for index in range(gpus) if index not in indices]
+    seconds = _seconds(stage, metrics, proof)
+    rules = (
+        (stage is None, f"no stage {proof.stage}"),
+        (stage is not None and stage["state"] != "success", f"{proof.stage} did not succeed"),
+        (is_gpu and not gpus, "how many GPUs the node has is not known"),
+        (not scopes, f"{proof.stage} reports no {proof.metrics[0]}"),
+        (is_gpu and len(indices) < gpus, f"not {some_of(missing, 4)}"),
+        (seconds < proof.seconds, f"{proof.stage} worked {seconds:.3g} s of at least {proof.seconds:g} s"),
+    )
+    return next((reason for holds, reason in rules if holds), "")
+
+
+def _seconds(stage: Mapping[str, Any] | None, metrics: Iterable[Mapping[str, Any]], proof: AcceptanceProof) -> float:
+    if proof.seconds_of:
+        of_node = (metric for metric in metrics if metric["scope"] == "node")
+        return next((metric["value"] or 0.0 for metric in of_node if metric["name"] == proof.seconds_of), 0.0)
+    return (stage or {}).get("duration_seconds") or 0.0
+
+
+def _gpu_count(node: Mapping[str, Any]) -> int:
+    """GPUs by the facts: those that are counted, else those that are listed."""
+    counted = [metric["value"] or 0 for metric in node["metrics"].get(FACTS, ()) if metric["name"] == "gpu_count"]
+    return max([int(count) for count in counted] + [len(node["identity"].get("gpus", ()))])
