@@ -220,7 +220,7 @@ def test_a_pass_without_a_test_of_a_gpu_does_not_read_as_an_acceptance(stages, a
     lines = final_block(judge(run, healthy(run))).splitlines()
     remark = f"- No stage that tests a GPU ran: the run had {', '.join(stages)}. Leave out gpuval_stages"
     assert lines[1] == f"FINAL ACCEPTANCE: PASS{'' if accepts else ' (no GPU was tested)'}"
-    assert lines[3].startswith(remark) == (not accepts)
+    assert lines[2].startswith(remark) == (not accepts)
 
 
 @pytest.mark.parametrize(

@@ -260,10 +260,10 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     if report["run"].get("shortened"):
         profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
         lines.append(f"Shorter than the profile{profile}: {', '.join(report['run']['shortened'])}")
-    gaps = Counter(gap for node in nodes if node["verdict"] == "PASS" for gap in node.get("unproven", ()))
-    if gaps and accepted:
+    unproven = Counter(gap for node in nodes if node["verdict"] == "PASS" for gap in node.get("unproven", ()))
+    if unproven and accepted:
         many = len(nodes) > 1
-        shown = (f"{gap} on {count} of {len(nodes)} nodes" if many else gap for gap, count in gaps.most_common())
+        shown = (f"{gap} on {count} of {len(nodes)} nodes" if many else gap for gap, count in unproven.most_common())
         lines.append(f"Not proven: {some_of(shown, 8, '; ')}: PARTIAL at best, the profile quick proves all of it")
     if report["run"]["narrowed_by"]:
         named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
