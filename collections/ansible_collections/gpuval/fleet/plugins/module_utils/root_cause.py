@@ -79,7 +79,7 @@ _RANK_GROUPS = ("rank", "mpi", "task", "worker", "shard")
 _LEVEL_GROUPS = ("level", "letter", "named", "logger", "mid")
 _QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
 _TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
-_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message>: .*|:|)$")
+_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
 _ERROR_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure)$")
 _CAUSED = "The above exception was the direct cause of the following exception"
 _HANDLING = "During handling of the above exception, another exception occurred"
@@ -352,8 +352,10 @@ class _Reader:
         if spawned:
             stream.rank = int(spawned[1])
             return True
+        if text[:1] == "^":  # the marks of another process, whose traceback is printed at the same time
+            text = text.replace("^", "").lstrip()
         text = text[min(stream.indent, len(text) - len(text.lstrip())) :]
-        was_frame, stream.in_frame = stream.in_frame, text[:1] in " │|╭╰^~" or not text
+        was_frame, stream.in_frame = stream.in_frame, text[:1] in " │|╭╰~" or not text
         if stream.in_frame:
             return stream.in_traceback
         exception = _EXCEPTION.match(text)
@@ -433,11 +435,13 @@ class _Reader:
         exited = _EXITED.search(stripped) if "exitcode: " in stripped else None
         if exited:
             self._note_exit(int(exited[1]), None, int(exited[2]), head)
-        elif stripped.startswith(("Root Cause (first observed failure)", "Failures:")):
+            return True
+        if stripped.startswith(("Root Cause (first observed failure)", "Failures:")):
             self._is_root = stripped.startswith("Root")
-        match = None if exited else _FIELD.match(stripped)
+            return True
+        match = _FIELD.match(stripped)
         if match is None:
-            return exited is not None
+            return False
         if match[1] == "time" and re.match(_TIME, match[2]):
             self._table = {"root": "yes"} if self._is_root else {}
             self._tables = [*self._tables, self._table][-MAX_FAILURES:]
