@@ -33,9 +33,9 @@ MAX_STREAMS = 4096
 MAX_COMPARED = 40_000
 #: So many lines of progress after an error show that the program survived it.
 SURVIVED = 20
-FIRST, ERROR, HINT, EFFECT, SUMMARY, NONE = "first", "error", "hint", "effect", "summary", "none"
+FIRST, ERROR, HINT, EFFECT, SUMMARY, ECHO, NONE = "first", "error", "hint", "effect", "summary", "echo", "none"
 #: In the order in which they explain a failure.
-WEIGHTS = (FIRST, ERROR, HINT, EFFECT, SUMMARY)
+WEIGHTS = (FIRST, ERROR, HINT, EFFECT, SUMMARY, ECHO)
 
 _PLACES = {
     "*": ".{0,200}?",
@@ -61,7 +61,7 @@ _PREFIX = re.compile(
         (
             r"\[(?:rank|Rank )(?P<rank>\d{1,6})(?:/\d+)?\]:? ?",
             r"\[default(?P<local>\d{1,6})\]: ?",  # torchrun --tee
-            r"\[[^\]\s]*[,@](?P<mpi>\d{1,6})\](?:\[[^\]]*\])?<std(?:out|err|diag)>:? ?",
+            r"\[(?:[^\]\s]*[,@])?(?P<mpi>\d{1,6})\](?:\[[^\]]*\])?<std(?:out|err|diag)>:? ?",
             r" {0,8}(?P<task>\d{1,5}): (?=\S|  )",  # srun --label
             r"\((?:(?:(?:\w+_)?TP(?P<shard>\d+)|rank=(?P<worker>\d+)|[\w.-]+) ){1,4}pid=\d+(?:, ip=[\w.:]+)?\) ?",
             r"\(raylet[^)]*\) ?|server: |kernel: ",
@@ -71,12 +71,13 @@ _PREFIX = re.compile(
             rf"\[(?P<named>{_LEVEL})\] ?(?:\[[^\]]{{1,120}}\] ?)?",
             r"\[\w+\.(?:py|cpp|cc):\d+(?::\w+)?\] ?",
             rf"(?P<logger>{_LEVEL}):[\w.]{{1,120}}:|[\w.]{{1,80}} - (?P<mid>{_LEVEL}) - ",
+            r"(?P<short>[EWIF]) [\w./-]{1,160}:\d+\] ",  # TensorFlow and XLA
             r"[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d [\w.-]+ kernel: |\[ *\d+\.\d{6}\] ",
         )
     )
 )
 _RANK_GROUPS = ("rank", "mpi", "task", "worker", "shard")
-_LEVEL_GROUPS = ("level", "letter", "named", "logger", "mid")
+_LEVEL_GROUPS = ("level", "letter", "short", "named", "logger", "mid")
 _QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
 _TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
@@ -142,6 +143,8 @@ class _Stream:
 
     in_traceback: bool = False
     in_frame: bool = False
+    #: Whether the last line names a file and the next one is its source.
+    is_frame: bool = False
     #: The exception before this one, and how the two belong together.
     before: Optional[_Failure] = None
     joined: str = ""
@@ -302,7 +305,8 @@ class _Reader:
         stream = self._stream(head)
         if self._read_traceback(stream, text, head):
             return
-        if head.level[:1] not in ("I", "D") and not text.startswith(("  File ", "    ")):
+        was_frame, stream.is_frame = stream.is_frame, text.startswith("  File ")
+        if head.level[:1] not in ("I", "D") and not stream.is_frame and not was_frame:
             self._note(text.strip(), head, stream)
 
     def _split(self, line: str) -> tuple[_Head, str]:
@@ -382,7 +386,7 @@ class _Reader:
                 break
         if exception and weight in ("", NONE, HINT, SUMMARY):
             weight, name, package = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), ""
-        if weight not in WEIGHTS or (head.level in _QUIET and weight not in (FIRST, EFFECT)):
+        if weight not in WEIGHTS or (head.level in _QUIET and weight not in (FIRST, EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
                 self._innocent.add(self._shape)
             return
@@ -461,7 +465,7 @@ class _Reader:
         return True
 
     def _note_exit(self, code: int, rank: Optional[int], local: int, head: _Head, words: str = "") -> None:
-        weight = SUMMARY if code >= 0 else EFFECT if code == -15 else HINT
+        weight = SUMMARY if code >= 0 else ECHO if code == -15 else HINT
         signal = f": {words}" if words.startswith("Signal") else ""
         self._keep(_Failure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, head.stamp))
 
@@ -479,7 +483,12 @@ class _Reader:
             first = ranks[root]  # all ranks failed alike, and torchrun has seen this one first
         rank = self._rank(first, globals_of, local_is_global)
         is_same = all(failure.kind == first.kind for failure in failures if failure.rank is None)
-        if rank is None and first.weight != EFFECT and first.local is None and (is_same or len(self._tables) == 1):
+        if (
+            rank is None
+            and first.weight not in (EFFECT, ECHO)
+            and first.local is None
+            and (is_same or len(self._tables) == 1)
+        ):
             rank = root if self._tables else self._only_rank()
         return Cause(first.name, first.text, rank, first.package, first.weight in (FIRST, ERROR))
 
