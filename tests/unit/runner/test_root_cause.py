@@ -43,7 +43,7 @@ def test_every_log_has_an_expected_cause():
         "-" * 60,
         "step 4 loss: 2.31",
         "[gpuval] kernel: nothing",
-        "W0801 11:36:44.1 1 torch/distributed/elastic/api.py:900] Sending process 9 closing signal SIGTERM",
+        "WARNING:launcher:Sending process 9 closing signal SIGTERM",
         "RuntimeError: Broken pipe",
         "/opt/x.py:3: UserWarning: error while reading the cache",
         "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.",
@@ -78,6 +78,19 @@ def test_a_rank_of_one_node_of_several_is_not_guessed():
     text = "[default1]:Traceback (most recent call last):\n[default1]:KeyError: 'x'\n"
     assert root_cause.in_text(text).rank == 1
     assert root_cause.in_text(text, local_is_global=False).rank is None
+
+
+@pytest.mark.parametrize("label", ["1: ", "[1,1]<stderr>:"])
+def test_a_task_that_starts_ranks_itself_is_none_of_them(label):
+    own = f"{label}Traceback (most recent call last):\n{label}KeyError: 'x'\n"
+    assert root_cause.in_text(own).rank == 1
+    assert root_cause.in_text(f"{own}{label}E0909 1 torch/distributed/elastic/multiprocessing/api.py:8] x").rank is None
+
+
+def test_a_long_line_keeps_its_end():
+    text = root_cause.in_text(f"RuntimeError: {'x' * 5000} out of range").text
+    assert len(text) <= root_cause.MAX_TEXT
+    assert text.endswith("out of range")
 
 
 def test_without_a_failure_there_is_no_cause():

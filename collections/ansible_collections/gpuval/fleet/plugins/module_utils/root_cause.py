@@ -76,7 +76,7 @@ _PREFIX = re.compile(
         )
     )
 )
-_RANK_GROUPS = ("rank", "mpi", "task", "worker", "shard")
+_RANK_GROUPS = ("rank", "worker", "shard")
 _LEVEL_GROUPS = ("level", "letter", "short", "named", "logger", "mid")
 _QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
 _TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
@@ -89,7 +89,10 @@ _LAST_ERROR = re.compile(r"Last error:\s*(.*)")
 _FIELD = re.compile(r"(rank|exitcode|time|traceback) *: (.*)")
 _RANK_FIELD = re.compile(r"(\d{1,6}) \(local_rank: (\d{1,6})\)")
 _EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d{1,6})")
-_LAUNCHER = re.compile(r"torchrun|torch[./]distributed|deepspeed|accelerate|elastic|\[rank\d")
+#: Where a launcher starts several ranks, a task of srun or MPI is none of them.
+_LAUNCHER = re.compile(
+    r"torchrun|elastic|distributed[./](?:run|launch)|accelerate[./]|deepspeed[./]launcher|\[launch\.py|local_rank: "
+)
 
 
 class Cause(NamedTuple):
@@ -129,6 +132,7 @@ class _Failure:
     text: str
     rank: Optional[int]
     local: Optional[int]
+    task: Optional[int]
     stamp: tuple[str, str]
     package: str = ""
 
@@ -159,7 +163,9 @@ class _Head:
 
     source: str = ""
     rank: Optional[int] = None
+    #: On its node; of MPI or srun.
     local: Optional[int] = None
+    task: Optional[int] = None
     level: str = ""
     stamp: tuple[str, str] = ("", "")
 
@@ -257,6 +263,10 @@ def _compiled(text: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
     return parts, re.compile(start + whole + ("$" if ends else ""))
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 105]} ... {text[-100:]}"
+
+
 def _lines(text: str) -> Iterator[str]:
     for piece in _LINE_END.split(text):
         is_long = len(piece) > LINE_HEAD + LINE_TAIL
@@ -325,11 +335,13 @@ class _Reader:
             rank = next((groups[name] for name in _RANK_GROUPS if groups[name]), None)
             head.rank = head.rank if rank is None else int(rank)
             head.local = int(groups["local"]) if groups["local"] else head.local
+            task = groups["task"] or groups["mpi"]
+            head.task = int(task) if task else head.task
             head.level = next((groups[name] for name in _LEVEL_GROUPS if groups[name]), None) or head.level
             for kind in ("iso", "day", "glog"):
                 if groups[kind] and not head.stamp[0]:
                     head.stamp = (kind, groups[kind].replace("T", " ").replace("_", " ").replace(",", "."))
-            if rank or groups["local"] or match[0].startswith("("):
+            if rank or task or groups["local"] or match[0].startswith("("):
                 head.source += match[0].strip()
         return head, line[position:]
 
@@ -391,9 +403,8 @@ class _Reader:
                 self._innocent.add(self._shape)
             return
         rank = stream.rank if exception and stream.rank is not None else rank
-        failure = _Failure(
-            weight, name, text[:MAX_TEXT], rank if head.rank is None else head.rank, head.local, head.stamp, package
-        )
+        rank = rank if head.rank is None else head.rank
+        failure = _Failure(weight, name, _shortened(text), rank, head.local, head.task, head.stamp, package)
         if exception:
             self._join(stream, failure)
             stream.rank, stream.indent = None, 0
@@ -467,7 +478,7 @@ class _Reader:
     def _note_exit(self, code: int, rank: Optional[int], local: int, head: _Head, words: str = "") -> None:
         weight = SUMMARY if code >= 0 else ECHO if code == -15 else HINT
         signal = f": {words}" if words.startswith("Signal") else ""
-        self._keep(_Failure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, head.stamp))
+        self._keep(_Failure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, None, head.stamp))
 
     def cause(self, local_is_global: bool) -> Optional[Cause]:
         failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
@@ -501,10 +512,11 @@ class _Reader:
         earliest = {rank for time, rank in roots if time == roots[0][0]}
         return (earliest.pop() if len(earliest) == 1 else None), certain
 
-    @staticmethod
-    def _rank(failure: _Failure, globals_of: dict[int, int], local_is_global: bool) -> Optional[int]:
-        if failure.rank is not None or failure.local is None:
+    def _rank(self, failure: _Failure, globals_of: dict[int, int], local_is_global: bool) -> Optional[int]:
+        if failure.rank is not None:
             return failure.rank
+        if failure.local is None:
+            return None if self._has_launcher else failure.task
         return globals_of.get(failure.local, failure.local if local_is_global else None)
 
     def _only_rank(self) -> Optional[int]:
