@@ -84,7 +84,7 @@ def test_a_rank_of_one_node_of_several_is_not_guessed():
 def test_a_task_that_starts_ranks_itself_is_none_of_them(label):
     own = f"{label}Traceback (most recent call last):\n{label}KeyError: 'x'\n"
     assert root_cause.in_text(own).rank == 1
-    assert root_cause.in_text(f"{own}{label}E0909 1 torch/distributed/elastic/multiprocessing/api.py:8] x").rank is None
+    assert root_cause.in_text(f"{own}{label}torch.distributed.elastic.errors.ChildFailedError:").rank is None
 
 
 def test_a_long_line_keeps_its_end():
@@ -147,6 +147,29 @@ def test_the_harmless_xids_are_those_of_the_telemetry():
     for number in range(1, 170):
         cause = root_cause.in_text(f"NVRM: Xid (PCI:0000:9d:00): {number}, pid=1, x")
         assert (cause.name == "hardware") == (number not in HARMLESS_XIDS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[ 99.123456] amdgpu 0000:9d:00.0: amdgpu: 3 correctable hardware errors detected in umc block",
+        "[ 99.123456] amdgpu 0000:9d:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+        "[ 99.123456] mce: [Hardware Error]: Machine check events logged",
+        "[ 99.123456] pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+        "INFO:check:looking for uncorrectable ECC errors",
+        "  Uncorrectable ECC errors : 0",
+        "| 00000000:9D:00.0 Off | Volatile Uncorr. ECC |",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "torch.distributed.DistBackendError: NCCL error, unhandled system error, NCCL version 2.21.5",
+        "HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang",
+        "Segmentation fault (core dumped)",
+    ],
+)
+def test_what_hardware_does_not_report_is_no_hardware_fault(line):
+    cause = root_cause.in_text(line)
+    assert cause is None or cause.name == root_cause.UNPROVEN
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ _PLACES = {
     "*": ".{0,200}?",
     "{package}": r"(?P<package>[\w.+@-]{1,100})",
     "{command}": r"(?P<package>[\w+-]{1,60})",
-    "{file}": r"(?P<package>[^\s:'\"`]{1,200})",
+    "{file}": r"(?P<package>[^\s:'\"`\\]{1,200})",
     "{rank}": r"(?P<rank>\d{1,6})",
     "{number}": r"\d+",
-    "'": "['\"`\u2018\u2019]?",
+    "'": r"\\?['\"`\u2018\u2019]?",
 }
 _PLACE = re.compile(r"\*+|\{[^}]*\}|'")
 _CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
@@ -304,7 +304,7 @@ class _Reader:
             self._progress += bool(self._failures[ERROR]) and _PROGRESS.search(line) is not None
             return
         self._shape = _DIGITS.sub("#", line)
-        if self._shape not in self._innocent:
+        if is_inside or self._shape not in self._innocent:
             self._read_suspect(line)
 
     def _read_suspect(self, line: str) -> None:
@@ -398,7 +398,7 @@ class _Reader:
                 break
         if exception and weight in ("", NONE, HINT, SUMMARY):
             weight, name, package = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), ""
-        if weight not in WEIGHTS or (head.level in _QUIET and weight not in (FIRST, EFFECT, ECHO)):
+        if weight not in WEIGHTS or (head.level in _QUIET and weight not in (EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
                 self._innocent.add(self._shape)
             return
@@ -457,7 +457,10 @@ class _Reader:
         match = _FIELD.match(stripped)
         if match is None:
             return False
-        if match[1] == "time" and re.match(_TIME, match[2]):
+        begins = (
+            re.match(_TIME, match[2]) if match[1] == "time" else self._table is None and _RANK_FIELD.match(match[2])
+        )
+        if begins:
             self._table = {"root": "yes"} if self._is_root else {}
             self._tables = [*self._tables, self._table][-MAX_FAILURES:]
         if self._table is None:
@@ -508,7 +511,7 @@ class _Reader:
         ranks = [(table, _RANK_FIELD.match(table.get("rank", ""))) for table in self._tables]
         pairs = {(int(match[2]), int(match[1])) for _, match in ranks if match}
         certain = {local: rank for local, rank in pairs if [first for first, _ in pairs].count(local) == 1}
-        roots = sorted({(table["time"], int(match[1])) for table, match in ranks if match and "root" in table})
+        roots = sorted({(table.get("time", ""), int(match[1])) for table, match in ranks if match and "root" in table})
         earliest = {rank for time, rank in roots if time == roots[0][0]}
         return (earliest.pop() if len(earliest) == 1 else None), certain
 
