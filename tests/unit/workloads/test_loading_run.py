@@ -241,7 +241,7 @@ def test_a_store_that_cannot_be_reached(variables, monkeypatch, capsys):
             program.load_or_exit(program.Options(NAME), {**os.environ, **variables}, Result())
     assert ended.value.code == program.EXIT_TRANSPORT
     printed = capsys.readouterr()
-    assert "the store does not answer, trying again" in printed.out
+    assert "asking the store again: it refuses connections" in printed.out
     assert "the store cannot be read: it refuses connections: check that its service runs" in printed.out
 
 

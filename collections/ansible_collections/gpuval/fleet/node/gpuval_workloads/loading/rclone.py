@@ -248,7 +248,7 @@ class Rclone:
                 return None
             if _contains(errors, (*_REFUSED, *_UNTRUSTED)) or time.monotonic() + PAUSE_SECONDS > deadline:
                 raise self._transport_error(errors)
-            print(f"the store does not answer, trying again: {_last_line(errors)}", flush=True)
+            print(f"asking the store again: {_cause_of(errors)[0]}", flush=True)
             time.sleep(PAUSE_SECONDS)
 
     def _capture(self, arguments: list[str]) -> tuple[int, str, str]:
@@ -281,15 +281,20 @@ class Rclone:
                 f"{REFUSED_KEY} of the model store: {last}. Compare the node's clock with the controller's, then "
                 "launch the node again so that it gets the present key"
             )
-        for pattern, cause, remedy in _CAUSES:
-            if match := pattern.search(errors):
-                return TransportError(f"the store cannot be read: {cause.format(*match.groups())}: {remedy}")
-        return TransportError(f"the store cannot be read: {last}: {_CHECK_PATH}")
+        return TransportError(f"the store cannot be read: {': '.join(_cause_of(errors))}")
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
+
+
+def _cause_of(errors: str) -> tuple[str, str]:
+    """What errors of rclone mean, and what to do."""
+    for pattern, cause, remedy in _CAUSES:
+        if match := pattern.search(errors):
+            return cause.format(*match.groups()), remedy
+    return _ADDRESS.sub("...", _last_line(errors)), _CHECK_PATH
 
 
 def parse_log_line(line: str) -> tuple[Progress | None, str]:
