@@ -8,7 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import named_cause
 
 from tests.kit.model_server import ModelServer
-from tests.kit.runner import PACKAGES, Node, stage
+from tests.kit.runner import PACKAGES, stage
 from tests.kit.spoiling_proxy import SpoilingProxy, of_weights
 
 NAME = "models--gpuval--tiny-llama"
@@ -34,14 +34,13 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def load(tmp_path, store):
+def load(node, store):
     """Run the stage through a proxy that spoils; returns its record."""
 
     def run(how, **changes):
         environment = {"GPUVAL_MODELS_PREFIX": "gpuval/models", "PYTHONPATH": str(PACKAGES)}
         with SpoilingProxy(store.port) as proxy:
             proxy.spoil(how, of_weights)
-            node = Node(tmp_path, "r1")
             node.put_plan(stage("loading", ["{python}", "-c", LOAD], environment=environment, **changes))
             config = store.config.replace(f":{store.port}", f":{proxy.port if how != 'refused' else 9}")
             (node.files.root / "rclone.conf").write_text(config)

@@ -68,6 +68,7 @@ def load(variables, stored, short_waits, monkeypatch):
                 main(result)
             except WorkloadFailure as failure:
                 result.state, result.message = "failure", str(failure)
+                result.environment.update({"fault": failure.fault} if failure.fault else {})
                 return 1
             except SystemExit as ended:
                 return ended.code
@@ -197,6 +198,40 @@ def test_a_byte_that_the_nodes_disk_changes_stays_the_nodes_fault(load, variable
     assert (code, result.state, fault_of(result)) == (1, "failure", None)
     assert f"wrong checksum: {WEIGHTS} arrived right and was read back wrong" in result.message
     assert result.metric("loading_checksum_errors_count") == 1
+
+
+@pytest.mark.parametrize(
+    ("complaint", "code", "fault", "words"),
+    [
+        ("write /m/x.partial: input/output error", 1, None, "the node's disk takes no files"),
+        ("open /m/x.partial: read-only file system", 1, None, "the node's disk takes no files"),
+        ("open /m/x.partial: permission denied", 1, "environment", "set gpuval_models_dir to a folder"),
+        ("mkdir /m/x: not a directory", 1, "environment", "set gpuval_models_dir to a folder"),
+        ("api error InternalError: open /data/x: input/output error", 3, "store_away", "the store cannot be read"),
+    ],
+)
+def test_what_rclone_reports_of_the_nodes_disk_is_not_the_stores(
+    load, variables, tmp_path, complaint, code, fault, words
+):
+    """An rclone whose copy ends as with such a disk."""
+    failing = tmp_path / "rclone"
+    failing.write_text(
+        f"#!/bin/sh\ncase \"$*\" in *--files-from-raw*) echo '{complaint}'; exit 1;; esac\n"
+        f'exec {rclone.find_rclone(os.environ)} "$@"\n'
+    )
+    failing.chmod(0o755)
+    variables["GPUVAL_RCLONE"] = str(failing)
+    ended, result = load()
+    assert (ended, fault_of(result)) == (code, fault)
+    assert words in result.message
+
+
+def test_a_model_cache_below_a_file_is_no_fault_of_the_node(load, variables, tmp_path):
+    (tmp_path / "file").write_text("")
+    variables["GPUVAL_MODELS_DIR"] = str(tmp_path / "file" / "models")
+    code, result = load()
+    assert (code, fault_of(result)) == (1, "environment")
+    assert "set gpuval_models_dir to a folder that the node's user may write" in result.message
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from gpuval_runner.program_log import ProgramLog
 from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import MAX_WORD, Record
 from gpuval_runner.result import Result
-from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
+from gpuval_runner.supervise import ENVIRONMENT, Ended, Hooks, ProcessSpec, fault_of, supervise
 from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import encodable, one_line, seconds
 
@@ -197,12 +197,13 @@ class StageRun:
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
         if self._lacks:
-            return Ended(start_error=self._lacks)
+            return Ended(start_error=self._lacks, fault=ENVIRONMENT)
         absent = [name for name in stage.datasets if not context.places.dataset(name).is_dir()]
         if absent:
             return Ended(
                 start_error=f"dataset {', '.join(absent)} is not on this node: run the stage dataset_{absent[0]} "
-                f"(--tags dataset_{absent[0]})"
+                f"(--tags dataset_{absent[0]})",
+                fault=ENVIRONMENT,
             )
         hooks = Hooks(
             output=self._output.take,
@@ -235,7 +236,8 @@ class StageRun:
             redact.write(context.places.work, self._secrets)
             scratch.make_cache(context.places.models)
         except OSError as error:
-            return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
+            text = f"{error.filename}: {error.strerror}: make room or correct the path"
+            return Ended(start_error=text, fault=fault_of(error))
         return supervise(
             ProcessSpec(
                 argv=argv,

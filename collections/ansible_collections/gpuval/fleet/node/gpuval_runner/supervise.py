@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import subprocess
@@ -21,6 +22,13 @@ READ_BYTES = 1 << 16
 DRAIN_SECONDS = 0.5
 LEFTOVER_GRACE_SECONDS = 3.0
 STOP_SECONDS, FOLLOW_SECONDS = 30.0, 3.0
+
+
+#: In a record's environment (`fault`): what the stage needs is not there, or may not be used.
+ENVIRONMENT = "environment"
+ERRORS_OF_SITE = frozenset(
+    (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOEXEC, errno.ELOOP)
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class _Supervision:
                 bufsize=0,
             )
         except (OSError, ValueError) as error:
-            ended.start_error = explain_start_error(self._spec.argv[0], error)
+            ended.start_error, ended.fault = explain_start_error(self._spec.argv[0], error), fault_of(error)
             return ended
         self._pipe = cast("IO[bytes]", self._process.stdout)
         try:
@@ -267,6 +275,11 @@ class _Supervision:
         deadline = time.monotonic() + 1.0
         while self._process.returncode is None and time.monotonic() < deadline:
             self._pump(0.02)
+
+
+def fault_of(error: Exception) -> str:
+    """Return the fault of a command or a folder that cannot be used: the site's, or empty for what may be the disk."""
+    return ENVIRONMENT if isinstance(error, OSError) and error.errno in ERRORS_OF_SITE else ""
 
 
 def explain_start_error(command: str, error: Exception) -> str:

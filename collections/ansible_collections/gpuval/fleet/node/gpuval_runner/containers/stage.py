@@ -47,7 +47,7 @@ from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.state import ContainerMark
-from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
+from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, fault_of, supervise
 
 TRIES = 8
 OWN_SECONDS = 120.0
@@ -123,7 +123,10 @@ class ContainerRun:
             return ContainerEnded(Ended(start_error=str(error)))
         except OSError as error:
             return ContainerEnded(
-                Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
+                Ended(
+                    start_error=f"{error.filename}: {error.strerror}: make room or correct the path",
+                    fault=fault_of(error),
+                )
             )
 
     def _image(self, engine: Engine) -> LocalImage:

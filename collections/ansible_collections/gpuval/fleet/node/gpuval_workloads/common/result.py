@@ -43,9 +43,10 @@ class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about th
 
     fault = ""
 
-    def __init__(self, message: str = "", ranks: Iterable[int] = ()) -> None:
+    def __init__(self, message: str = "", ranks: Iterable[int] = (), fault: str = "") -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
+        self.fault = fault or self.fault
 
 
 class WorkloadCrash(Exception):  # noqa: N818 - as above

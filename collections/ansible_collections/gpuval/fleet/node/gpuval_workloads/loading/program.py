@@ -325,7 +325,8 @@ def _make_folder(places: Places) -> None:
             raise
         raise WorkloadFailure(
             f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the "
-            "node's user may write"
+            "node's user may write",
+            fault="" if error.errno in (errno.EIO, errno.EROFS) else "environment",
         ) from error
 
 

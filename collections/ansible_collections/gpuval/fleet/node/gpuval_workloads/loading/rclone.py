@@ -43,6 +43,8 @@ CHUNK_SIZE = "16M"
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
+_BROKEN_DISK = ("input/output error", "read-only file system", "structure needs cleaning")
+_DENIED = ("permission denied", "operation not permitted", "not a directory")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "StatusCode: 403", "RequestTimeTooSkewed")
 _UNTRUSTED = ("tls: failed to verify certificate", "x509:", "server gave HTTP response to HTTPS client")
 #: What S3 services say to a request that is signed too long ago or too far ahead; the embedded store says the second.
@@ -234,6 +236,17 @@ class Rclone:
     def _check_hopeless(self, message: str) -> None:
         if _contains(message, _FULL_DISK):
             raise FullDiskError(message)
+        is_local = "api error" not in message and "operation error" not in message
+        if is_local and _contains(message, _BROKEN_DISK):
+            raise WorkloadFailure(
+                f"the node's disk takes no files ({message}): read the node's kernel log for its cause"
+            )
+        if is_local and _contains(message, _DENIED):
+            raise WorkloadFailure(
+                f"the model cache cannot be written ({message}): set gpuval_models_dir to a folder that the node's "
+                "user may write",
+                fault="environment",
+            )
         if _contains(message, (*_REFUSED, *_UNTRUSTED)):
             raise self._transport_error(message)
 

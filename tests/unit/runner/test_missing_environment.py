@@ -1,0 +1,80 @@
+"""What a stage needs is not there, or may not be used: the record names it as the site's, not the node's."""
+
+import os
+import subprocess
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import NODE, named_cause, subject_of
+
+from tests.kit.runner import stage
+
+
+def script(path, text, mode=0o755):
+    path.write_bytes(text)
+    path.chmod(mode)
+    return str(path)
+
+
+COMMANDS = {
+    "missing command": (lambda _: ["/no/such/program"], "command not found: /no/such/program: install it"),
+    "missing interpreter": (lambda path: [script(path, b"#!/no/python\n")], "command not found: "),
+    "not executable": (lambda path: [script(path, b"#!/bin/sh\n", 0o644)], "not executable: "),
+    "a folder": (lambda path: [str(path.parent)], "not executable: "),
+    "of another machine": (lambda path: [script(path, b"\x7fELF\x02\x01")], "Exec format error"),
+    "missing module": (lambda _: ["{python}", "-c", "import no_such_module"], "No module named 'no_such_module'"),
+    "other version": (
+        lambda _: ["{python}", "-c", "raise ImportError('hub>=1.0 is required, but found hub==0.3')"],
+        "hub>=1.0 is required",
+    ),
+    "missing library": (
+        lambda _: ["{python}", "-c", "import ctypes; ctypes.CDLL('libno_such.so.1')"],
+        "libno_such.so.1: cannot open shared object file",
+    ),
+    "command in a shell": (lambda _: ["bash", "-c", "no-such-program"], "no-such-program: command not found"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_command_that_cannot_start_is_of_the_environment(node, tmp_path, case):
+    command, words = COMMANDS[case]
+    node.put_plan(stage("work", command(tmp_path / "program")))
+    node.call("run")
+    record = node.record("work")
+    assert record["state"] == "crash"
+    assert words in record["message"]
+    assert named_cause(record) == "environment"
+    assert subject_of("environment") != NODE
+
+
+def test_a_dataset_that_is_not_there_is_no_fault_of_the_node(node):
+    node.put_plan(stage("work", datasets=["c4"]))
+    node.call("run")
+    record = node.record("work")
+    assert "dataset c4 is not on this node: run the stage dataset_c4" in record["message"]
+    assert named_cause(record) == "environment"
+
+
+def test_a_folder_that_cannot_be_made_is_no_fault_of_the_node(node, tmp_path):
+    (tmp_path / "file").write_text("")
+    node.put_plan(stage("work"), models_dir=str(tmp_path / "file" / "models"))
+    node.call("run")
+    record = node.record("work")
+    assert "Not a directory: make room or correct the path" in record["message"]
+    assert named_cause(record) == "environment"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+def test_a_file_system_that_became_read_only_may_be_a_broken_disk(node, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        node.put_plan(stage("work"), models_dir=str(folder / "cache"))
+        node.call("run")
+    finally:
+        subprocess.run(["umount", folder], check=True)
+    record = node.record("work")
+    assert "Read-only file system" in record["message"]
+    assert "fault" not in record["environment"]
