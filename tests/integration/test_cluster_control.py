@@ -237,10 +237,11 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     roles = [role for role in permissions.documents("gpuval") if role["metadata"]["name"] in bound]
     allowed = permissions.granted(roles) | {permissions.REVIEW, permissions.RULES_REVIEW}
     kit.allow_only(lambda asked: tuple(asked) in allowed)
-    fleet = new_fleet(gpuval_mark_nodes="true", gpuval_taint_failed="true", gpuval_retries=0)  # as -e gives them
+    marking = {"gpuval_mark_nodes": "true", "gpuval_taint_failed": "true"}  # as -e gives them
+    fleet = new_fleet(**marking, gpuval_retries=0, gpuval_stages=["facts", *STAGES])
     done = fleet.play("gpuval.fleet.prepare")
     assert done.code == 0, str(done)
-    kit.on_stage.states["node-002", "second"] = "failure"
+    kit.on_stage.states["node-002", "facts"] = "failure"
     assert fleet.play().code != 0
     good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))
     assert [node["metadata"]["labels"].get("gpuval.io/verdict") for node in (good, bad)] == [None, "FAIL"]

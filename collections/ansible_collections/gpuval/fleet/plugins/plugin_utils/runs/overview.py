@@ -119,7 +119,7 @@ def passed_line(folder: run_folder.RunFolder) -> str:
     lacking = dict.fromkeys(one["name"] for one in checks if one["verdict"] in ("fail", "missing"))
     line = "all nodes passed"
     if report.get("verdict") == "PARTIAL":
-        line += ", and it is PARTIAL, of some nodes or stages, or proves too little: `make validate` covers all"
+        line += ", and it is PARTIAL, of some nodes or stages: `make validate` covers all"
     if lacking:
         line += f"; checks of the fleet did not: {some_of(lacking)}: see {folder.path / 'report.html'}"
     return line
