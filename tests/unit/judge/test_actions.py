@@ -4,69 +4,19 @@ import json
 import os
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, yaml_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
-from tests.kit.builders import SHIPPED, check, healthy, judge, make_record, make_run, metric, training_metrics
+from tests.kit.builders import check, healthy, judge, make_record, make_run, metric, training_metrics
 from tests.kit.reports import job_failed
 
 ECC = "training_gpu_ecc_uncorrected"
-STATES = ("failure", "crash", "timeout", "skipped", "missing", "pending", "running", "cancelled")
-OWN = (
-    "accelerator",
-    "accelerators_in_use",
-    "gpu_order",
-    "nic_count",
-    "identity",
-    "gpu_uuids",
-    "evidence_unchanged",
-    "stages",
-    "same_machine_twice",
-    "nothing_proven",
-    "services_declared",
-    "mounts_declared",
-)
 
 
 def document():
     return yaml_file.load(actions.FILE.read_text())
-
-
-def words():
-    """Every word that a node's class can be, but for checks of a site's own."""
-    shipped = {one.name for one in SHIPPED if one.required}
-    launches = set(launch_errors.NAMED)
-    causes = {row.name for row in failure_classes.read("stages")["causes"]}
-    clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
-    clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
-    stages = {f"{stage}_{state}" for stage in ("image", "training") for state in (*STATES, "figures", "plausible")}
-    ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
-    return sorted(
-        {*shipped, *launches, *causes, *clusters, *stages, *ended, *OWN, *(f"versions_{kind}" for kind in KINDS)}
-    )
-
-
-def test_every_class_has_a_row():
-    assert [word for word in words() if failure_classes.class_named(word) is None] == []
-
-
-def test_every_row_is_that_of_some_class():
-    """A pattern that an earlier row hides, or that no class fits, is mistyped."""
-    assert list(actions.ACTIONS) == schemas.schema("actions")["$defs"]["steps"]["items"]["enum"]
-    reached = {failure_classes.class_named(word).name for word in words()}
-    assert [row.name for row in failure_classes.all_classes() if row.name not in reached] == []
-
-
-def test_every_ladder_is_that_of_some_row():
-    ladders = actions.shipped().ladders
-    used = {row.ladder for row in failure_classes.all_classes()}
-    assert used | {actions.OWN_CHECK} == set(ladders)
 
 
 @pytest.mark.parametrize(

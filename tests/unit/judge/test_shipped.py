@@ -490,7 +490,8 @@ def test_a_node_that_fell_back_to_training_without_compiling_is_not_accepted():
         change_metric("training", "training_compile_failed_count", 1)(by_stage)
 
     report = judged(fallen, nodes=tuple(f"node-{number}" for number in range(1, 11)))
-    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", *["PASS"] * 9]
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", *["PASS"] * 9]
+    assert report["nodes"][0]["class"] == "training_setup_agrees"
     checks = {one["name"]: one["verdict"] for one in report["nodes"][0]["checks"]}
     assert checks["training_setup_agrees"] == "fail"
     assert checks["training_speed_fleet"] == "missing"

@@ -2,9 +2,9 @@
 
 Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
 run, one machine listed once, the accelerator and the SKU it claims to have, what its owner declares, and every
-criterion that applies, some of them between nodes. A required check that failed makes the node FAIL; else required
-evidence that is missing makes it INCOMPLETE; only a node of which some work is proven and nothing required is open is
-PASS. Removing evidence (a launch, a record, a metric, a
+criterion that applies, some of them between nodes. A required check that failed makes the node FAIL where its class
+speaks of the node (``failures/*.yml``); else it is INCOMPLETE, as where required evidence is missing; only a node of
+which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
 part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
 impossible figure that is reported counts.
 """
@@ -21,6 +21,8 @@ from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
+from ..records.failure_classes import NODE
+from ..records.failure_classes import subject_of as subject_of_class
 from ..records.states import FINAL_STATES
 from . import acceptance, coverage, not_tested, retries
 from .analysis import fleet
@@ -177,7 +179,7 @@ def _figures_of(expected: Mapping[str, Any], subject: Subject) -> dict[str, Any]
         "catalogue_sku": subject.catalogue_sku,
         "accelerator": subject.accelerator,
         "identity": identity_of(subject.records.get(FACTS)),
-        "stages": [_stage(stage, subject.records.get(stage), failed=False) for stage in expected["stages"]],
+        "stages": [_stage(stage, subject.records, failed=False) for stage in expected["stages"]],
         "metrics": {stage: record["metrics"] for stage, record in subject.records.items()},
     }
 
@@ -216,12 +218,18 @@ def run_verdict(nodes: Iterable[str], *, narrowed: bool, busy: bool = False) -> 
 def node_verdict(checks: Sequence[Entry]) -> str:
     """The verdict on a node from its checks; one without any required work that passed is INCOMPLETE."""
     required = [check for check in checks if check["severity"] == "required"]
-    if any(check["verdict"] == "fail" for check in required):
+    failed = [check for check in required if check["verdict"] == "fail"]
+    if any(map(_speaks_of_node, failed)):
         return "FAIL"
     proven = any(check["verdict"] == "pass" and check["kind"] not in ("launch", "identity") for check in required)
-    if not proven or any(check["verdict"] == "missing" for check in required):
+    if failed or not proven or any(check["verdict"] == "missing" for check in required):
         return "INCOMPLETE"
     return "PASS"
+
+
+def _speaks_of_node(check: Entry) -> bool:
+    """Whether a check that failed is a fault of the node, rather than of the site, the network or the store."""
+    return subject_of_class(str(check.get("class") or check["name"])) == NODE
 
 
 def node_class(checks: Sequence[Entry], ends: Mapping[str, StageJudgement] = MappingProxyType({})) -> str:
@@ -251,6 +259,7 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     faults = [check for check in failed if check["stage"] == FACTS or check["kind"] == "state"]
     has_fault = any(check["name"] != "identity" for check in faults)  # of the node itself: before whose machine it is
     failed.sort(key=lambda check: has_fault and check["name"] == "identity")
+    failed.sort(key=lambda check: not _speaks_of_node(check))
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]
@@ -266,7 +275,8 @@ def judge_node(run: Mapping[str, Any], name: str, evidence: Evidence, context: C
 def _judge_case(case: NodeCase) -> dict[str, Any]:
     checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
-    stages = [_stage(stage, case.record(stage), failed=stage in failed) for stage in case.expected["stages"]]
+    records = case.subject.records
+    stages = [_stage(stage, records, failed=stage in failed) for stage in case.expected["stages"]]
     verdict = node_verdict(checks)
     return {
         "name": case.name,
@@ -292,14 +302,16 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
     return [check for check in checks if check.name in failed]
 
 
-def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
+def _stage(name: str, records: Mapping[str, Record], *, failed: bool) -> dict[str, Any]:
+    record = records.get(name)
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
         return {
             "name": name, "workload": None, "state": "missing", "message": "", "flaky": False,
             "retried_for": None, **dict.fromkeys(copied)
         }  # fmt: skip
-    cause = retries.retried_for(record) if record["state"] == "success" and not failed else None
+    passed = record["state"] == "success" and not failed
+    cause = retries.retried_for(record, records.values()) if passed else None
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),

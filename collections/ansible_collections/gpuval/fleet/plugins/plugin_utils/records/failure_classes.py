@@ -27,7 +27,8 @@ FILES = ("launch", "kubernetes", "slurm", "stages")
 class FailureClass:
     """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
     `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone).
-    `also_incomplete`: it speaks of the node where evidence is missing, too."""
+    `also_incomplete`: it speaks of the node where evidence is missing, too. `retried`: a launch that failed so is tried
+    again."""
 
     name: str
     steps: str
@@ -36,6 +37,7 @@ class FailureClass:
     pattern: re.Pattern[str] | None = None
     before_login: bool = False
     also_incomplete: bool = False
+    retried: bool = True
 
     @property
     def remedy(self) -> str:
@@ -56,6 +58,7 @@ def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
                 _pattern(row.get("patterns", ())),
                 row.get("before_login", False),
                 row.get("also_incomplete", False),
+                row.get("retried", True),
             )
             for row in rows
         )

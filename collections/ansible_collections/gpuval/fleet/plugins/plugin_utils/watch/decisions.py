@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..records.failure_classes import all_classes
 from ..records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
@@ -21,7 +22,7 @@ FETCH_SECONDS = 0.25
 TRANSFER_STAGE = "image"
 
 #: Launch errors without a retry: only an operator can fix them, and repeated logins may lock an account.
-NOT_RETRIED = frozenset({"wrong_host_key", "unknown_host_key", "login_denied", "sudo_password_needed", "sudo_denied"})
+NOT_RETRIED = frozenset(row.name for row in all_classes() if not row.retried)
 
 #: A node on which another run is at work is tried again at least this often, in seconds.
 QUEUE_SECONDS = 30.0

@@ -1,0 +1,259 @@
+"""The table of the classes of failures: it has every class that code can produce, and only faults of the node count."""
+
+import ast
+import functools
+import importlib
+import json
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import judge as judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import yaml_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import own_entry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import class_named, subject_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import health
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, failed_checks, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import drains
+
+from tests.kit.broken_criteria import BAD, report_with_one_broken
+from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run, metric
+from tests.kit.class_names import STATES, class_names
+
+ROOT = Path(__file__).resolve().parents[3]
+ROWS = failure_classes.all_classes()
+SUBJECTS = ("node", "store", "network", "site", "program", "scheduler", "gpuval")
+#: What no class of another subject than the node may lead to.
+ABOUT_THE_NODE = {"reboot", "replace_gpu", "replace_cable", "replace_node", "contact_vendor"}
+
+
+def documents():
+    return {name: yaml_file.load((COLLECTION / f"failures/{name}.yml").read_text()) for name in failure_classes.FILES}
+
+
+def test_names_are_unique_and_every_file_is_read():
+    assert sorted(failure_classes.FILES) == sorted(path.stem for path in (COLLECTION / "failures").glob("*.yml"))
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert {row.subject for row in ROWS} == set(SUBJECTS)
+
+
+def test_every_class_has_a_row():
+    assert [name for name in class_names() if class_named(name) is None] == []
+
+
+def test_every_row_is_that_of_some_class():
+    """A pattern that an earlier row hides, or that no class fits, is mistyped."""
+    reached = {class_named(name).name for name in class_names()}
+    assert [row.name for row in ROWS if row.name not in reached] == []
+
+
+def test_every_ladder_is_that_of_some_row():
+    assert {row.ladder for row in ROWS} | {actions.OWN_CHECK} == set(actions.shipped().ladders)
+
+
+def test_only_the_node_is_rebooted_replaced_or_a_case_of_its_vendor():
+    ladders = actions.shipped().ladders
+    assert [row.name for row in ROWS if row.subject != "node" and ABOUT_THE_NODE & set(ladders[row.ladder])] == []
+    assert [row.name for row in ROWS if row.subject != "node" and len(ladders[row.ladder]) > 1] == []
+    assert [row.name for row in ROWS if row.also_incomplete and row.subject != "node"] == []
+
+
+@functools.cache
+def test_functions(path):
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+test_functions.__test__ = False
+
+
+def test_the_test_of_every_class_exists():
+    named = [row["test"] for document in documents().values() for rows in document["groups"].values() for row in rows]
+    assert len(named) == len(ROWS)
+    wrong = [test for test in named if not (ROOT / test.partition("::")[0]).is_file()]
+    assert wrong == []
+    assert [test for test in named if test.partition("::")[2] not in test_functions(test.partition("::")[0])] == []
+
+
+def name_of_entry(call, module):
+    """The name that a call gives an entry without a criterion, with `x` for what is filled in; None for other calls."""
+    arguments = [argument for argument in call.args if getattr(argument, "id", "") != "own_entry"]
+    if getattr(call.func, "id", "") != "own_entry" and len(arguments) == len(call.args):
+        return None
+    if isinstance(arguments[0], ast.JoinedStr):
+        return "".join(str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "x"
+                       for part in arguments[0].values)  # fmt: skip
+    return getattr(arguments[0], "value", None) or getattr(module, arguments[0].id, None)
+
+
+def test_the_names_of_the_judges_own_checks_have_rows():
+    names = set()
+    for path in (COLLECTION / "plugins/plugin_utils/judge").glob("*.py"):
+        module = importlib.import_module(f"{judging.__name__}.{path.stem}")
+        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        names |= {name_of_entry(call, module) for call in calls}
+    assert {"gpu_order", "sku", "versions_x", "x_plausible", "accelerator", "x_state"} < names
+    # the class of a launch is its value, that of an end its state or its cause
+    families = {"x_declared": ("services_declared", "mounts_declared")}
+    concrete = {one for name in names - {None, "launch", "x_state"} for one in families.get(name, (name,))}
+    assert [name for name in concrete if class_named(name) is None] == []
+
+
+def test_classes_that_code_looks_up_by_name_have_rows():
+    found = set()
+    for path in (COLLECTION / "plugins/plugin_utils").rglob("*.py"):
+        found |= set(re.findall(r"\bNAMED\[\"(\w+)\"\]", path.read_text()))
+    assert len(found) > 20
+    assert sorted(name for name in found if class_named(name) is None) == []
+
+
+@pytest.mark.parametrize("name", [row["name"] for group in documents()["stages"]["groups"].values() for row in group])
+def test_a_row_is_found_by_its_own_name(name):
+    concrete = next(one for one in class_names() if fnmatchcase(one, name) and class_named(one).name == name)
+    assert subject_of(concrete) == class_named(concrete).subject
+
+
+BROKEN = [check for check in SHIPPED if check.required and check.kind != "baseline"]
+
+
+def test_broken_criteria_reach_every_row_of_criteria():
+    rows = {row.name for row in failure_classes.read("stages")["criteria"]}
+    assert rows <= {class_named(check.name).name for check in BROKEN}
+
+
+@pytest.mark.parametrize("check", BROKEN, ids=lambda check: check.name)
+def test_a_broken_criterion_has_its_class(check):
+    report = report_with_one_broken(check)
+    node = next(node for node in report["nodes"] if node["name"] == BAD)
+    (entry,) = [one for one in node["checks"] if one["name"] == check.name and one["verdict"] in ("fail", "missing")]
+    faults = {fault["class"]: fault.get("subject", subject_of(fault["class"])) for fault in node["action"]["faults"]}
+    if entry["verdict"] == "fail":
+        assert faults[check.name] == class_named(check.name).subject
+    else:
+        assert check.of_gang or subject_of(check.name) != "node"
+        assert faults.get(check.name) != "node"
+
+
+@pytest.mark.parametrize("stage", ["training", "image"])
+@pytest.mark.parametrize("state", [state for state in STATES if state != "missing"])
+def test_the_end_of_a_stage_has_its_class(stage, state):
+    run = make_run(stages=["facts", stage], gpu_count=8)
+    evidence = healthy(run)
+    evidence.records["node-1"][stage] = make_record("node-1", stage, state=state, message="it says so")
+    (node,) = judge(run, evidence, [])["nodes"]
+    (fault,) = node["action"]["faults"]
+    assert class_named(fault["class"]).name in {f"*_{state}", f"image_{state}"}
+    assert node["verdict"] == ("FAIL" if subject_of(fault["class"]) == "node" else "INCOMPLETE")
+
+
+def test_a_check_of_the_judge_has_its_class():
+    run = make_run(["empty", "gone", "killed", "other"], gpu_count=8, finished_at="2026-11-02T12:00:00Z")
+    evidence = healthy(run)
+    run["nodes"]["empty"]["stages"] = []
+    for name, ended in (("gone", "runner ended: exit code 1"), ("killed", "runner ended: out of memory: killed")):
+        del evidence.records[name]["training"]
+        evidence.launches[name] = {"state": "started", "message": "", "ended": ended}
+    run["nodes"]["other"] |= {"sku": "h100"}
+    evidence.records["other"]["training"]["metrics"].append(metric("training_tokens_per_second", -1.0))
+    report = judge(run, evidence, [])
+    classes = {node["name"]: {fault["class"] for fault in node["action"]["faults"]} for node in report["nodes"]}
+    assert classes["gone"] == {"runner_ended"}
+    assert classes["killed"] == {"runner_out_of_memory"}
+    assert "stages" in classes["empty"]
+    assert {"sku", "training_plausible"} <= classes["other"]
+
+
+# -- over four runs ----------------------------------------------------------------------------------------------------
+
+
+def report_of_class(name, verdict, day):
+    """The report on a run in which nothing but that class decided against `bad`."""
+    time = f"2026-11-{day:02}T10:00:00Z"
+    run = make_run(["bad", "good"], run_id=f"run-{day}", created_at=time, finished_at=time, gpu_count=8)
+    evidence = healthy(run)
+    for records in evidence.records.values():
+        for record in records.values():
+            record["run_id"] = run["run_id"]
+    report = judge(run, evidence, [])
+    node = next(node for node in report["nodes"] if node["name"] == "bad")
+    entry = {"verdict": "fail" if verdict == "FAIL" else "missing", "reason": "so it is", "remedy": "do it"}
+    if class_named(name) in {row for file in ("launch", "kubernetes", "slurm")
+                             for rows in failure_classes.read(file).values() for row in rows}:  # fmt: skip
+        check = own_entry("launch", "", "launch", value=name, **entry)
+    elif class_named(name) in failure_classes.read("stages")["causes"]:
+        check = own_entry("training_state", "training", "state", value="crash", **entry, **{"class": name})
+    else:
+        check = own_entry(name, "training", "max", **entry)
+    node |= {"verdict": verdict, "class": name, "checks": [check, *node["checks"]]}
+    return run, report
+
+
+def four_runs(tmp_path, name, verdict):
+    """The actions, drains and entries of the health file after each of four runs that ended so."""
+    taken, known, states = [], {}, []
+    for day in range(10, 14):
+        run, report = report_of_class(name, verdict, day)
+        folder = RunFolder(tmp_path / run["run_id"])
+        folder.path.mkdir(parents=True)
+        folder.run_file.write_text(json.dumps(run))
+        earlier, remarks = earlier_faults.read(folder, run, actions.shipped().window_days)
+        assert remarks == []
+        actions.assign(report, earlier)
+        publishing.keep_verdict(folder, report)
+        node = next(node for node in report["nodes"] if node["name"] == "bad")
+        taken.append(node["action"]["name"])
+        idle = drains.SlurmNode("bad", frozenset({"IDLE"}))
+        states.append(drains.decide(idle, node, report["run"], None, incomplete=True).state)
+        known = health.merged(known, report)
+    return taken, states, known["bad"]
+
+
+def one_of_each_row():
+    names = class_names()
+    return [next(name for name in names if class_named(name).name == row.name) for row in ROWS]
+
+
+@pytest.mark.parametrize("name", one_of_each_row())
+def test_a_class_of_another_subject_than_the_node_never_escalates_nor_drains(tmp_path, name):
+    row = class_named(name)
+    taken, states, entry = four_runs(tmp_path, name, "INCOMPLETE")
+    if row.also_incomplete:
+        assert taken == escalated(row)
+        assert states == ["DRAIN"] * 4 and failed_checks.is_about({"verdict": "INCOMPLETE", "class": name})
+        return
+    assert len(set(taken)) == 1 and not ABOUT_THE_NODE & set(taken)
+    assert states == [""] * 4
+    assert entry["verdict"] == "INCOMPLETE"
+    before = {"verdict": "PASS", "class": None}
+    assert failed_checks.verdict_after({"verdict": "INCOMPLETE", "class": name}, {"narrowed_by": []}, "PASS",
+                                       failed=False) is None, before  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in one_of_each_row() if subject_of(name) == "node"])
+def test_a_fault_of_the_node_drains_and_escalates(tmp_path, name):
+    taken, states, entry = four_runs(tmp_path, name, "FAIL")
+    assert taken == escalated(class_named(name))
+    assert states == ["DRAIN"] * 4
+    assert (entry["verdict"], entry["class"], entry["action"]) == ("FAIL", name, taken[-1])
+
+
+def escalated(row):
+    """What four runs in a row do about a fault of the whole node."""
+    steps = [step for step in actions.shipped().ladders[row.ladder] if step != "replace_gpu"]
+    return [steps[min(number, len(steps) - 1)] for number in range(4)]
+
+
+def test_runs_that_lacked_evidence_count_for_no_later_fault(tmp_path):
+    name = "facts_gpu_count"
+    four_runs(tmp_path, name, "INCOMPLETE")
+    run, report = report_of_class(name, "FAIL", 15)
+    folder = RunFolder(tmp_path / run["run_id"])
+    earlier, _ = earlier_faults.read(folder, run, actions.shipped().window_days)
+    actions.assign(report, earlier)
+    node = next(node for node in report["nodes"] if node["name"] == "bad")
+    assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("reboot", [])
