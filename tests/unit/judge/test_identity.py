@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.builders import healthy, judge, make_record, make_run, metric
+from tests.kit.builders import check, healthy, judge, make_record, make_run, metric
 
 SSH, KUBERNETES, SLURM, LOCAL = "ssh", "kubernetes", "slurm", "local"
 HONEST = ("pass", "warn")
@@ -185,6 +185,17 @@ def test_a_fault_of_the_node_stands_before_its_identity():
     lines = judge(run, evidence)["summary"]
     assert any(line.startswith("a FAIL") and "one machine listed twice" in line for line in lines)
     assert any(line.startswith("b FAIL facts") and message in line for line in lines)
+
+
+@pytest.mark.parametrize(("clone", "verdict"), [(IMAGE, "PASS"), ({}, "INCOMPLETE")])
+def test_gpus_that_a_machine_lacked_earlier_are_not_missed_on_the_clones_of_its_disk(clone, verdict):
+    run, evidence = evidence_of([machine(name, gpus=0, serial="", **clone) for name in "ab"])
+    for name in "ab":
+        evidence.records[name]["facts"]["environment"]["accelerator"] = {"vendor": "cpu", "count": 0}
+        evidence.records[name]["facts"]["metrics"] = [metric("gpu_count", 0), metric("gpu_hardware_count", 0)]
+    of_clone = f"machine_id {'of-the-image' if clone else 'id-of-a'}"
+    report = judge(run, evidence, [check("speed")], earlier={("accelerator", of_clone): {"earlier"}})
+    assert report["nodes"][0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize(("listed", "verdict"), [(machine("b").gpus, "PASS"), (None, "INCOMPLETE")])

@@ -45,7 +45,7 @@ def _node(node: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
         "name": identity,
         "id": identity,
         **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator") if key in node},
-        **{key: _converted(node[key], redactor) for key in ("sku", "catalogue_sku") if key in node},
+        **{key: _converted(node[key], redactor) for key in ("sku", "catalogue_sku", "unproven") if key in node},
         **({"action": _action(node["action"], redactor)} if "action" in node else {}),
         "labels": {text(key, redactor): text(value, redactor) for key, value in node.get("labels", {}).items()},
         "identity": _converted(without_internal(node["identity"]), redactor),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +23,14 @@ def subjects_of(
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
     has_gpus = [one.accelerator in GPU_VENDORS for one in subjects.values() if one.accelerator != "unknown"]
     most = 2 * sum(has_gpus) > len(has_gpus)
+    names = {name: machine_names(name, identity_of(one.records.get(FACTS))) for name, one in subjects.items()}
+    counted = Counter(machine for machines in names.values() for machine in machines)
     for name, subject in subjects.items():
         if most:
             subject.expects_gpus = "most nodes of the run have GPUs"
         elif lacked_gpus:
-            machine = machine_names(name, identity_of(subject.records.get(FACTS)))
-            subject.expects_gpus = next((lacked_gpus[one] for one in machine if one in lacked_gpus), "")
+            own_names = (machine for machine in names[name] if counted[machine] == 1)  # not that of a cloned disk
+            subject.expects_gpus = next((lacked_gpus[machine] for machine in own_names if machine in lacked_gpus), "")
     return subjects
 
 
