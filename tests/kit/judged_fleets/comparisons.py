@@ -111,6 +111,11 @@ def noisy_fleets(_folder):
         for count in (8, 20, 40):
             documents[f"{case}_{count}"] = drawn(count, **options).judged(alone=False)
         documents[f"{case}_with_slow_node"] = slower(drawn(20, **options), ["node-05"], 0.93).judged(alone=False)
+    few_good = drawn(9)
+    rates = (366.0, 366.0, 366.0, 366.0, 367.0, 365.0, 364.5, 364.0, 363.5)
+    for name, rate in zip(few_good.run["nodes"], rates, strict=True):
+        few_good.set(name, "diagnostics", NODE, rate * 1e9)
+    documents["one_good_node"] = few_good.judged(alone=False)
     documents["too_good"] = slower(drawn(16), ["node-03"], 3.0).judged(alone=False)
     documents["slow_twice"] = slower(
         slower(drawn(10), ["node-05"], 0.97), ["node-05"], 0.96, "training_model_tflops", stage="training"
@@ -504,18 +509,10 @@ def groups_that_differ(_folder):
     small = drawn(32, cv=0.001)
     slower(small, first(small, 8), 0.99)
     documents["small_difference"] = small.judged(alone=False)
-    overlapping = drawn(40)
-    slower(overlapping, first(overlapping, 16), 0.95)
+    overlapping = drawn(44)
+    slower(overlapping, first(overlapping, 20), 0.95)
     for number, name in enumerate(overlapping.run["nodes"]):
-        overlapping.node(name)["labels"] = {
-            "rack": f"r{number // 10}",
-            "row": "w1" if 8 <= number < 16 else "w2",
-            "cage": "c1" if 6 <= number < 20 else "c2",
-        }
-        if 2 <= number < 12:
-            overlapping.set(name, "diagnostics", "early_count", number)
-        if number >= 5 and number < 14:
-            overlapping.set(name, "diagnostics", "late_count", number)
+        overlapping.node(name)["labels"] = {"rack": f"r{number // 12}", "row": "w1" if 9 <= number < 19 else "w2"}
     documents["overlapping"] = overlapping.judged(alone=False)
     few = drawn(14)
     for number, name in enumerate(few.run["nodes"]):
