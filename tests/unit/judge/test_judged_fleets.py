@@ -3,6 +3,7 @@
 After an intended change rewrite the snapshots: `GPUVAL_WRITE_JUDGED_FLEETS=1 make test ARGS=THIS_FILE`.
 """
 
+import difflib
 import os
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def test_fleet_is_judged_as_before(name):
     if REWRITES:
         path.parent.mkdir(exist_ok=True)
         path.write_text(judged_now)
-    assert judged_now.splitlines() == path.read_text().splitlines()
+    changes = difflib.unified_diff(path.read_text().splitlines(), judged_now.splitlines(), lineterm="", n=1)
+    assert not (shown := "\n".join(changes)), f"{name} is judged otherwise than before:\n{shown}"
 
 
 def test_every_snapshot_is_of_a_fleet():

@@ -1,0 +1,102 @@
+"""Run folders, baselines and inventories that release 1.0.0 wrote are read by what reads them today."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import compared
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+
+from tests.kit.actions import run_action
+
+RELEASE = Path(__file__).parents[2] / "data/release_1_0"
+PLACES = ("kubernetes", "local", "ssh")
+#: What 1.0.0 judged: how many nodes it accepted, failed, and found incomplete.
+JUDGED = {"kubernetes": [4, 1, 0], "local": [1, 0, 0], "ssh": [3, 2, 1]}
+
+
+@pytest.fixture(params=PLACES)
+def place(request):
+    return request.param
+
+
+@pytest.fixture
+def run(place, tmp_path):
+    """A copy of the latest run of an inventory."""
+    results = tmp_path / "results"
+    shutil.copytree(RELEASE / place / "results", results, symlinks=True)
+    return RunFolder(results / run_folder.latest_run_id(results))
+
+
+def test_a_run_is_read_and_listed(run, place):
+    document = run.read_run()
+    assert run.seen().name == "judged"
+    assert document["run_id"] in str(overview.rows(run.path.parent, None))
+    for name, node in document["nodes"].items():
+        assert run.read_launch(name)["state"] in ("started", "finished", "unreachable")
+        for stage in node["stages"]:
+            path = run.evidence_file(name, stage)
+            if path.exists():
+                line = projection.of_record(
+                    evidence.accept_record(path.read_bytes(), run_id=document["run_id"], node=name, stage=stage), ""
+                )
+                assert line["state"]
+    assert projection.of_run(document)
+    gangs = gang_document.read(run)
+    assert (gangs is None) == (place == "local")
+
+
+def test_a_report_is_read_shown_and_compared(run, place):
+    report = report_file.unpacked(report_file.read(run.path / "report.json"))
+    assert [report["counts"][word] for word in ("PASS", "FAIL", "INCOMPLETE")] == JUDGED[place]
+    assert all(projection.of_judged(node)["verdict"] == node["verdict"] for node in report["nodes"])
+    compared.of_results(report, run.path)
+    write_forms(report, run.path)
+    assert (run.path / "report.html").stat().st_size > 100_000
+
+
+def test_a_run_that_is_judged_again_keeps_its_evidence(run):
+    before = publishing.judged(run)
+    outcome = run_action("judge_run", {"run_id": run.path.name, "results_dir": str(run.path.parent)})
+    assert not outcome.failed, outcome.text
+    written = report_file.read(run.path / "report.json")
+    schemas.validate("report", written, what="report.json")
+    report = report_file.unpacked(written)
+    assert {node["name"] for node in report["nodes"]} == before["nodes"].keys()
+    assert {node["name"]: node["evidence"] for node in report["nodes"]} == before["evidence"]
+    changed = [problem for problem in report["fleet"]["problems"] if problem["reason"] == evidence.CHANGED]
+    assert changed == []
+
+
+@pytest.mark.parametrize("path", sorted(RELEASE.glob("*/baselines/*.json")), ids=lambda path: path.parts[-3])
+def test_a_baseline_is_read(path):
+    of_release = baseline.read(path)
+    assert baseline_changes.diff(of_release, of_release) == []
+    assert len(baseline_changes.repeatability(of_release.document)) == len(of_release.document["figures"])
+
+
+def test_an_inventory_is_there_with_its_variables(place):
+    files = [path for path in (RELEASE / place / "inventory").rglob("*") if path.suffix in (".yml", ".json")]
+    assert files
+    for path in files:
+        assert yaml.safe_load(path.read_text()) is not None or path.parent.name == "group_vars"
+
+
+def test_no_secret_is_kept():
+    for path in RELEASE.glob("*/results/2*/**/*"):
+        if path.is_file():
+            text = path.read_text()
+            for word in ("X-Amz-", "BEGIN ", "secret_key", "AWSAccessKeyId", "password"):
+                assert word not in text, f"{path}: {word}"
+            if path.suffix == ".json":
+                json.loads(text)
