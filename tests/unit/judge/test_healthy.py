@@ -8,7 +8,7 @@ from tests.kit.builders import SHIPPED, TIME
 from tests.kit.reported import ANYWHERE, REPORTED
 
 
-@pytest.mark.parametrize(("sku", "setting"), zip(MODELS, SETTINGS, strict=True))
+@pytest.mark.parametrize(("sku", "setting"), list(zip(MODELS, SETTINGS, strict=True)))
 def test_healthy_nodes_that_report_everything_are_accepted(sku, setting):
     run, evidence = fleet(sku, 9, setting, 1)
     report = verdict.judge(run, evidence, SHIPPED, judged_at=TIME)
