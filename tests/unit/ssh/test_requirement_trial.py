@@ -113,7 +113,7 @@ def test_commands_are_started(command, lacking, text, mode, words):
 def test_a_command_beside_the_python_of_workloads_is_found(python, lacking):
     (python.parent / "beside").write_text("#!/bin/sh\n")
     (python.parent / "beside").chmod(0o755)
-    assert lacking({"start": "beside version"}) == ""
+    assert lacking({"import": "sys"}, {"start": "beside version"}) == ""
 
 
 def test_what_is_for_other_nodes_is_not_tried(lacking, tmp_path):

@@ -158,6 +158,8 @@ def lacking(parameters):
     if not asked:
         return {}
     needs = asked["needs"]
+    in_python = sorted({stage for need in needs if "import" in need for stage in need["stages"]})
+    python = python if in_python else sys.executable
     source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     command = [python, "-c", source, json.dumps(needs)]
     environment = {**os.environ, **asked["environment"]}
@@ -167,8 +169,8 @@ def lacking(parameters):
         )
         reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else {}
     except OSError as error:
-        stages = sorted({stage for need in needs for stage in need["stages"]})
-        return {"message": LACKING.format(lacks=_lack(stages, NO_PYTHON.format(python=python, why=error.strerror)))}
+        lack = _lack(in_python, NO_PYTHON.format(python=python, why=error.strerror))
+        return {"message": LACKING.format(lacks=lack)}
     except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
         return {}
     lacks = [
