@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -118,6 +119,17 @@ def test_a_server_that_dies_at_start_is_noticed_at_once(models):
     assert time.monotonic() - began < 60
     assert "ended with exit code 7 before it was healthy" in ended.result["message"]
     assert "CUDA error: no kernel image" in ended.result["message"]
+
+
+def test_a_server_that_lacks_a_package_names_it_first(models, tmp_path):
+    """The first exception, not those that follow it."""
+    lines = ["Traceback (most recent call last):", "  File x", "ModuleNotFoundError: No module named 'opentelemetry'"]
+    lines += ["During handling of the above exception, another occurred:", "RuntimeError: engine core failed"]
+    (tmp_path / "server.py").write_text(f"import sys; print({chr(10).join(lines)!r}); sys.exit(1)")
+    command = f"{sys.executable} {tmp_path / 'server.py'}"
+    ended = start(models, "--requests", "1", "--server-command", command).end()
+    error = "ModuleNotFoundError: No module named 'opentelemetry'"
+    assert f"the server ended with exit code 1 ({error}) before it was healthy" in ended.result["message"]
 
 
 def test_a_server_that_dies_in_the_middle(models):

@@ -6,6 +6,7 @@ this start gave out, so they are found in /proc wherever they went.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import IO, cast
 
 from ..common.processes import end, marked
+from ..common.tool_output import shortened
 
 MARKER = "GPUVAL_SERVER_MARKER"
 LAST_LINES = 20
@@ -24,6 +26,8 @@ REST_SECONDS = 3.0
 KILL_SECONDS = 10.0
 
 _LINE_BYTES = 4000
+#: How the line of a Python exception begins.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|NotFound)\b")
 
 
 class ServerProcess:
@@ -32,6 +36,7 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._marker = uuid.uuid4().hex
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._first_error = ""
         self._process = subprocess.Popen(
             list(command),
             env={**environment, MARKER: self._marker},
@@ -59,7 +64,8 @@ class ServerProcess:
         if code is None:
             return "still runs"
         self._reader.join(timeout=2)
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{how} ({self._first_error})" if self._first_error else how
 
     def stop(self) -> list[int]:
         """Stop the server and everything it spawned; return the process ids that are left, normally none.
@@ -85,4 +91,6 @@ class ServerProcess:
             line = raw.decode("utf-8", "replace").rstrip()
             if line:
                 self._lines.append(line)
+                if not self._first_error and _EXCEPTION.match(line):
+                    self._first_error = shortened(line)
                 print(f"server: {line}", flush=True)
