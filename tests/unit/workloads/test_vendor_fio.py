@@ -121,6 +121,10 @@ case "$*" in *rw=read*) sed 's/"write" :/"x" :/; s/"read" :/"y" :/; s/"x" :/"rea
     ("script", "problem"),
     [
         (
+            "echo '/usr/bin/fio: error while loading shared libraries: libaio.so.1: cannot open' >&2; exit 127",
+            "fio ended with exit code 127: /usr/bin/fio: error while loading shared libraries: libaio.so.1",
+        ),
+        (
             "echo 'fio: pid=1, err=28/file:filesetup.c:240, func=write, error=No space left on device'; exit 1",
             "No space",
         ),

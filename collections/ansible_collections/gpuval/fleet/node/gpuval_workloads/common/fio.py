@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ class Engine:
 #: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
 #: has one request under way, whatever the depth.
 _ENGINES = (Engine("libaio", True), Engine("psync", True), Engine("psync", False))
+#: What fio, and the loader before it, print elsewhere in a line.
+_ERROR = re.compile(r"error=|: error while loading|not found \(required by")
 _UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
@@ -195,7 +198,7 @@ def call(
 
 def _why(ended: command.Ended, problem: str) -> str:
     lines = plain(ended.output).splitlines()
-    errors = [line for line in lines if line.startswith(("fio:", "verify:", "crc32c:")) or "error=" in line]
+    errors = [line for line in lines if line.startswith(("fio:", "verify:", "crc32c:")) or _ERROR.search(line)]
     reason = shortened(errors[0], 160) if errors else problem or "fio moved no data"
     return (
         reason if ended.code in (0, 1) and not ended.timed_out and not ended.problem else f"fio {ended.how()}: {reason}"
