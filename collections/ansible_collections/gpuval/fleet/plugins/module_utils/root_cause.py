@@ -51,6 +51,7 @@ _CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 #: A bar of progress ends where the next process prints.
 _LINE_END = re.compile(r"[\r\n]+|(?<=/it\])|(?<=it/s\])")
+_RULE = " \t=-*_#"
 _DIGITS = re.compile(r"\d+")
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
 _TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
@@ -290,6 +291,8 @@ class _Reader:
         self._shape = ""
         self._compared = 0
         self._progress = 0
+        #: The last line of a program before a launcher reports its end: maybe its reason.
+        self._words = ""
         #: What torchrun's summary says about failed processes: the one that is being read, and all.
         self._table: Optional[dict[str, str]] = None
         self._tables: list[dict[str, str]] = []
@@ -302,6 +305,8 @@ class _Reader:
         lowered = "" if is_inside else line.lower()
         if not is_inside and not any(word in lowered for word in self._patterns.words):
             self._progress += bool(self._failures[ERROR]) and _PROGRESS.search(line) is not None
+            if not self._failures[SUMMARY] and line.strip(_RULE):
+                self._words = line
             return
         self._shape = _DIGITS.sub("#", line)
         if is_inside or self._shape not in self._innocent:
@@ -504,7 +509,9 @@ class _Reader:
             and (is_same or len(self._tables) == 1)
         ):
             rank = root if self._tables else self._only_rank()
-        return Cause(first.name, first.text, rank, first.package, first.weight in (FIRST, ERROR))
+        words = self._split(self._words)[1].strip() if first.weight == SUMMARY else ""
+        text = _shortened(f"{words}; {first.text}") if words else first.text
+        return Cause(first.name, text, rank, first.package, first.weight in (FIRST, ERROR))
 
     def _root_rank(self) -> tuple[Optional[int], dict[int, int]]:
         """The rank that torchrun names as the first, and the rank of each local rank where that is certain."""
