@@ -93,6 +93,14 @@ def test_a_long_line_keeps_its_end():
     assert text.endswith("out of range")
 
 
+def test_what_only_sounds_like_a_failure_is_a_probable_cause():
+    cause = root_cause.in_text("retries failed: 0\nstep 1 error: 0.25\n0 failed\nthe licence could not be read\nbye\n")
+    assert cause.sentence() == "probable cause: the licence could not be read"
+    assert not cause.is_primary
+    steps = "".join(f"step {n} loss: 2.0\n" for n in range(3))
+    assert root_cause.in_text(f"the cache could not be read\n{steps}bye\n") is None
+
+
 def test_without_a_failure_there_is_no_cause():
     assert root_cause.in_text("step 1 loss: 2.31\n0 errors\n====\n") is None
     assert root_cause.in_text("") is None
@@ -118,7 +126,7 @@ def test_of_a_large_log_the_beginning_and_the_end_are_read(tmp_path, monkeypatch
 def test_lines_that_are_compared_are_bounded(monkeypatch):
     monkeypatch.setattr(root_cause, "MAX_COMPARED", 10)
     noise = "\n".join(f"failure of {chr(97 + n)}" for n in range(20))
-    assert root_cause.in_text(f"{noise}\nCUDA error: x\n") is None
+    assert root_cause.in_text(f"{noise}\nCUDA error: x\n").text == "failure of a"
     assert root_cause.in_text(f"{noise}\nKeyError: 'x'\n").text == "KeyError: 'x'"
 
 

@@ -45,6 +45,15 @@ def test_how_a_stage_ended(evidence, state, said):
     assert said in message
 
 
+def test_a_cause_replaces_the_last_output_if_it_is_known():
+    evidence = Evidence(exit_code=1, last_line="bye", cause="cause: rank 1: TypeError: x")
+    assert judge(evidence)[1] == "exit code 1 without a result; cause: rank 1: TypeError: x"
+    evidence = Evidence(exit_code=1, last_line="bye", cause="probable cause: x failed", cause_is_known=False)
+    assert judge(evidence)[1].endswith("; probable cause: x failed; last output: bye")
+    stop = Stop("timeout", "over its limit")
+    assert judge(Evidence(stop=stop, cause="cause: x"))[1] == "over its limit; cause: x"
+
+
 def test_without_evidence_nothing_is_reported_of_memory():
     assert "memory" not in judge(Evidence(signal="SIGKILL"))[1]
 

@@ -27,7 +27,7 @@ class Evidence:
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
     nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
     there are, `not_numbers` what else they found (NaN), `stuck` whether processes of the stage outlived KILL, `cause`
-    the root cause in words.
+    the root cause in words: beside the last output if it is not known.
     """
 
     exit_code: Optional[int] = None
@@ -42,6 +42,7 @@ class Evidence:
     oom: str = ""
     stuck: bool = False
     cause: str = ""
+    cause_is_known: bool = True
 
 
 def judge(evidence: Evidence) -> tuple[str, str]:
@@ -99,10 +100,11 @@ def _reported(evidence: Evidence, result: Result) -> str:
 
 
 def _last(evidence: Evidence) -> str:
-    if evidence.cause:
+    if evidence.cause and evidence.cause_is_known:
         return evidence.cause
     line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it
-    return f"last output: {line}" if line else "no output"
+    last = f"last output: {line}" if line else "no output"
+    return last if line in evidence.cause else _sentence(evidence.cause, last)
 
 
 def _sentence(*parts: str) -> str:

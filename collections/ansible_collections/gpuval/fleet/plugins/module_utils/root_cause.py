@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Optional
 #: What a text is called that proves nothing about whose fault the failure is.
 UNPROVEN = "crash"
 HARDWARE = "hardware"
-CAUSE = "cause: "
 MAX_TEXT = 300
 #: Of a line: its beginning, and its end.
 LINE_HEAD, LINE_TAIL = 1000, 400
@@ -33,9 +32,10 @@ MAX_STREAMS = 4096
 MAX_COMPARED = 40_000
 #: So many lines of progress after an error show that the program survived it.
 SURVIVED = 20
-FIRST, ERROR, HINT, EFFECT, SUMMARY, ECHO, NONE = "first", "error", "hint", "effect", "summary", "echo", "none"
+FIRST, ERROR, HINT, WEAK, EFFECT = "first", "error", "hint", "weak", "effect"
+SUMMARY, GUESS, ECHO, NONE = "summary", "guess", "echo", "none"
 #: In the order in which they explain a failure.
-WEIGHTS = (FIRST, ERROR, HINT, EFFECT, SUMMARY, ECHO)
+WEIGHTS = (FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO)
 
 _PLACES = {
     "*": ".{0,200}?",
@@ -54,6 +54,13 @@ _LINE_END = re.compile(r"[\r\n]+|(?<=/it\])|(?<=it/s\])")
 _RULE = " \t=-*_#"
 _DIGITS = re.compile(r"\d+")
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
+#: Unknown lines that sound like a failure, unless they count.
+_GUESS = re.compile(
+    r"\b(?:error|fail(?:ed|ure|s)?|fatal|can(?:not|'t)|could not|unable to|died|abort\w*|denied|invalid|refused"
+    r"|not found|no such|unexpected(?:ly)?|killed|crash(?:ed)?)\b(?!\w*\s*[:=]\s*[\d.])"
+    r"(?<!0 error)(?<!0 failed)(?<!no error)",
+    re.IGNORECASE,
+)
 _TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
 _LEVEL = "ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL|FATAL"
 #: What stands before a line's own text, in any order: ranks, sources, times, levels.
@@ -103,8 +110,16 @@ class Cause(NamedTuple):
     text: str
     rank: Optional[int] = None
     package: str = ""
-    #: Whether a program or the machine says it, not a launcher or another process that lost its peer.
-    is_primary: bool = True
+    weight: str = ERROR
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether a program or the machine says it, not a launcher or another process that lost its peer."""
+        return self.weight in (FIRST, ERROR)
+
+    @property
+    def is_known(self) -> bool:
+        return self.weight != GUESS
 
     def document(self) -> dict[str, Any]:
         """The cause as a record's environment has it."""
@@ -112,7 +127,8 @@ class Cause(NamedTuple):
         return {"class": self.name, "text": self.text, "rank": self.rank, **package}
 
     def sentence(self) -> str:
-        return f"{CAUSE}{self.text}" if self.rank is None else f"{CAUSE}rank {self.rank}: {self.text}"
+        kind = "cause" if self.is_known else "probable cause"
+        return f"{kind}: {self.text}" if self.rank is None else f"{kind}: rank {self.rank}: {self.text}"
 
 
 class CausePatterns(NamedTuple):
@@ -304,8 +320,10 @@ class _Reader:
         is_inside = self._open or self._table or self._expects_detail
         lowered = "" if is_inside else line.lower()
         if not is_inside and not any(word in lowered for word in self._patterns.words):
-            self._progress += bool(self._failures[ERROR]) and _PROGRESS.search(line) is not None
-            if not self._failures[SUMMARY] and line.strip(_RULE):
+            if _PROGRESS.search(line):
+                self._progress += 1
+                self._failures[GUESS].clear()
+            elif not self._failures[SUMMARY] and line.strip(_RULE):
                 self._words = line
             return
         self._shape = _DIGITS.sub("#", line)
@@ -401,8 +419,10 @@ class _Reader:
                 (weight, name), package = meaning, (groups.get("package") or "").rstrip(".,:")
                 rank = int(groups["rank"]) if groups.get("rank") else None
                 break
-        if exception and weight in ("", NONE, HINT, SUMMARY):
+        if exception and weight in ("", NONE, HINT, WEAK, SUMMARY):
             weight, name, package = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), ""
+        elif not weight and _GUESS.search(text):
+            weight = GUESS
         if weight not in WEIGHTS or (head.level in _QUIET and weight not in (EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
                 self._innocent.add(self._shape)
@@ -429,8 +449,8 @@ class _Reader:
     def _keep(self, failure: _Failure) -> None:
         if failure.weight in (FIRST, ERROR):
             if self._progress >= SURVIVED:
-                self._failures[ERROR].clear()
-                self._failures[HINT].clear()
+                for weight in (ERROR, HINT, WEAK):
+                    self._failures[weight].clear()
             self._progress = 0
         kept = self._failures[failure.weight]
         if len(kept) < MAX_FAILURES:
@@ -509,9 +529,10 @@ class _Reader:
             and (is_same or len(self._tables) == 1)
         ):
             rank = root if self._tables else self._only_rank()
-        words = self._split(self._words)[1].strip() if first.weight == SUMMARY else ""
+        guess = self._failures[GUESS][0].text if self._failures[GUESS] else self._split(self._words)[1].strip()
+        words = guess if first.weight == SUMMARY else ""
         text = _shortened(f"{words}; {first.text}") if words else first.text
-        return Cause(first.name, text, rank, first.package, first.weight in (FIRST, ERROR))
+        return Cause(first.name, text, rank, first.package, first.weight)
 
     def _root_rank(self) -> tuple[Optional[int], dict[int, int]]:
         """The rank that torchrun names as the first, and the rank of each local rank where that is certain."""

@@ -173,9 +173,10 @@ def _crash(status, container, plan, stage, at, before):
     message = f"{trouble.message}; {_SOURCE}"
     output = container.message if container and container.reason not in trouble.message else ""
     cause = root_cause.in_text(f"{trouble.message}\n{output}")
-    tail = one_line(cause.sentence() if cause and cause.text not in trouble.message else output, 300)
-    if tail and tail not in message:
-        message += f"; {'' if tail.startswith(root_cause.CAUSE) else 'last output: '}{tail}"
+    shown = cause.sentence() if cause and cause.text not in trouble.message else output and f"last output: {output}"
+    tail = one_line(shown, 300)
+    if tail and (cause or one_line(output, 300) not in message):
+        message += f"; {tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
     return _with_cause(
