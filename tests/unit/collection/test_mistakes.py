@@ -241,6 +241,26 @@ def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(ch
     assert "gpuval_stages: mine is a job of several nodes, which runs after the stages of each node" in message
 
 
+def test_what_stages_and_jobs_need_is_brought_by_a_stage_before_them(checked, tmp_path):
+    """All at once, for shipped stages, for stages of a site's own, and for jobs on one node and several."""
+    for name, more in (("mine", ""), ("ours", "nodes: gang\n")):
+        (tmp_path / f"{name}.yml").write_text(f"{JOB.replace('mine', name)}{more}needs: [facts, training]\n")
+    given = (
+        f"gpuval_stages: [facts, inference, odd]\ngpuval_jobs: [{tmp_path}/mine.yml, {tmp_path}/ours.yml]\n"
+        "odd_workload: {command: [a], needs: [facts, rdma]}\n"
+    )
+    told = "\n".join(checked(given).lines)
+    for name, need in (("inference", "loading"), ("odd", "rdma"), ("mine", "training"), ("ours", "training")):
+        assert f"gpuval_stages: {name} needs {need}, which no stage before it brings: add {need}, or --skip-" in told, (
+            told
+        )
+    assert not checked(given, ansible_skip_tags=["loading", "rdma", "training"]).failed
+    assert not checked(given, ansible_run_tags=["facts"]).failed  # the opening of the run looks at what tags choose
+    assert not checked(
+        given.replace("[facts, inference, odd]", "[facts, loading, inference, training, rdma, odd]")
+    ).failed
+
+
 def test_a_secret_of_a_job_has_a_value_before_anything_starts(checked, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     job = tmp_path / "mine.yml"

@@ -204,7 +204,9 @@ class ActionModule(RunAction):
             "controller": launching.controller_name(),
             **given,
             "keys": keys.files_for(folder, node),
-            "requirements": launching.requirements(run["nodes"][node], options["workloads"], options["runtime"]),
+            "requirements": launching.requirements(run["nodes"][node], options["workloads"], options["runtime"])
+            if plan["attempt"] == 1  # they were tried then
+            else {},
             "force": options["force"],
         }
         try:

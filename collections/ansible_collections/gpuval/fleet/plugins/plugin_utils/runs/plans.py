@@ -262,14 +262,14 @@ def unmet_needs(
 ) -> list[str]:
     """What stages need that no stage before them brings. Exempt are images, which may be there, and skipped stages:
     what they bring is there from an earlier run."""
-    skipped = {name for name in declarations if _tags(name, declarations) & set(skip_tags)}
-    brought = {IMAGE, *skipped}
+    unwanted = set(skip_tags)
+    brought = {IMAGE, *unwanted, *(name for name in declarations if _tags(name, declarations) & unwanted)}
     problems = []
     for name in [*own, *gang_stages]:
         for need in dict.fromkeys(_needs(declarations.get(name, {}))):
             if need not in brought:
-                verb = "move" if need in own else "add"
-                problems.append(f"gpuval_stages: {name} needs {need}, which no stage before it brings: {verb} {need}")
+                remedy = f"move {need}" if need in own else f"add {need}, or --skip-tags {need} where it ran before"
+                problems.append(f"gpuval_stages: {name} needs {need}, which no stage before it brings: {remedy}")
         brought.add(name)
     return problems
 
