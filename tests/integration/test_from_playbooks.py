@@ -44,14 +44,14 @@ def run(tmp_path_factory):
 def test_validate_from_inside_playbooks(run):
     _, done = run
     assert done.code == 0, done
-    assert "FINAL ACCEPTANCE: PASS" in done.output
+    assert "FINAL ACCEPTANCE: PARTIAL (no GPU was tested)" in done.output
     assert not [word for word in ("TASK [", "PLAY [", "PLAY RECAP", "ok: [", "changed: [") if word in done.output]
     assert done.output.rstrip().endswith("=" * 50), "the block is the last thing to be read"
 
 
 def test_results_and_store_stand_beside_ansible_cfg(run):
     project, _ = run
-    assert project.report()["verdict"] == "PASS"
+    assert project.report()["verdict"] == "PARTIAL"
     assert (project.root / ".gpuval/store/store.json").exists()
     inside = {path.name for path in (project.root / "playbooks").iterdir()}
     assert inside == {path.name for path in (ROOT / "playbooks").iterdir()}
@@ -91,4 +91,4 @@ def test_clean_from_inside_playbooks(run):
     done = project.play("clean.yml", cwd="playbooks")
     assert done.code == 0, done
     assert not project.node_base("localhost").exists()
-    assert project.report()["verdict"] == "PASS", "results are kept"
+    assert project.report()["verdict"] == "PARTIAL", "results are kept"

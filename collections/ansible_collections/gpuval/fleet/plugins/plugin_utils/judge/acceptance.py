@@ -16,11 +16,14 @@ from typing import Any
 from ..core import yaml_file
 from ..core.paths import COLLECTION
 from ..core.text import some_of
+from ..runs import datasets
 from . import sku_catalogue
 from .identity import DISPUTED
 from .subject import FACTS
 
 PROOFS = COLLECTION / "skus/shared/acceptance.yml"
+#: Stages that put no work on a GPU: a run of them alone accepts none.
+NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
 _GPU = re.compile(r"gpu:?(\d+)")
 
 
@@ -57,6 +60,22 @@ def unproven(node: Mapping[str, Any], proofs: Iterable[AcceptanceProof] | None =
     gaps = [f"{what} ({reason})" for what, reason in lacking if reason]
     disputed = (check for check in node["checks"] if check["reason"].startswith(DISPUTED))
     return gaps + [f"whose the GPUs are ({check['value']} lists them, too)" for check in disputed]
+
+
+def tests_gpus(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a GPU of these nodes was tested."""
+    return may_use_gpus(stages_of([node for node in nodes if node["accelerator"] != sku_catalogue.CPU]))
+
+
+def stages_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The stages that succeeded on any of these nodes."""
+    ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
+    return list(dict.fromkeys(stage["name"] for stage in ran))
+
+
+def may_use_gpus(stages: Iterable[str]) -> bool:
+    """Whether any of the stages works on a GPU; one of the user's own may."""
+    return not all(stage in NO_GPU_STAGES or stage.startswith(datasets.STAGE) for stage in stages)
 
 
 def _lacking(node: Mapping[str, Any], proof: AcceptanceProof, gpus: int) -> str:

@@ -47,6 +47,8 @@ BUSY = frozenset(
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
 #: In the name of a process or container of a gpuval run that is not at work on the node any more.
 LEFTOVER = " of gpuval run "
+#: Verdicts on a run in which no node is open or failed.
+ACCEPTED = ("PASS", "PARTIAL")
 #: Checks of what a search found of one node.
 SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
@@ -81,6 +83,8 @@ def judge(
         nodes = [node for node in nodes if node["name"] not in busy]
         analysis = _analyse(judged, without=busy)
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
+    is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
+    verdict = run_verdict((node["verdict"] for node in nodes), narrowed=is_less, busy=bool(busy))
     return {
         "schema": "gpuval.report/1",
         "run": {
@@ -95,12 +99,9 @@ def judge(
             **({"busy": busy} if busy else {}),
             **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
             **({"resume": evidence.resume} if evidence.resume else {}),
+            **({"gpus_tested": False} if verdict in ACCEPTED and not acceptance.tests_gpus(nodes) else {}),
         },
-        "verdict": run_verdict(
-            (node["verdict"] for node in nodes),
-            narrowed=bool(narrowed) or any(node.get("unproven") for node in nodes),
-            busy=bool(busy),
-        ),
+        "verdict": verdict,
         "counts": _counts(nodes),
         "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,

@@ -14,8 +14,8 @@ from ..core import commands, units
 from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..gang import console
-from ..judge import retries, sku_catalogue
-from ..runs import datasets, overview
+from ..judge import acceptance, retries, sku_catalogue
+from ..runs import overview
 from . import not_tested, problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
@@ -26,8 +26,6 @@ RETRIED = {
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed on a retry",
     retries.NOT_THE_NODE: "Passed on a retry; the store, the site or the user's program was at fault before",
 }
-#: Stages that put no work on a GPU: a run of them alone accepts none.
-NO_GPU_STAGES = ("facts", "image", "endpoints", "storage", "rdma")
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
 
@@ -84,33 +82,16 @@ def _no_gpus(report: Mapping[str, Any]) -> list[str]:
 
 def verdict_title(report: Mapping[str, Any]) -> str:
     """The verdict on the run, as the first line of FINAL ACCEPTANCE has it."""
-    return one_line(report["verdict"]) + ("" if tests_gpus(report) else " (no GPU was tested)")
-
-
-def tests_gpus(report: Mapping[str, Any]) -> bool:
-    """Whether a GPU was tested in a run that passed; all other runs have more to say first."""
-    if report["verdict"] not in ("PASS", "PARTIAL") or not report["nodes"]:
-        return True
-    with_gpus = [node for node in report["nodes"] if node["accelerator"] != sku_catalogue.CPU]
-    return bool(with_gpus) and (bool(report["fleet"].get("gangs")) or not _works_on_no_gpu(_stages_of(with_gpus)))
-
-
-def _stages_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    ran = (stage for node in nodes for stage in node["stages"] if stage["state"] == "success")
-    return list(dict.fromkeys(stage["name"] for stage in ran))
-
-
-def _works_on_no_gpu(stages: Sequence[str]) -> bool:
-    """A stage of the user's own may work on one."""
-    return all(name in NO_GPU_STAGES or name.startswith(datasets.STAGE) for name in stages)
+    is_untested = report["verdict"] in ("PASS", "PARTIAL") and report.get("run", {}).get("gpus_tested") is False
+    return one_line(report["verdict"]) + (" (no GPU was tested)" if is_untested else "")
 
 
 def _without_gpu(report: Mapping[str, Any]) -> list[str]:
     """That a run accepts no GPU, as none of its stages works on one."""
-    stages = _stages_of(report["nodes"])
+    stages = acceptance.stages_of(report["nodes"])
     if report["verdict"] not in ("PASS", "PARTIAL") or not stages or report["fleet"].get("gangs"):
         return []
-    if not _works_on_no_gpu(stages):
+    if acceptance.may_use_gpus(stages):
         return []
     which = ", ".join(stages)
     return [f"No stage that tests a GPU ran: the run had {which}. Leave out gpuval_stages and --tags for the others"]
