@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
-from tests.kit.builders import check, healthy, judge, make_run, metric
+from tests.kit.builders import STAGES, check, healthy, judge, make_record, make_run, metric
 
 FAILS, PASSES, LACKS = {"bad": "FAIL"}, {"bad": "PASS"}, {"bad": "INCOMPLETE"}
 
@@ -36,10 +36,11 @@ def json_text(report):
 
 def job_failed(day=10, **fields):
     """The report on a run in which nothing failed on `bad` but a job of the user's own."""
-    report = report_of(FAILS, day, **fields)
-    (node,) = report["nodes"]
-    node["class"] = "mine_crash"
-    for one in node["checks"]:
-        if one["verdict"] == "fail":
-            one.update(kind="state", stage="mine", name="mine_state")
-    return report
+    time = f"2026-11-{day:02}T10:00:00Z"
+    stages = [*STAGES, "mine"]
+    run = make_run(
+        ["bad"], run_id=f"run-{day}", created_at=time, finished_at=time, stages=stages, gpu_count=8, **fields
+    )
+    evidence = healthy(run)
+    evidence.records["bad"]["mine"] = make_record("bad", "mine", state="crash", message="exit code 1", exit_code=1)
+    return judge(run, evidence, [check("speed")])

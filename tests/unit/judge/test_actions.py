@@ -94,8 +94,8 @@ def test_no_vendor_is_asked_about_a_job_of_ones_own():
     actions.assign(report, {})
     (fault,) = action(report)["faults"]
     actions.assign(report, {(fault["class"], fault["of"]): {"r1", "r2", "r3"}})
-    assert (action(report)["name"], action(report)["class"]) == ("retest", "mine_crash")
-    assert (fault["subject"], action(report)["earlier_runs"]) == ("program", [])
+    assert (action(report)["name"], action(report)["class"]) == ("retest", "own_program")
+    assert action(report)["earlier_runs"] == []
 
 
 def test_the_gravest_of_several_faults_counts():

@@ -52,7 +52,7 @@ def fabric(node, **counts):
 
 
 def end_check(*end, **fields):
-    return stage_end.judge_end(stage_end.StageEnd(*end, **fields)).entry
+    return stage_end.judge_end(stage_end.StageEnd(*end, **fields))
 
 
 def evidence_of(nodes=NODES):
@@ -362,5 +362,5 @@ def test_a_job_of_one_node_is_repeated_by_its_own_command():
     """`make validate` may know nothing of it."""
     record = make_record("node-1", "stream", state="failure", message="wrong sum")
     state = end_check("node-1", "stream", record)
-    assert state["remedy"].endswith("fix the cause named above, then repeat the command with --limit node-1")
+    assert state["remedy"].endswith("its arguments or its data, then repeat the command with --limit node-1")
     assert "then validate again with" in end_check("node-1", "training", record)["remedy"]

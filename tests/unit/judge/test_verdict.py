@@ -879,20 +879,24 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("image", "failure", "no_image", "FAIL"),
         ("image", "crash", "disk", "FAIL"),
         ("image", "crash", None, "FAIL"),
-        ("image", "timeout", "delivery", "FAIL"),
-        ("image", "failure", "delivery", "FAIL"),
-        ("training", "crash", "delivery", "FAIL"),
+        ("image", "timeout", "delivery", "INCOMPLETE"),
+        ("image", "failure", "delivery", "INCOMPLETE"),
+        ("training", "crash", "delivery", "INCOMPLETE"),
         ("loading", "crash", "store_away", "INCOMPLETE"),
         ("loading", "failure", "no_rclone", "INCOMPLETE"),
         ("inference", "failure", "no_server", "INCOMPLETE"),
-        ("training", "failure", "no_server", "FAIL"),
+        ("training", "failure", "no_server", "INCOMPLETE"),
         ("loading", "failure", "store_incomplete", "INCOMPLETE"),
-        ("loading", "crash", "delivery", "FAIL"),
-        ("loading", "failure", "store_away", "FAIL"),
-        ("training", "crash", "store_away", "FAIL"),
+        ("loading", "crash", "delivery", "INCOMPLETE"),
+        ("loading", "failure", "store_away", "INCOMPLETE"),
+        ("training", "crash", "store_away", "INCOMPLETE"),
+        ("training", "crash", "disk", "FAIL"),
+        ("training", "crash", "no_image", "FAIL"),  # its container had started
+        ("training", "crash", "preempted", "FAIL"),  # not for a record to say
+        ("training", "crash", "hardware", "FAIL"),
     ],
 )
-def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, state, fault, node):
+def test_what_a_record_names_outside_the_node_is_no_fault_of_the_node(stage, state, fault, node):
     run = make_run(stages=["facts", "image", *([stage] if stage in ("loading", "inference") else []), "training"])
     evidence = healthy(run)
     records = evidence.records["node-1"]
@@ -906,7 +910,7 @@ def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, sta
     assert check["value"] == state
     assert "the store is away" in check["reason"]
     assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
-    assert (found["class"] == "no_image") == ((state, fault) == ("crash", "no_image"))
+    assert (found["class"] == "no_image") == ((stage, state, fault) == ("image", "crash", "no_image"))
 
 
 @pytest.mark.parametrize(
@@ -915,7 +919,8 @@ def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, sta
         ("failure", None, "dataset cifar10: wrong checksum: a/b.bin arrived right and was read back wrong", "FAIL",
          "wrong_digest", "check the node's memory (ECC counters) and its disk"),
         ("failure", None, "disk is odd", "FAIL", "dataset_cifar10_failure", "read nodes/node-1/dataset_cifar10.log"),
-        ("crash", "store_away", "the store refuses the read-only key", "INCOMPLETE", "store_away", "correct gpuval_s3"),
+        ("crash", "store_away", "the store refuses the read-only key", "INCOMPLETE",
+         "store_away", "check that the store answers"),
     ],
 )  # fmt: skip
 def test_a_dataset_that_cannot_be_loaded_has_a_class_and_a_remedy(state, fault, message, verdict, word, remedy):

@@ -122,7 +122,7 @@ def test_what_a_node_says_cannot_break_out_of_the_line():
 @pytest.mark.parametrize(
     ("message", "name", "verdict"),
     [
-        ("no container engine: docker: not found. Install docker or podman on the node", "no_engine", "FAIL"),
+        ("no container engine: docker: not found. Install docker or podman on the node", "no_engine", "INCOMPLETE"),
         ("OSError: [Errno 28] No space left on device", "disk_full", "INCOMPLETE"),
         ("disk full: the model needs 140 GB in /models and 9 GB is free", "disk_full", "INCOMPLETE"),
         ("killed by SIGSEGV", "training_crash", "FAIL"),

@@ -210,7 +210,9 @@ def test_the_page_folds():
     run = make_run([f"node-{number}" for number in range(60)])
     evidence = healthy(run)
     for number, name in enumerate(run["nodes"]):
-        evidence.records[name]["training"] = make_record(name, state="crash", message=f"broke off at {number}")
+        evidence.records[name]["training"] = make_record(
+            name, state="crash", message=f"broke off at {'x' * (number + 1)}"
+        )
     page = html_report(judge(run, evidence))
     shown, folded = page.split('<details class="fold"><summary>and 36 more nodes</summary>')
     assert shown.count("data-node=") == 24

@@ -18,7 +18,7 @@ def report_of(bad=1, message="No route to host"):
     evidence = healthy(run)
     for number, name in enumerate(names):
         evidence.records[name] = {"facts": evidence.records[name]["facts"]}
-        text = f"{message} {number}"
+        text = f"{message} {'x' * number}"
         evidence.records[name]["training"] = make_record(name, state="crash", message=text, metrics=[])
     return judge(run, evidence)
 

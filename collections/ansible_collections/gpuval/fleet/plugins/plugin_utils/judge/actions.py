@@ -11,9 +11,8 @@ from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
-from ..records.failure_classes import NODE, PROGRAM, class_named, subject_of
+from ..records.failure_classes import NODE, class_named, subject_of
 from ..records.states import RUN_ENDED
-from ..runs.failed_checks import is_own_work
 from .identity import best_of, machine_names
 from .own_checks import IN_USE
 from .stage_end import OPEN_STATES
@@ -134,17 +133,14 @@ def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[Fault]:
     words = [_word(node, check) for check in checks]
     gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(_part_at_fault(check)))
     faults = (
-        Fault(word, *_where(node, _part_at_fault(check), gpus[word], machine, shared), _subject(check, word))
+        Fault(
+            word,
+            *_where(node, _part_at_fault(check), gpus[word], machine, shared),
+            subject_of(word, failed=check["verdict"] == "fail"),
+        )
         for word, check in zip(words, checks, strict=True)
     )
     return list(dict.fromkeys(faults))
-
-
-def _subject(check: Mapping[str, Any], word: str) -> str:
-    """What a check that decided speaks of."""
-    if is_own_work(check):
-        return PROGRAM
-    return subject_of(word, failed=check["verdict"] == "fail")
 
 
 def _deciding_checks(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

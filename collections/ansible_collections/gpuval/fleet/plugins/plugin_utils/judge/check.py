@@ -39,6 +39,8 @@ class Check:
     baseline_metric: str | None = None
     direction: str | None = None
     min_change: float | None = None
+    samples_from: str | None = None
+    min_samples: int = 0
     peers: str = "fleet"
     max_below: float | None = None
     max_above: float | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.escape import one_line
@@ -27,7 +30,8 @@ from .own_checks import (
     launch_check,
     no_stage_check,
 )
-from .stage_end import MAX_REASON, StageEnd, StageJudgement, judge_end
+from .shared_failures import find_shared
+from .stage_end import MAX_REASON, StageEnd, judge_end
 from .subject import FACTS, Subject
 
 
@@ -45,6 +49,52 @@ class JudgedRun:
     subjects: Mapping[str, Subject]
     twins: Mapping[str, Twins] = field(default_factory=dict)
     copies: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def problems(self) -> dict[str, list[Problem]]:
+        """By node what was refused of it."""
+        problems: dict[str, list[Problem]] = {name: [] for name in self.subjects}
+        for problem in self.evidence.problems:
+            if problem["node"] in problems:
+                problems[problem["node"]].append(clean_problem(problem))
+        return problems
+
+    @functools.cached_property
+    def ends(self) -> dict[str, list[StageEnd]]:
+        """By node how its stages ended, beside those of the other nodes."""
+        ends = {name: [*self._own_ends(name)] for name in self.subjects}
+        all_ends = [*itertools.chain(*ends.values())]
+        passed = Counter(end.stage for end in all_ends if end.state == "success")
+        ran = passed + Counter(end.stage for end in all_ends if end.failed)
+        shared = find_shared(filter(None, (end.as_failed for end in all_ends)), ran)
+        return {
+            name: [
+                replace(end, peers_passed=passed[end.stage], shared=shared.get((name, end.stage))) for end in of_node
+            ]
+            for name, of_node in ends.items()
+        }
+
+    def _own_ends(self, name: str) -> Iterator[StageEnd]:
+        expected, records = self.document["nodes"][name], self.subjects[name].records
+        for stage in expected["stages"]:
+            refusals = [problem["reason"] for problem in self.problems[name] if problem["stage"] == stage]
+            cleaned = self.evidence.cleaned or RUN_ENDED in refusals
+            yield StageEnd(
+                name,
+                stage,
+                records.get(stage),
+                refusal=refusals[0] if refusals else "",
+                # a node that was cleaned has no records any more: its connection is not at fault
+                contact=None if cleaned else self.evidence.contact_of(name, stage),
+                of_gang=stage in expected.get("gang_stages", ()),
+                cleaned=cleaned,
+                resume=self.evidence.resume,
+            )
+
+    def name_shared_failures(self) -> None:
+        """Put what several nodes failed at once into the checks of the fleet, once each."""
+        shared = dict.fromkeys(end.shared for ends in self.ends.values() for end in ends if end.shared)
+        self.context.fleet.extend(failure.entry() for failure in shared)
 
     def compare_nodes(self) -> None:
         """Compare the nodes by the criteria that need peers. The context has the entries of each node then."""
@@ -68,14 +118,14 @@ class NodeCase:
     """
 
     name: str
-    shared: JudgedRun
+    run: JudgedRun
     expected: Mapping[str, Any]
     subject: Subject
     identity: dict[str, Any]
     problems: list[Problem]
     launch: Entry
     started: bool
-    ends: Mapping[str, StageJudgement]
+    ends: Mapping[str, Entry]
 
     @property
     def facts(self) -> Record | None:
@@ -93,40 +143,23 @@ class NodeCase:
         return stage in self.expected.get("gang_stages", ())
 
 
-def case_of(name: str, shared: JudgedRun) -> NodeCase:
+def case_of(name: str, run: JudgedRun) -> NodeCase:
     """The case of a node, before it is judged."""
-    expected, subject, evidence = shared.document["nodes"][name], shared.subjects[name], shared.evidence
-    refused = [clean_problem(problem) for problem in evidence.problems if problem["node"] == name]
+    expected, subject, evidence = run.document["nodes"][name], run.subjects[name], run.evidence
     launch = launch_check(name, evidence.launches.get(name), subject.records)
     if evidence.resume and not evidence.launches.get(name) and launch["verdict"] == "missing":
         launch["remedy"] = evidence.resume
     started = bool(subject.records) or launch["verdict"] != "missing"
-
-    def end_of(stage: str) -> StageEnd:
-        refusals = [problem["reason"] for problem in refused if problem["stage"] == stage]
-        cleaned = evidence.cleaned or RUN_ENDED in refusals
-        return StageEnd(
-            name,
-            stage,
-            subject.records.get(stage),
-            refusal=refusals[0] if refusals else "",
-            # a node that was cleaned has no records any more: its connection is not at fault
-            contact=None if cleaned else evidence.contact_of(name, stage),
-            of_gang=stage in expected.get("gang_stages", ()),
-            cleaned=cleaned,
-            resume=evidence.resume,
-        )
-
     return NodeCase(
         name,
-        shared,
+        run,
         expected,
         subject,
         identity_of(subject.records.get(FACTS)),
-        refused + stages_not_asked(name, expected["stages"], evidence),
+        run.problems[name] + stages_not_asked(name, expected["stages"], evidence),
         launch,
         started,
-        {stage: judge_end(end_of(stage)) for stage in expected["stages"]} if started else {},
+        {end.stage: judge_end(end) for end in run.ends[name]} if started else {},
     )
 
 
@@ -145,7 +178,7 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
 
 
 def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
-    subject, context = case.subject, case.shared.context
+    subject, context = case.subject, case.run.context
     if stage not in context.of_stages:
         context.of_stages[stage] = of_stage(context.criteria, stage)
     entries: list[Entry] = []
@@ -171,15 +204,15 @@ def _plausible_checks(case: NodeCase, stage: str) -> list[Entry]:
 #: The checks of a node as a whole, in the order of the report.
 NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
     lambda case: [case.launch],
-    lambda case: identity_checks(case.name, case.facts, case.shared.twins.get(case.name) or Twins()),
-    lambda case: copy_checks(case.shared.copies.get(case.name, {})),
+    lambda case: identity_checks(case.name, case.facts, case.run.twins.get(case.name) or Twins()),
+    lambda case: copy_checks(case.run.copies.get(case.name, {})),
     lambda case: [] if case.expected["stages"] else [no_stage_check()],
     lambda case: [accelerator_check(case.subject, case.facts)] if case.lacks_facts else [],
 )
 #: The checks of each stage of a node that was started.
 STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     lambda case, stage: in_use_checks(case.name, stage, case.record(stage)),
-    lambda case, stage: [case.ends[stage].entry],
+    lambda case, stage: [case.ends[stage]],
     _checks_of_facts,
     _checks_of_criteria,
     _plausible_checks,
@@ -188,7 +221,7 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
 
 
 def _with_more_checks(checks: list[Entry], case: NodeCase) -> list[Entry]:
-    changed = case.shared.evidence.changed.get(case.name)
+    changed = case.run.evidence.changed.get(case.name)
     exempt = (exempt_check(stage, reason) for stage, reason in case.expected.get("exempt", {}).items())
     return [*checks, *([changed_check(*changed)] if changed else []), *exempt]
 
@@ -197,7 +230,7 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
     """A check whose requirement failed, or lacks evidence, proves nothing: seven GPUs may be faster than eight."""
     open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
     names = {check["name"] for check in checks}
-    required_by = {check.name: check.requires for check in case.shared.context.criteria if check.requires}
+    required_by = {check.name: check.requires for check in case.run.context.criteria if check.requires}
     for check in checks:
         lacking = [name for name in required_by.get(check["name"], ()) if name in open_checks or name not in names]
         if lacking and check["verdict"] != "skipped":
@@ -211,7 +244,7 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, _: without_parts(checks),
     _with_more_checks,
     _withhold,
-    lambda checks, case: causes.follow_the_fleet(checks, case.shared.context.criteria),
+    lambda checks, case: causes.follow_the_fleet(checks, case.run.context.criteria),
     lambda checks, case: causes.name_the_cause(checks, case.subject),
 )
 

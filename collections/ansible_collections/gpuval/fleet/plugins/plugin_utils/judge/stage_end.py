@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core.escape import one_line
 from ..records import environment, launch_errors
 from ..records.documents import Record
-from ..records.failure_classes import AGAIN, FailureClass
+from ..records.failure_classes import (
+    AGAIN,
+    NODE,
+    OWN_PROGRAM,
+    PROGRAM,
+    FailureClass,
+    class_named,
+    named_cause,
+    read,
+    subject_of,
+)
 from ..records.states import FAILED_STATES, RUN_ENDED
-from ..runs import datasets, plans, settings
+from ..runs import datasets, settings
 from .entries import Entry, gang_of, own_entry
+from .shared_failures import SHARED, FailedStage, SharedFailure
 
 IMAGE = "image"
-WRONG_DIGEST, NO_PACKAGE, DISK_FULL, NO_IMAGE = "wrong_digest", "no_package", "disk_full", "no_image"
-NO_RCLONE, STORE_INCOMPLETE, NO_SERVER = "no_rclone", "store_incomplete", "no_server"
+NO_PACKAGE, DISK_FULL, NO_IMAGE, HARDWARE = "no_package", "disk_full", "no_image", "hardware"
 #: States without a last record. A lost contact with the node explains them.
 OPEN_STATES = ("missing", "pending", "running")
 MAX_REASON = 600
 
-#: Classes in the text of a stage that failed, which say more than the stage that met them first.
-_OF_FAILED = frozenset({"no_engine", DISK_FULL, "read_only", WRONG_DIGEST})
-#: Classes in the text of a stage that proves nothing: what it met, lacked, or gave way to.
-_OF_MISSING = frozenset({"store_away", NO_PACKAGE, NO_IMAGE, DISK_FULL, "foreign_work"})
+#: Classes that the text of a stage that failed may name, and that of one that proves nothing.
+_OF_FAILED = frozenset({"no_engine", "read_only", "store_away", "wrong_digest", NO_PACKAGE, DISK_FULL})
+_OF_MISSING = frozenset({"store_away", "foreign_work", NO_PACKAGE, NO_IMAGE, DISK_FULL})
+#: Classes that a record may name as the cause. With more of them a node could call itself busy, for instance.
+_OF_RECORD = _OF_FAILED | {NO_IMAGE, "out_of_memory", *(row.name for row in read("stages")["causes"])}
 #: Classes of launches in a gang whose own remedy is better.
 _REFUSED_GANG = (NO_PACKAGE, NO_IMAGE, "other_run", "foreign_work")
-#: Faults that a stage may report in the state `failure`; others count for a crash only.
-_FAULTS_OF_FAILURE = (NO_RCLONE, STORE_INCOMPLETE, NO_SERVER)
+#: So many other nodes must have passed a stage before a repeated failure of the user's own program is the node's.
+MIN_PEERS = 2
 
 _VALIDATE = "validate again"
-#: By kind of stage and `environment.fault`: what proves nothing about the node, because the store, the registry, the
-#: archive or a package is at fault.
-_BLAMELESS = {
-    (IMAGE, "delivery"): f"check that the image exists and can be pulled: fix the cause named above, {AGAIN}",
-    (plans.LOADING, NO_RCLONE): f"install rclone as named above, {AGAIN}",
-    ("inference", NO_SERVER): f"install the packages named above, {AGAIN}",
-    (plans.LOADING, STORE_INCOMPLETE): f"bring the model into the store (`make models`), {AGAIN}",
-    (plans.LOADING, "store_away"): (
-        f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {AGAIN}"
-    ),
-}
-_BRING_IMAGE = f"bring the image to the node as named above, {AGAIN}"
-_FREE_SPACE = "free space on the node where the message says, or set gpuval_node_dir or gpuval_models_dir, " + AGAIN
 _WITH_OTHERS = "validate again with others of its kind: with --limit alone a node is in no gang"
 _OF_GANG = f"fix the node or link that the message and the search name, then {_WITH_OTHERS}"
 _AGAIN_WITH_ALL = "run the job again on all of its nodes"
@@ -69,7 +67,8 @@ class StageEnd:
 
     ``refusal``: why its record was refused. ``contact``: why the node could not be asked for its records. ``of_gang``:
     nodes run the stage together, so its failure implicates none of them. ``cleaned``: a clean ended the run;
-    ``resume``: how to resume a run that has not ended.
+    ``resume``: how to resume a run that has not ended. ``peers_passed``: how many other nodes passed the stage;
+    ``shared``: the failure that it shares with some.
     """
 
     node: str
@@ -80,6 +79,8 @@ class StageEnd:
     of_gang: bool = False
     cleaned: bool = False
     resume: str = ""
+    peers_passed: int = 0
+    shared: SharedFailure | None = None
 
     @property
     def state(self) -> str:
@@ -95,23 +96,44 @@ class StageEnd:
 
     @property
     def shipped(self) -> bool:
-        return self.stage in settings.SHIPPED_STAGES
+        """Whether gpuval ships its program."""
+        return self.stage in settings.SHIPPED_STAGES or self.stage.startswith(datasets.STAGE)
+
+    @functools.cached_property
+    def cause(self) -> str:
+        """The class of what made it fail, or of what is missing, by its record, else by its text; empty for none."""
+        named = named_cause(self.record) if self.record and self.failed else ""
+        if named in _OF_RECORD and (named != NO_IMAGE or lacks_image(self.record)):
+            return named
+        classes = _OF_FAILED if self.failed and not self.of_gang else _OF_MISSING
+        return self.text_class.name if self.text_class.name in classes else ""
 
     @property
-    def of_dataset(self) -> bool:
-        return self.stage.startswith(datasets.STAGE)
+    def failure_class(self) -> str:
+        return self.cause or f"{self.stage}_{self.state}"
 
     @property
-    def kind(self) -> str:
-        """The stage, or the shipped one that it is a kind of."""
-        return plans.LOADING if self.of_dataset else self.stage
+    def is_of_program(self) -> bool:
+        """Whether the program is at fault: what a program of the user's own says of the node is no proof."""
+        unproven = not self.shipped and (not self.cause or subject_of(self.cause) == NODE)
+        return self.failed and self.cause != HARDWARE and (self.cause == OWN_PROGRAM or unproven)
 
     @property
-    def fault(self) -> str:
-        """What its program names as the cause, where that counts for its state; empty for none."""
-        fault = str(self.record["environment"].get("fault")) if self.record else ""
-        counts = self.state == "crash" or (self.state == "failure" and fault in _FAULTS_OF_FAILURE)
-        return fault if counts else ""
+    def as_failed(self) -> FailedStage | None:
+        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node."""
+        of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
+        if not self.failed or self.of_gang or of_node:
+            return None
+        text = environment.texts(self.record["environment"] if self.record else {}, "cause.text")
+        name = OWN_PROGRAM if self.is_of_program else self.failure_class
+        return FailedStage(self.node, self.stage, name, one_line(text[0]) if text else self.text)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier attempt of the node failed, too."""
+        attempts = self.record["attempts"] if self.record else ()
+        number = self.record["attempt"] if self.record else 0
+        return any(earlier["attempt"] < number and earlier["state"] in FAILED_STATES for earlier in attempts)
 
     @property
     def unreached(self) -> Mapping[str, Any] | None:
@@ -134,6 +156,8 @@ class StageEnd:
     @property
     def reason(self) -> str:
         """The end in words, with what the controller knows of it."""
+        if self.shared:
+            return self.shared.reason
         if self.unreached:
             return f"{self.text}; {_lost_in_words(self.unreached)}"
         return f"{self.text}; the run has not ended" if self.resume and self.is_open else self.text
@@ -147,113 +171,92 @@ class StageEnd:
         """Who else used the accelerators; empty for none."""
         return environment.accelerator_users(self.record["environment"]) if self.record else ""
 
-    def fill(self, remedy: str) -> str:
-        return remedy.format(node=self.node, stage=self.stage)
-
 
 class StageRule(NamedTuple):
-    """Where ``applies`` holds, its verdict and remedy count.
-
-    The reason may name one of ``classes``; else ``class_of`` gives the class.
-    """
+    """Where ``applies`` holds, its verdict, class and remedy count."""
 
     name: str
     applies: Callable[[StageEnd], object]
     verdict: str
     remedy: Callable[[StageEnd], str]
-    classes: Collection[str] = _OF_MISSING
-    class_of: Callable[[StageEnd], str] = lambda end: f"{end.stage}_{end.state}"
+    class_of: Callable[[StageEnd], str] = lambda end: end.failure_class
 
 
-class StageJudgement(NamedTuple):
-    """The entry of a stage's end, and the class that its rule gives it."""
-
-    entry: Entry
-    failure_class: str
-
-
-def _template(remedy: str) -> Callable[[StageEnd], str]:
-    return lambda end: end.fill(remedy)
+def _repeated(end: StageEnd, remedy: str) -> str:
+    """The remedy with the node and stage; `make job` may have started the stage of a job."""
+    text = remedy.replace("{node}", end.node).replace("{stage}", end.stage)
+    return text if end.shipped else text.replace(_VALIDATE, "repeat the command")
 
 
-def _remedy_of_state(end: StageEnd, state: str = "") -> str:
-    remedy = end.fill(_OF_STATE[state or end.state])
-    # `make job` may have started the stage of a job
-    return remedy if end.shipped or end.of_dataset else remedy.replace(_VALIDATE, "repeat the command")
+def _remedy_of_state(end: StageEnd) -> str:
+    return _repeated(end, _OF_STATE[end.state])
 
 
-def _remedy_of_work(end: StageEnd) -> str:
-    return end.fill(end.text_class.remedy) if _has_wrong_digest(end) else _remedy_of_state(end)
+def _remedy_of_class(end: StageEnd, name: str = "") -> str:
+    row = class_named(name or end.failure_class)
+    return _repeated(end, row.remedy) if row and row.steps else _remedy_of_state(end)
 
 
 def _remedy_of_gang_refusal(end: StageEnd) -> str:
     return f"{end.text_class.steps}, then {_WITH_OTHERS if end.shipped else _AGAIN_WITH_ALL}"
 
 
-def _has_wrong_digest(end: StageEnd) -> bool:
-    return end.of_dataset and end.state == "failure" and end.text_class.name == WRONG_DIGEST
-
-
 #: The first rule that applies counts.
 RULES = (
-    StageRule("succeeded", lambda end: end.state == "success", "pass", lambda _: "", classes=()),
+    StageRule("succeeded", lambda end: end.state == "success", "pass", lambda _: ""),
     StageRule(
         "contact lost", lambda end: end.unreached, "missing",
         lambda end: str((end.unreached or {})["remedy"]).replace("{node}", end.node),
-        class_of=lambda end: one_line((end.unreached or {})["class"], 40),
+        lambda end: end.cause or one_line((end.unreached or {})["class"], 40),
     ),
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
-    StageRule(
-        "no image", lambda end: lacks_image(end.record) and not end.of_gang, "missing", _template(_BRING_IMAGE),
-    ),
-    StageRule(
-        "cause outside the node", lambda end: (end.kind, end.fault) in _BLAMELESS, "missing",
-        lambda end: end.fill(_BLAMELESS[end.kind, end.fault]),
-    ),
-    StageRule(
-        "disk full", lambda end: end.state == "crash" and not end.of_gang and end.text_class.name == DISK_FULL,
-        "missing", _template(_FREE_SPACE),
-    ),
     StageRule(
         "refused its part in a gang", lambda end: end.of_gang and end.text_class.name in _REFUSED_GANG, "missing",
         _remedy_of_gang_refusal,
     ),
     StageRule(
-        "no success of a gang", lambda end: end.of_gang, "missing",
-        lambda end: end.fill(_OF_GANG if end.shipped else _OF_GANG_JOB),
+        "own program of a gang", lambda end: end.of_gang and end.is_of_program, "missing",
+        lambda end: _repeated(end, _OF_GANG_JOB), lambda _: OWN_PROGRAM,
     ),
-    StageRule("beside other work", lambda end: end.failed and end.other_work, "missing", _remedy_of_work),
-    StageRule("failed", lambda end: end.failed, "fail", _remedy_of_work, classes=_OF_FAILED),
+    StageRule(
+        "no success of a gang", lambda end: end.of_gang, "missing",
+        lambda end: _repeated(end, _OF_GANG if end.shipped else _OF_GANG_JOB),
+    ),
+    StageRule("hardware", lambda end: end.cause == HARDWARE, "fail", _remedy_of_class),
+    StageRule("beside other work", lambda end: end.failed and end.other_work, "missing", _remedy_of_state),
+    StageRule(
+        "cause outside the node", lambda end: end.failed and subject_of(end.failure_class) not in (NODE, PROGRAM),
+        "missing", _remedy_of_class,
+    ),
+    StageRule(
+        "shared with other nodes", lambda end: end.shared and not end.is_of_program, "missing",
+        lambda end: _remedy_of_class(end, SHARED), lambda _: SHARED,
+    ),
+    StageRule(
+        "own program that peers passed",
+        lambda end: end.is_of_program and not end.shared and end.is_repeated and end.peers_passed >= MIN_PEERS,
+        "fail", _remedy_of_state, lambda end: f"{end.stage}_{end.state}",
+    ),
+    StageRule(
+        "own program", lambda end: end.is_of_program, "missing", lambda end: _remedy_of_class(end, OWN_PROGRAM),
+        lambda _: OWN_PROGRAM,
+    ),
+    StageRule("failed", lambda end: end.failed, "fail", _remedy_of_class),
     StageRule(
         "ended by a clean", lambda end: end.is_open and end.cleaned, "missing",
-        lambda end: _remedy_of_state(end, "cancelled"),
+        lambda end: _repeated(end, _OF_STATE["cancelled"]),
     ),
     StageRule("no end", lambda _: True, "missing", _remedy_of_state),
 )  # fmt: skip
 
 
-def judge_end(end: StageEnd) -> StageJudgement:
-    """The check of the stage's end, by the first rule that applies."""
+def judge_end(end: StageEnd) -> Entry:
+    """The check of the stage's end, by the first rule that applies; with the class of what did not end well."""
     rule = next(rule for rule in RULES if rule.applies(end))
-    entry = own_entry(
+    return own_entry(
         f"{end.stage}_state", end.stage, "state", rule.verdict, value=end.state, expected="success", reason=end.reason,
-        remedy=rule.remedy(end),
+        remedy=rule.remedy(end), **({} if rule.verdict == "pass" else {"class": rule.class_of(end)}),
     )  # fmt: skip
-    return StageJudgement(entry, _class_of(end, rule))
-
-
-def _class_of(end: StageEnd, rule: StageRule) -> str:
-    if lacks_image(end.record):
-        return NO_IMAGE
-    named = launch_errors.classify("", one_line(end.reason, MAX_REASON)).name if rule.classes else ""
-    return named if named in rule.classes else rule.class_of(end)
-
-
-def class_of_entry(check: Mapping[str, Any]) -> str:
-    """The class of a stage's end in a report, by its reason."""
-    classes = _OF_FAILED if check["verdict"] == "fail" else _OF_MISSING
-    named = launch_errors.classify("", check["reason"]).name
-    return named if named in classes else f"{check['stage']}_{check['value']}"
 
 
 def lacks_image(record: Mapping[str, Any] | None) -> bool:

@@ -35,7 +35,7 @@ from .identity import find_twins, identity_of
 from .kinds import Context
 from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked
 from .peer_groups import PeerHistory
-from .stage_end import MAX_REASON, StageJudgement, class_of_entry
+from .stage_end import MAX_REASON
 from .subject import FACTS, Subject
 from .subjects import subject_of, subjects_of
 
@@ -118,6 +118,7 @@ def _judge_nodes(judged: JudgedRun) -> tuple[list[dict[str, Any]], dict[str, Any
 
     with beside(lambda: (_analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
+        judged.name_shared_failures()
         nodes = [node for part in by_halves(judge_part, names) for node in part]
         analysis, digests = analyse_beside()
     for node in nodes:
@@ -233,20 +234,14 @@ def _speaks_of_node(check: Entry) -> bool:
     return subject_of_class(str(check.get("class") or check["name"])) == NODE
 
 
-def node_class(checks: Sequence[Entry], ends: Mapping[str, StageJudgement] = MappingProxyType({})) -> str:
-    """One word for what decided against a node: the launch's class, that of a stage's end, or the name of the check.
-
-    Without the ``ends`` of its stages the reason names the class.
-    """
+def node_class(checks: Sequence[Entry]) -> str:
+    """One word for what decided against a node: the class of its launch, that of a stage's end, or a check's name."""
     check = headline({"checks": checks})
     if check is None:
         return "nothing_proven"
     if check["kind"] == "launch":
         return str(check["value"])
-    if check["kind"] == "state" and check["stage"]:
-        end = ends.get(check["stage"])
-        return end.failure_class if end else class_of_entry(check)
-    return "same_machine_twice" if check["name"] == "identity" else str(check["name"])
+    return str(check.get("class") or ("same_machine_twice" if check["name"] == "identity" else check["name"]))
 
 
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -284,7 +279,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
         "id": case.expected.get("id"),
         "labels": dict(case.expected.get("labels", {})),
         "verdict": verdict,
-        "class": None if verdict == "PASS" else node_class(checks, case.ends),
+        "class": None if verdict == "PASS" else node_class(checks),
         "flaky": verdict == "PASS" and any(stage["flaky"] for stage in stages),
         "sku": case.expected["sku"],
         "catalogue_sku": case.subject.catalogue_sku,

@@ -58,7 +58,7 @@ def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
     """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
     run = report["run"]
     found = dict(known)
-    for node in (failed_checks.counted(one, run) for one in report["nodes"]):
+    for node in report["nodes"]:
         name, before = node["name"], known.get(node["name"])
         if before and before["finished_at"] > run["finished_at"]:
             continue

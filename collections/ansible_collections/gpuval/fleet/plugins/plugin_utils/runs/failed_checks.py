@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records.failure_classes import all_classes
-from .settings import SHIPPED_STAGES
 
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
@@ -59,19 +58,6 @@ def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str |
     if node["verdict"] != PASS or accepts(run, node):
         return str(node["verdict"])
     return INCOMPLETE if failed else None
-
-
-def is_own_work(check: Mapping[str, Any]) -> bool:
-    """Whether a check says no more than that work of the user's own, such as a job, did not succeed."""
-    return check["kind"] == "state" and check["stage"] not in ("", None, *SHIPPED_STAGES)
-
-
-def counted(node: Mapping[str, Any], run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A node of a report as marks count it: a job that fails proves nothing about it in a run that accepts no node."""
-    failed = [one for one in node["checks"] if one["severity"] == "required" and one["verdict"] == "fail"]
-    if node["verdict"] != FAIL or accepts(run, node) or not failed or not all(map(is_own_work, failed)):
-        return node
-    return {**node, "verdict": INCOMPLETE}
 
 
 def is_about(node: Mapping[str, Any]) -> bool:

@@ -82,7 +82,6 @@ def decide(
 ) -> Drain:
     """For a node of a report of ``run``; ``known`` is what was open until now. ``incomplete``: drain for it, too, where
     the node itself is implicated."""
-    judged = failed_checks.counted(judged, run)
     verdict = judged["verdict"]
     drains = verdict == FAIL or (incomplete and verdict != PASS and failed_checks.is_about(judged))
     if node.is_foreign:

@@ -73,7 +73,7 @@ class Kind(ABC):
 
     def metrics(self, check: Check) -> set[str]:
         """The metrics that it reads in the records of the stage."""
-        names = (check.metric, check.baseline_metric, check.parts_from, check.spread_from)
+        names = (check.metric, check.baseline_metric, check.parts_from, check.spread_from, check.samples_from)
         return {name for name in names if name is not None}
 
     def needs_peers(self, check: Check) -> bool:
