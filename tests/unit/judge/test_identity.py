@@ -9,8 +9,10 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import identity
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,6 +171,16 @@ def test_every_rule_and_every_contradiction_decides_a_case():
 
 def robber(name):
     return machine(name, gpus=["GPU-e-0", *(f"GPU-{victim}-0" for victim in "abcd")])
+
+
+def test_clones_in_a_cluster_have_machines_of_their_own_which_the_store_is_given():
+    nodes = [{"metadata": {"uid": uid}, "status": {"nodeInfo": {"machineID": "cloned"}}} for uid in ("u1", "u2")]
+    first, second = map(placement._machine, nodes)
+    assert first != second
+    assert placement._machine({"metadata": {"uid": "u1"}, "status": {"nodeInfo": {"machineID": "new"}}}) != first
+    launch = {"state": "started", "machine": first}
+    schemas.validate("launch", launch, what="launch")
+    assert publishing.published_launch(launch)["machine"] == first
 
 
 def test_a_contradicted_claim_names_the_evidence_against_it():
