@@ -40,6 +40,15 @@ def test_packages_of_later_stages_that_are_missing_are_reported(result_file, mon
     assert json.loads(result_file.read_text())["environment"].get("missing_packages") == missing
 
 
+def test_a_package_of_later_stages_is_imported(result_file, monkeypatch, tmp_path):
+    for name, text in {"whole": "", "broken": "import gpuval_absent", "of_gpu": "raise RuntimeError('CUDA')"}.items():
+        (tmp_path / f"gpuval_{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("GPUVAL_NEEDED_PACKAGES", "gpuval_whole gpuval_broken gpuval_of_gpu")
+    assert run_workload(lambda result: None) == EXIT_SUCCESS
+    assert json.loads(result_file.read_text())["environment"]["missing_packages"] == "gpuval_broken"
+
+
 def test_a_later_figure_replaces_an_earlier_one_of_the_same_scope():
     result = Result()
     for value, scope in ((1, "node"), (2, "gpu:0"), (3, "node")):
