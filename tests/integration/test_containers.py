@@ -609,7 +609,7 @@ def test_a_disk_without_room_is_found_before_the_download(source, node, as_root,
         message = cramped.record("image")["message"]
         assert "no room" in message
         assert "make room" in message
-        assert "fault" not in cramped.record("image")["environment"]
+        assert cramped.record("image")["environment"]["fault"] == "disk_full"
         assert list(cramped.files.images.glob("*.part")) == []
         cramped.close()
     finally:

@@ -5,6 +5,7 @@ import json
 import stat
 
 import pytest
+from gpuval_runner import download
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.images import bring_images, loaded_names, plain
@@ -127,7 +128,20 @@ def test_no_archive_is_a_fault_of_the_delivery_and_a_broken_engine_is_not(engine
     engine.put("loads", "echo 'write: no space left on device'; exit 1")
     told = bring(node, monkeypatch, {"x:1": image})
     assert "no room" in told["message"]
-    assert "fault" not in told["environment"]
+    assert told["environment"]["fault"] == "disk_full"
+    engine.put("loads", "echo 'archive/tar: invalid tar header'; exit 1")
+    assert "fault" not in bring(node, monkeypatch, {"x:1": image})["environment"]
+
+
+def test_a_store_that_does_not_send_the_archive_is_the_fault_named(engine, node, monkeypatch):
+    monkeypatch.setattr(download, "MAX_FAILURES", 1)
+    image = archived(node)
+    (node.files.images / f"{SHA256}.tar").unlink()
+    node.put_store("http://127.0.0.1:9", [], downloads={"k": "http://127.0.0.1:9/k?X-Amz-Signature=5ecret"})
+    told = bring(node, monkeypatch, {"x:1": image})
+    assert told["environment"]["fault"] == "store_away"
+    assert "the store does not answer" in told["message"]
+    assert "127.0.0.1" not in told["message"]
 
 
 def test_a_tag_is_not_pulled_for_an_id(engine, node, monkeypatch):

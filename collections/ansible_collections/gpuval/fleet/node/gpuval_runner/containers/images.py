@@ -43,15 +43,34 @@ STAGE = "image"
 
 
 class ImageError(RunnerError):
-    """An image is not on the node as planned; the message says what to do."""
+    """An image is not on the node as planned; the message says what to do. ``fault``: the class of a cause outside the
+    node."""
+
+    fault = ""
 
 
 class DeliveryError(ImageError):
     """The image cannot be fetched, or is not one for this node: no fault of the node."""
 
+    fault = "delivery"
+
 
 class NoImageError(DeliveryError):
     """There is no such image for this node: a retry is no use."""
+
+    fault = NO_IMAGE
+
+
+class StoreAwayError(DeliveryError):
+    """The store does not send the archive, or other bytes than announced."""
+
+    fault = "store_away"
+
+
+class NoRoomError(ImageError):
+    """The node has no room for the image."""
+
+    fault = "disk_full"
 
 
 #: Messages of registries and engines by which there is no such image, or not for this node.
@@ -110,8 +129,8 @@ def bring_images(directory: NodeDirectory) -> int:
         message = done.message()
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
-        if isinstance(error, DeliveryError):
-            environment["fault"] = NO_IMAGE if isinstance(error, NoImageError) else "delivery"
+        if isinstance(error, ImageError) and error.fault:
+            environment["fault"] = error.fault
     except OSError as error:
         where = error.filename or directory.images
         state, message = "running", f"{where}: {error.strerror or error}: make room on the node"
@@ -251,7 +270,7 @@ class _Bringer:
                 progress=self._progress("downloaded", archive.bytes),
             )
         except download.DownloadError as error:
-            raise DeliveryError(f"image {image.reference}: {error}") from None
+            raise StoreAwayError(f"image {image.reference}: {error}") from None
         except OSError as error:
             raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
         self._done.download_seconds += time.monotonic() - began
@@ -272,7 +291,7 @@ class _Bringer:
         for place, size in need.values():
             free = shutil.disk_usage(place).free
             if free < size + LEAST_FREE_BYTES:
-                raise ImageError(
+                raise NoRoomError(
                     f"no room for an image of {_size(archive.bytes)}: {place} has {_size(free)} free and "
                     f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there"
                 )
@@ -392,7 +411,7 @@ class _Bringer:
 def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
     low = output.lower()
     if "no space left" in low or "disk quota" in low:
-        return ImageError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
+        return NoRoomError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
     return ImageError(f"{engine.command} cannot load {path.name}: {_end(output)}")
 
 
