@@ -101,8 +101,14 @@ def test_what_only_sounds_like_a_failure_is_a_probable_cause():
     assert root_cause.in_text(f"the cache could not be read\n{steps}bye\n") is None
 
 
+def test_figures_of_errors_are_progress():
+    handled = "ModuleNotFoundError: No module named 'flash_attn'\n"
+    steps = "".join(f"step {n} loss: 2.{n} error: 0.{n}\n" for n in range(40))
+    assert root_cause.in_text(f"{handled}{steps}ZeroDivisionError: division by zero\n").name == "own_program"
+
+
 def test_without_a_failure_there_is_no_cause():
-    assert root_cause.in_text("step 1 loss: 2.31\n0 errors\n====\n") is None
+    assert root_cause.in_text("step 1 loss: 2.31\n0 errors\n====\nMeanAbsoluteError: 0.25\n") is None
     assert root_cause.in_text("") is None
     assert root_cause.in_log(Path("/no/such/log")) is None
 

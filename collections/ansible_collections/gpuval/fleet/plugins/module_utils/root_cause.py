@@ -24,7 +24,7 @@ MAX_TEXT = 300
 #: Of a line: its beginning, and its end.
 LINE_HEAD, LINE_TAIL = 1000, 400
 #: Of a log.
-HEAD_BYTES, TAIL_BYTES = 2 << 20, 6 << 20
+HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
 MAX_FAILURES = 256
 MAX_SHAPES = 20_000
 MAX_STREAMS = 4096
@@ -90,6 +90,7 @@ _QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
 _TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
 _ERROR_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure)$")
+_FIGURE = re.compile(r" ?:\s*[-+]?[\d.,]+(?:e[-+]?\d+)?\s*%?", re.IGNORECASE)
 _CAUSED = "The above exception was the direct cause of the following exception"
 _HANDLING = "During handling of the above exception, another exception occurred"
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
@@ -318,17 +319,17 @@ class _Reader:
 
     def read(self, line: str) -> None:
         is_inside = self._open or self._table or self._expects_detail
-        lowered = "" if is_inside else line.lower()
-        if not is_inside and not any(word in lowered for word in self._patterns.words):
-            if _PROGRESS.search(line):
-                self._progress += 1
-                self._failures[GUESS].clear()
-            elif not self._failures[SUMMARY] and line.strip(_RULE):
-                self._words = line
-            return
-        self._shape = _DIGITS.sub("#", line)
-        if is_inside or self._shape not in self._innocent:
-            self._read_suspect(line)
+        lowered = line.lower()
+        if is_inside or any(word in lowered for word in self._patterns.words):
+            self._shape = _DIGITS.sub("#", line)
+            if is_inside or self._shape not in self._innocent:
+                self._read_suspect(line)
+                return
+        if _PROGRESS.search(line):
+            self._progress += 1
+            self._failures[GUESS].clear()
+        elif not self._failures[SUMMARY] and line.strip(_RULE):
+            self._words = line
 
     def _read_suspect(self, line: str) -> None:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
@@ -400,6 +401,8 @@ class _Reader:
         exception = _EXCEPTION.match(text)
         if not exception or not (_ERROR_NAME.search(exception["type"]) or (stream.in_traceback and was_frame)):
             return False
+        if not stream.in_traceback and _FIGURE.fullmatch(exception["message"]):  # MeanAbsoluteError: 0.25
+            return False
         self._open -= stream.in_traceback
         stream.in_traceback = False
         self._note(text, head, stream, exception["type"].rpartition(".")[2])
@@ -434,7 +437,7 @@ class _Reader:
             self._join(stream, failure)
             stream.rank, stream.indent = None, 0
         self._keep(failure)
-        self._expects_detail = text.endswith("Last error:")
+        self._expects_detail = bool(exception) and weight == ERROR and text.endswith(":")
 
     def _join(self, stream: _Stream, failure: _Failure) -> None:
         """Of two exceptions of a chain the first explains the second, unless a program expects such a first one."""
@@ -466,7 +469,7 @@ class _Reader:
         detail = match[1] if match else text.strip() if expected else ""
         last = self._failures[ERROR][-1] if self._failures[ERROR] else None
         if detail and last and len(last.text) + len(detail) < 2 * MAX_TEXT:
-            last.text = f"{last.text}: {detail}"
+            last.text = f"{last.text.rstrip(':')}: {detail}"
         return bool(detail)
 
     def _read_table(self, text: str, head: _Head) -> bool:
