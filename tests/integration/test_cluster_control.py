@@ -218,8 +218,8 @@ def test_rights_that_are_missing_end_a_validate_before_anything_is_made(kit, new
 
 def test_marks_that_are_refused_fail_the_playbook_after_the_verdict(kit, new_fleet):
     kit.add_nodes(1, gpus=0)
-    kit.on_stage.states["node-001", "second"] = "failure"
-    fleet = new_fleet(gpuval_mark_nodes=True, gpuval_retries=0)
+    kit.on_stage.states["node-001", "facts"] = "failure"
+    fleet = new_fleet(gpuval_mark_nodes=True, gpuval_retries=0, gpuval_stages=["facts", *STAGES])
     kit.deny_after(Asked("create", "batch", "jobs"), Asked("patch", "", "nodes"))
     done = fleet.play()
     assert done.code != 0

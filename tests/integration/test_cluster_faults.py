@@ -45,11 +45,11 @@ FAULTS = {
     ),
     "oom": (
         Fault("oom", stage="work"),
-        ("FAIL", "work_crash", "the container of work: out of memory (its limit", "nodes/oom/work.log"),
+        ("INCOMPLETE", "own_program", "the container of work: out of memory (its limit", "nodes/oom/work.log"),
     ),
     "broken": (
         Fault("exit", stage="work", exit_code=139),
-        ("FAIL", "work_crash", "the container of work was killed by SIGSEGV", "nodes/broken/work.log"),
+        ("INCOMPLETE", "own_program", "the container of work was killed by SIGSEGV", "nodes/broken/work.log"),
     ),
     "lost": (
         Fault("node_lost", stage="work"),

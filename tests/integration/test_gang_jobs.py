@@ -52,7 +52,7 @@ def test_jobs_run_on_all_nodes_as_stages_of_their_gang(fleet, tmp_path):
     assert "no space left" in second["message"], second["message"]
     assert done.code != 0
     assert "FINAL ACCEPTANCE: INCOMPLETE" in done.told
-    assert {fleet.verdict(node)["class"] for node in fleet.nodes} == {"broken_crash"}
+    assert {fleet.verdict(node)["class"] for node in fleet.nodes} == {"own_program"}
     assert [item["kind"] for item in gangs(fleet)["rounds"]] == ["gangs"]
     for node in fleet.nodes:  # it stays for a shell although the run has been judged
         place = f"/var/lib/gpuval/{fleet.run_id}.all/{node}"

@@ -45,8 +45,8 @@ def test_a_job_that_fails_is_named_and_the_other_is_judged_by_its_own_result(fle
     assert {"name": "steady_rate_samples_per_second", "value": 12.5}.items() <= steady["metrics"][0].items()
     assert "step clone skipped" in fleet.log("node-1", "steady")
     verdict = fleet.verdict("node-1")
-    assert verdict["verdict"] == "FAIL"
-    assert "node-1 FAIL broken: crash: exit code 3 without a result; step train (2 of 2)" in done.told
+    assert (verdict["verdict"], verdict["class"]) == ("INCOMPLETE", "own_program")
+    assert "node-1 INCOMPLETE broken: crash: exit code 3 without a result; step train (2 of 2)" in done.told
     assert "last output: disk is gone" in done.told
     (check,) = fleet.decisive("node-1")
     assert check["stage"] == "broken"

@@ -185,7 +185,7 @@ FAULTS = [
         machine={"tmpfs": {"/var/lib/gpuval": "64k"}},
     ),
     Fault(
-        "hung", "the work hangs", "FAIL", "timeout",
+        "hung", "the work hangs", "INCOMPLETE", "timeout",
         variables={"work_workload": nap(600, timeout_seconds=10)},
     ),
     Fault("clock-off", "the clock is five hours slow", "PASS", machine={"clock": "-5h"}),
