@@ -166,10 +166,23 @@ def test_the_harmless_xids_are_those_of_the_telemetry():
 @pytest.mark.parametrize(
     "line",
     [
+        "NVRM: Xid (PCI:0000:9d:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+        "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)",
+    ],
+)
+def test_an_xid_whose_text_says_that_it_is_grave_is_a_hardware_fault(line):
+    assert root_cause.in_text(line).name == "hardware"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "[ 99.123456] amdgpu 0000:9d:00.0: amdgpu: 3 correctable hardware errors detected in umc block",
         "[ 99.123456] amdgpu 0000:9d:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
         "[ 99.123456] mce: [Hardware Error]: Machine check events logged",
         "[ 99.123456] pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+        "NVRM: Xid (PCI:0000:9d:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Nonfatal XC0 i0 Link 09 (0x025525c6 0x00000000)",
         "INFO:check:looking for uncorrectable ECC errors",
         "  Uncorrectable ECC errors : 0",
         "| 00000000:9D:00.0 Off | Volatile Uncorr. ECC |",

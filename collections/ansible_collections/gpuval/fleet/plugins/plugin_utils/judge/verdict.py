@@ -21,8 +21,7 @@ from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
-from ..records.failure_classes import NODE
-from ..records.failure_classes import subject_of as subject_of_class
+from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.states import FINAL_STATES
 from . import acceptance, coverage, not_tested, retries
 from .analysis import fleet
@@ -40,9 +39,7 @@ from .subject import FACTS, Subject
 from .subjects import subject_of, subjects_of
 
 #: Other work has the node, or took it: in a run of idle nodes that is no verdict.
-BUSY = frozenset(
-    {"foreign_work", "other_run", "gpus_in_use", "preempted", "suspended", "slurm_pending", "slurm_preempted"}
-)
+BUSY = frozenset(row.name for row in all_classes() if row.other_work)
 #: A job that waits for work of others; another reason (limits, licenses, a node that is down) is none of these.
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
 #: In the name of a process or container of a gpuval run that is not at work on the node any more.
@@ -221,17 +218,12 @@ def node_verdict(checks: Sequence[Entry]) -> str:
     """The verdict on a node from its checks; one without any required work that passed is INCOMPLETE."""
     required = [check for check in checks if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
-    if any(map(_speaks_of_node, failed)):
+    if any(map(speaks_of_node, failed)):
         return "FAIL"
     proven = any(check["verdict"] == "pass" and check["kind"] not in ("launch", "identity") for check in required)
     if failed or not proven or any(check["verdict"] == "missing" for check in required):
         return "INCOMPLETE"
     return "PASS"
-
-
-def _speaks_of_node(check: Entry) -> bool:
-    """Whether a check that failed is a fault of the node, rather than of the site, the network or the store."""
-    return subject_of_class(str(check.get("class") or check["name"])) == NODE
 
 
 def node_class(checks: Sequence[Entry]) -> str:
@@ -255,7 +247,7 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     faults = [check for check in failed if check["stage"] == FACTS or check["kind"] == "state"]
     has_fault = any(check["name"] != "identity" for check in faults)  # of the node itself: before whose machine it is
     failed.sort(key=lambda check: has_fault and check["name"] == "identity")
-    failed.sort(key=lambda check: not _speaks_of_node(check))
+    failed.sort(key=lambda check: not speaks_of_node(check))
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
     missing = [check for check in required if check["verdict"] == "missing"]

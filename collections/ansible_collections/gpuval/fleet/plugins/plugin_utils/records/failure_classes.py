@@ -28,7 +28,7 @@ class FailureClass:
     """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
     `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone).
     `also_incomplete`: it speaks of the node where evidence is missing, too. `retried`: a launch that failed so is tried
-    again."""
+    again. `other_work`: other work has the node, or took it."""
 
     name: str
     steps: str
@@ -38,6 +38,7 @@ class FailureClass:
     before_login: bool = False
     also_incomplete: bool = False
     retried: bool = True
+    other_work: bool = False
 
     @property
     def remedy(self) -> str:
@@ -59,6 +60,7 @@ def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
                 row.get("before_login", False),
                 row.get("also_incomplete", False),
                 row.get("retried", True),
+                row.get("other_work", False),
             )
             for row in rows
         )
@@ -99,6 +101,11 @@ def subject_of(name: str, *, failed: bool = True) -> str:
     subject = row.subject if row else NODE
     proven = failed or (row is not None and row.also_incomplete)
     return subject if proven or subject != NODE else GPUVAL
+
+
+def speaks_of_node(check: Mapping[str, Any]) -> bool:
+    """Whether a check of a report that failed is a fault of the node, rather than of the site or the store."""
+    return subject_of(str(check.get("class") or check["name"])) == NODE
 
 
 def named_cause(record: Mapping[str, Any]) -> str:
