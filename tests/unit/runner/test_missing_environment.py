@@ -78,3 +78,15 @@ def test_a_file_system_that_became_read_only_may_be_a_broken_disk(node, tmp_path
     record = node.record("work")
     assert "Read-only file system" in record["message"]
     assert "fault" not in record["environment"]
+
+
+@pytest.mark.parametrize(
+    ("end", "fault"), [("kill -SEGV $$", None), ("exit 3", "store_away"), ("sleep 60", "store_away")]
+)
+def test_a_signal_is_not_the_fault_of_what_the_work_waited_for(node, end, fault):
+    running = """printf '{"state":"running","environment":{"fault":"store_away"}}' > "$GPUVAL_RESULT_FILE" """
+    node.put_plan(stage("loading", f"{running}; {end}", timeout_seconds=3))
+    node.call("run")
+    record = node.record("loading")
+    assert record["environment"].get("fault") == fault
+    assert record["state"] == ("timeout" if end == "sleep 60" else "crash")

@@ -356,6 +356,8 @@ class StageRun:
             state, message = judge(replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known))
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
+        if ended.signal and not ended.stop:  # what the work waited for did not end it
+            record.environment = {name: value for name, value in record.environment.items() if name != "fault"}
         if ended.fault:
             record.environment = {**record.environment, "fault": ended.fault}
         if cause:
