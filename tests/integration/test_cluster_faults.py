@@ -45,7 +45,7 @@ FAULTS = {
     ),
     "oom": (
         Fault("oom", stage="work"),
-        ("INCOMPLETE", "own_program", "the container of work: out of memory (its limit", "nodes/oom/work.log"),
+        ("INCOMPLETE", "out_of_memory", "the container of work: out of memory (its limit", "what fills the memory"),
     ),
     "broken": (
         Fault("exit", stage="work", exit_code=139),

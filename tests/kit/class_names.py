@@ -19,6 +19,7 @@ OWN = (
     "gpu_uuids",
     "evidence_unchanged",
     "stages",
+    "interrupted",
     "same_machine_twice",
     "nothing_proven",
     "services_declared",

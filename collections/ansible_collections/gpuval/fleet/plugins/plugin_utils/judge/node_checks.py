@@ -27,6 +27,7 @@ from .own_checks import (
     exempt_check,
     identity_checks,
     in_use_checks,
+    interruption_checks,
     launch_check,
     no_stage_check,
 )
@@ -204,6 +205,7 @@ def _plausible_checks(case: NodeCase, stage: str) -> list[Entry]:
 #: The checks of a node as a whole, in the order of the report.
 NODE_CHECKS: tuple[Callable[[NodeCase], list[Entry]], ...] = (
     lambda case: [case.launch],
+    lambda case: interruption_checks(case.name, case.run.evidence.launches.get(case.name) or {}),
     lambda case: identity_checks(case.name, case.facts, case.run.twins.get(case.name) or Twins()),
     lambda case: copy_checks(case.run.copies.get(case.name, {})),
     lambda case: [] if case.expected["stages"] else [no_stage_check()],

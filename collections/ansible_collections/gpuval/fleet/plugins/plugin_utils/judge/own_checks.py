@@ -41,6 +41,19 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
     return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=reason, remedy=remedy)
 
 
+def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
+    """A warning for each time that the node was lost in mid-run and came back; its work may have passed since."""
+    return [
+        own_entry(
+            "interrupted", "", "launch", "warn", severity="advisory", value=one_line(lost["class"], 40),
+            expected="one attempt without a loss of the node",
+            reason=f"the node was lost in mid-run and came back: {one_line(lost.get('message') or '', 400)}",
+            remedy=one_line(lost.get("remedy") or "", 1000).replace("{node}", name),
+        )
+        for lost in launch.get("interruptions", ())
+    ]  # fmt: skip
+
+
 def no_stage_check() -> Entry:
     return own_entry(
         "stages", "", "state", "missing", expected="at least one stage", reason="the node was asked to run no stage",

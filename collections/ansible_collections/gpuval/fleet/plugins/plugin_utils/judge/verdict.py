@@ -264,7 +264,8 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     records = case.subject.records
-    stages = [_stage(stage, records, failed=stage in failed) for stage in case.expected["stages"]]
+    lost = any(check["name"] == "interrupted" for check in checks)
+    stages = [_stage(stage, records, failed=stage in failed, lost=lost) for stage in case.expected["stages"]]
     verdict = node_verdict(checks)
     return {
         "name": case.name,
@@ -290,7 +291,8 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
     return [check for check in checks if check.name in failed]
 
 
-def _stage(name: str, records: Mapping[str, Record], *, failed: bool) -> dict[str, Any]:
+def _stage(name: str, records: Mapping[str, Record], *, failed: bool, lost: bool = False) -> dict[str, Any]:
+    """The entry of a stage; ``lost``: the node was lost in mid-run, which is what interrupted the stage."""
     record = records.get(name)
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
@@ -300,6 +302,7 @@ def _stage(name: str, records: Mapping[str, Record], *, failed: bool) -> dict[st
         }  # fmt: skip
     passed = record["state"] == "success" and not failed
     cause = retries.retried_for(record, records.values()) if passed else None
+    cause = retries.FLAKY if lost and cause == retries.INTERRUPTED else cause
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),

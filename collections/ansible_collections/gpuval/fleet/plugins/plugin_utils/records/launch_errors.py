@@ -30,6 +30,9 @@ NAMED = {known.name: known for group in _GROUPS.values() for known in group}
 #: With these no login succeeded, so that the node has no files of the run.
 BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 
+#: How a node is lost in mid-run that was neither drained nor preempted: this is about the node, even if it comes back.
+NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
+
 #: With these no file of the run was written.
 NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
 
@@ -124,6 +127,15 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
     known = classify("", f"{message}\n{text}")
     known = NAMED["lost_contact"] if known.name == "not_started" else known
     return {"class": known.name, "message": text, "remedy": known.remedy}
+
+
+def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch with ``interruptions``: how the node was lost in attempts before it, as ``before`` has them."""
+    contact = before.get("contact") or {}
+    is_later = launch.get("attempt", 1) > before.get("attempt", 1)
+    new = [dict(contact)] if is_later and contact.get("class") in NODE_LOST else []
+    interruptions = [*before.get("interruptions", ()), *new]
+    return {**launch, "interruptions": interruptions} if interruptions else dict(launch)
 
 
 def heard_again(launch: Mapping[str, Any]) -> dict[str, Any]:

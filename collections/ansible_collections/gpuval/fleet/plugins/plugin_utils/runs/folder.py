@@ -19,7 +19,7 @@ from ...module_utils.redaction import Redaction
 from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import meant, some_of
-from ..records import report_file
+from ..records import launch_errors, report_file
 from ..records.documents import Problem
 from . import origin
 from . import state as run_state
@@ -231,6 +231,8 @@ class RunFolder:
         return {path.stem: _launch(path) for path in sorted((self.state / "launches").glob("*.json"))}
 
     def write_launch(self, node: str, launch: Mapping[str, Any]) -> None:
+        """Keep the node's last launch, with what interrupted the attempts before it."""
+        launch = launch_errors.with_interruptions(launch, self.read_launch(node))
         schemas.validate("launch", launch, what=f"launch of {node}")
         write_json(self.launch_file(node), launch)
 
