@@ -28,6 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import pattern_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import plausible, sku_catalogue, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MEDIAN_ERROR
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from fleets import REPEATS, Noise, rack_of
@@ -233,6 +234,8 @@ class Tally:
         self.nodes = 0
         self.verdicts: Counter[str] = Counter()
         self.warned = 0
+        #: Nodes that a comparison with other nodes, or of their parts, failed: the rest fell under a floor of the SKU.
+        self.failed_beside_others = 0
         self.open: Counter[tuple[str, str]] = Counter()
 
     def add(self, report: dict[str, Any]) -> None:
@@ -243,6 +246,11 @@ class Tally:
                      if check["verdict"] in ("fail", "missing", "warn")}  # fmt: skip
             self.open.update(found)
             self.warned += any(verdict_ == "warn" for verdict_, _ in found)
+            self.failed_beside_others += any(
+                check["verdict"] == "fail" and KINDS[check["kind"]].compares
+                for check in node["checks"]
+                if check["severity"] == "required" and check["kind"] in KINDS
+            )
 
 
 def main() -> None:
@@ -255,8 +263,8 @@ def main() -> None:
     options = parser.parse_args()
     gc.disable()  # none of millions of objects is garbage before the end of a fleet
     began, total = time.process_time(), Tally()
-    print("| setting | SKU | nodes of a fleet | healthy nodes | FAIL | INCOMPLETE | warned |")
-    print("|---|---|---|---|---|---|---|")
+    print("| setting | SKU | nodes of a fleet | healthy nodes | FAIL | of these by comparison | INCOMPLETE | warned |")
+    print("|---|---|---|---|---|---|---|---|")
     for setting in options.settings.split(","):
         for sku in options.skus.split(","):
             for count in map(int, options.nodes.split(",")):
@@ -279,7 +287,7 @@ def main() -> None:
 
 def _row(what: str, tally: Tally) -> str:
     fail, incomplete = tally.verdicts["FAIL"], tally.verdicts["INCOMPLETE"]
-    return f"| {what} | {tally.nodes} | {fail} | {incomplete} | {tally.warned} |"
+    return f"| {what} | {tally.nodes} | {fail} | {tally.failed_beside_others} | {incomplete} | {tally.warned} |"
 
 
 if __name__ == "__main__":
