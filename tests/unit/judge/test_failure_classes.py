@@ -257,3 +257,106 @@ def test_runs_that_lacked_evidence_count_for_no_later_fault(tmp_path):
     actions.assign(report, earlier)
     node = next(node for node in report["nodes"] if node["name"] == "bad")
     assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("reboot", [])
+
+
+def crashed(stage, state="crash", **environment):
+    def change(evidence, name):
+        record = make_record(name, stage, state=state, message="exit code 1", exit_code=1, environment=environment)
+        evidence.records[name][stage] = {**record, "run_id": evidence.records[name]["facts"]["run_id"]}
+
+    return change
+
+
+def away(**launch):
+    def change(evidence, name):
+        del evidence.records[name]
+        evidence.launches[name] = launch
+
+    return change
+
+
+def lost(**contact):
+    def change(evidence, name):
+        del evidence.records[name]["training"]
+        evidence.launches[name] |= {"contact": {"message": "m", "remedy": "r", **contact}}
+
+    return change
+
+
+def xid(evidence, name):
+    metrics = evidence.records[name]["training"]["metrics"]
+    next(one for one in metrics if (one["name"], one["scope"]) == ("gpu_xid_critical_count", "gpu:3"))["value"] = 1
+
+
+def cause(name):
+    return {"cause": {"class": name, "text": "so it says", "rank": 0}}
+
+
+#: By subject what nodes of a run met, and the class that they have then; `shared` where several fail alike.
+MET = [
+    ("store", crashed("loading", fault="store_away"), "store_away"),
+    ("store", crashed("loading", "failure", fault="store_incomplete"), "store_incomplete"),
+    ("store", away(state="failed", message="the store cannot be used: it does not answer"), "store_away"),
+    ("network", away(state="unreachable", message="Connection closed by UNKNOWN port 65535"), "jump_host"),
+    ("site", crashed("inference", "failure", **cause("environment")), "environment"),
+    ("site", crashed("training", **cause("disk_full")), "disk_full"),
+    ("site", away(state="unreachable", message="Permission denied (publickey)"), "login_denied"),
+    ("program", crashed("mine"), "own_program"),
+    ("program", crashed("mine", "failure", **cause("own_program")), "own_program"),
+    ("program", crashed("mine", "timeout"), "own_program"),
+    ("scheduler", lost(**{"class": "slurm_preempted"}), "slurm_preempted"),
+    ("scheduler", lost(**{"class": "evicted", "pod": True}), "evicted"),
+    ("scheduler", away(state="refused", message="run other is at work on this node"), "other_run"),
+    ("gpuval", lambda evidence, name: evidence.records[name].pop("training"), "training_missing"),
+    ("node", xid, "training_xid_per_gpu"),
+    ("node", crashed("mine", **cause("hardware")), "hardware"),
+    ("node", lost(**{"class": "slurm_node_failed"}), "slurm_node_failed"),
+    ("node", away(state="unreachable", message="No route to host"), "no_route"),
+]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("subject", "change", "name"), MET, ids=[f"{one[2]}-{number}" for number, one in enumerate(MET)]
+)
+def test_what_nodes_met_in_four_runs_is_held_against_them_only_if_it_speaks_of_them(
+    tmp_path, subject, change, name, many
+):
+    names = [f"node-{number}" for number in range(4)]
+    bad = names if many else names[:1]
+    taken, states, verdicts, classes, known = [], set(), set(), set(), {}
+    for day in range(10, 14):
+        time = f"2026-11-{day:02}T10:00:00Z"
+        stages = ["facts", "training", "loading", "inference", "mine"]
+        run = make_run(names, stages=stages, run_id=f"run-{day}", created_at=time, finished_at=time, gpu_count=8)
+        evidence = healthy(run)
+        for node in names:
+            evidence.records[node]["mine"] = make_record(node, "mine")
+            evidence.records[node]["training"]["metrics"] += [
+                metric("gpu_xid_critical_count", 0, "count", f"gpu:{index}") for index in range(8)
+            ]
+            for record in evidence.records[node].values():
+                record["run_id"] = run["run_id"]
+        for node in bad:
+            change(evidence, node)
+        folder = RunFolder(tmp_path / run["run_id"])
+        folder.path.mkdir(parents=True)
+        folder.run_file.write_text(json.dumps(run))
+        report = judge(run, evidence, [check for check in SHIPPED if check.name == "training_xid_per_gpu"])
+        actions.assign(report, earlier_faults.read(folder, run, actions.shipped().window_days)[0])
+        publishing.keep_verdict(folder, report)
+        for node in (one for one in report["nodes"] if one["name"] in bad):
+            taken.append(node["action"]["name"])
+            classes.add(node["class"])
+            verdicts.add(node["verdict"])
+            idle = drains.SlurmNode(node["name"], frozenset({"IDLE"}))
+            states.add(drains.decide(idle, node, report["run"], None, incomplete=True).state)
+        assert not any(node["flaky"] or node.get("action") for node in report["nodes"] if node["name"] not in bad)
+        known = health.merged(known, report)
+    assert classes == {name}
+    if subject == "node":
+        assert states == {"DRAIN"} and taken[-1] in ABOUT_THE_NODE and taken[-1] != taken[0]
+    else:
+        assert verdicts == {"INCOMPLETE"} and states == {""}
+        assert not ABOUT_THE_NODE & set(taken) and len(set(taken)) == 1
+        assert {known[node]["verdict"] for node in bad} == {"INCOMPLETE"}
