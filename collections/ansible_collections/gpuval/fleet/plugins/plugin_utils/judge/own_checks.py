@@ -47,7 +47,7 @@ def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
         own_entry(
             "interrupted", "", "launch", "warn", severity="advisory", value=one_line(lost["class"], 40),
             expected="one attempt without a loss of the node",
-            reason=f"the node was lost in mid-run and came back: {one_line(lost.get('message') or '', 400)}",
+            reason=f"the node was lost in mid-run: {one_line(lost.get('message') or '', 400)}",
             remedy=one_line(lost.get("remedy") or "", 1000).replace("{node}", name),
         )
         for lost in launch.get("interruptions", ())
