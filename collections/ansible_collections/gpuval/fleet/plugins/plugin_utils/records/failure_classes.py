@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,7 +31,7 @@ class FailureClass:
     again. `other_work`: other work has the node, or took it."""
 
     name: str
-    steps: str
+    steps: str = ""
     subject: str = NODE
     ladder: str = ""
     pattern: re.Pattern[str] | None = None
@@ -49,23 +49,12 @@ class FailureClass:
 def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
     """The classes of a file by group, in its order."""
     document = yaml_file.shipped(COLLECTION / f"failures/{placement}.yml", "failures")
-    return {
-        group: tuple(
-            FailureClass(
-                row["name"],
-                row.get("steps", ""),
-                row["subject"],
-                row["action"],
-                _pattern(row.get("patterns", ())),
-                row.get("before_login", False),
-                row.get("also_incomplete", False),
-                row.get("retried", True),
-                row.get("other_work", False),
-            )
-            for row in rows
-        )
-        for group, rows in document["groups"].items()
-    }
+    return {group: tuple(map(_class_of, rows)) for group, rows in document["groups"].items()}
+
+
+def _class_of(row: Mapping[str, Any]) -> FailureClass:
+    declared = {field.name: row[field.name] for field in fields(FailureClass) if field.name in row}
+    return FailureClass(**declared, ladder=row["action"], pattern=_pattern(row.get("patterns", ())))
 
 
 def _pattern(patterns: Iterable[str]) -> re.Pattern[str] | None:
@@ -83,7 +72,7 @@ def all_classes() -> tuple[FailureClass, ...]:
     return tuple(row for file in FILES for rows in read(file).values() for row in rows)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def class_named(name: str) -> FailureClass | None:
     """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
     rows = all_classes()
