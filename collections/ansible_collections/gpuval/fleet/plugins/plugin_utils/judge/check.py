@@ -53,6 +53,7 @@ class Check:
     repeats: int = 1
     alike: tuple[str, ...] = ()
     path: str | None = None
+    counted: bool = False
     group_by: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     excused_by: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 The value of more than half of those that reported is right. Where two differ, or no value has a majority, something
 is wrong and the evidence does not tell what: all are named, and a required check is missing (the node INCOMPLETE)
-instead of failed. Removing one node's value never makes that node PASS: a missing value is missing evidence.
+instead of failed. So is that of a minority of two nodes or more, and more than a third: faults of single nodes do not
+agree with each other. Removing one node's value never makes that node PASS: a missing value is missing evidence.
 """
 
 from __future__ import annotations
@@ -109,18 +110,18 @@ class Same(Kind):
             return entry
         record = subject.records[check.stage]
         value = _value(check, record)
-        if value is None:
+        if value is None and check.required:
             reason = f"{check.stage} reported no fingerprint {check.metric}"
             return entry_of(check, "missing", reason, expected)
         group = [subject.kind]
         for path in check.group_by:
             found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
-            if not found and check.path is None:
+            if not found and check.path is None and check.required:
                 return entry_of(check, "missing", f"{check.stage} does not report its {path}", expected)
             group.append(found or NOT_REPORTED)
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
-        return tuple(group), _Reported(subject.name, value, earlier)
+        return tuple(group), _Reported(subject.name, value or NOT_REPORTED, earlier)
 
     def _left_alone(
         self, check: Check, group: GroupKey, one: _Reported, others: Sequence[int], context: Context
@@ -158,6 +159,9 @@ class Same(Kind):
         wrong = []
         for one in reported:
             entry = _of_node(check, one, right, f"{counts[right]} of {len(reported)} nodes of its kind")
+            if one.value != right and is_population(counts[one.value], len(reported)):
+                entry["verdict"] = _undecided(check)
+                entry["reason"] += f", and on {counts[one.value]} of them as here: inconclusive which is right"
             nodes[one.node][check.name] = [entry]
             if entry["verdict"] != "pass":
                 wrong.append(one.node)
@@ -169,6 +173,11 @@ class Same(Kind):
         context.fleet.append(entry_of(check, verdict, reason, expected, part="fleet", value=right))
 
 
+def is_population(nodes: int, of_nodes: int) -> bool:
+    """Whether so many nodes with one value are too many for a fault of each."""
+    return nodes > 1 and 3 * nodes > of_nodes
+
+
 def _undecided(check: Check) -> str:
     return "missing" if check.required else "fail"
 
@@ -178,7 +187,9 @@ def _value(check: Check, record: Record) -> str | None:
     if check.path is None:
         value: str | None = record["fingerprints"].get(check.metric)
         return value
-    return ", ".join(sorted(set(environment.texts(record["environment"], check.path)))) or NOT_REPORTED
+    texts = Counter(environment.texts(record["environment"], check.path))
+    counted = (f"{count} x {text}" if check.counted else text for text, count in sorted(texts.items()))
+    return ", ".join(counted) or NOT_REPORTED
 
 
 def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
