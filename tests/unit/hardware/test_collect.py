@@ -348,7 +348,7 @@ def test_criteria_fit_their_schema_and_what_is_measured(machine, monkeypatch):
     names = [check["name"] for check in criteria["checks"]]
     assert len(names) == len(set(names))
 
-    tables = [DATA / name for name in ("nvidia_smi_topo_h100.txt", "nvidia_smi_v13_h200.xml")]
+    tables = [DATA / name for name in ("nvidia_smi_topo_h100.txt", "nvidia_smi_v13_h200x4.xml")]
     machine.tool("nvidia-smi", f"[ $1 = topo ] && exec cat '{tables[0]}'; cat '{tables[1]}'")
     machine.tool("timedatectl", "echo yes")
     machine.tool("systemctl", "echo 'a.service loaded failed failed text'")

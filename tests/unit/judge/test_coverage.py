@@ -55,10 +55,10 @@ def test_gaps_are_named_both_ways():
     ]
     reported = {
         "training": {"training_tokens_per_second", "loss_last", "per_rank", "step_p50_seconds", "host_memory", "new"},
-        "loading": {"training_tokens_per_second", "host_memory"},
+        "loading": {"training_answer", "host_memory"},
     }
     gaps = coverage.compare(reported, checks, informational)
-    assert gaps.unjudged == ("loading/training_tokens_per_second", "training/new")
+    assert gaps.unjudged == ("loading/training_answer", "training/new")
     assert gaps.unreported == ("loss (training/loss_first)", "parts (training/ranks_count)")
     assert not gaps.complete
 
@@ -84,6 +84,7 @@ def test_a_stage_that_did_not_end_well_owes_no_figures():
     run = make_run()
     evidence = healthy(run)
     evidence.records["node-1"]["training"].update(state="crash", metrics=[])
+    evidence.records["node-1"]["loading"]["metrics"].append(metric("loading_new_thing", 1))
     assert judge(run, evidence, [make_check()])["fleet"]["coverage"]["unreported"] == []
 
 

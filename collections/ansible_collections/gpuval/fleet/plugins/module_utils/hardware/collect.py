@@ -224,6 +224,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("gpu_faulty_count", sum(gpu.faulty for gpu in gpus), "count"),
         ("gpu_pcie_degraded_count", sum(gpu.pcie_degraded for gpu in gpus), "count"),
         ("gpu_ecc_off_count", sum(gpu.ecc_off for gpu in gpus), "count"),
+        ("gpu_ecc_unknown_count", sum(gpu.ecc_unknown for gpu in gpus), "count"),
         ("gpu_partitioned_count", sum(gpu.partitioned for gpu in gpus), "count"),
         ("gpu_fabric_not_ready_count", sum(gpu.fabric_not_ready for gpu in gpus), "count"),
         ("cpu_logical_count", cpu["logical_count"], "count"),

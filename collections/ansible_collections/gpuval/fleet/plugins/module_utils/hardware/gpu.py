@@ -79,7 +79,9 @@ class Gpu:
     ecc_uncorrected_aggregate_count: Optional[int] = None
     row_remap_pending_count: Optional[int] = None
     row_remap_failed_count: Optional[int] = None
+    row_remap_corrected_count: Optional[int] = None
     row_remap_uncorrected_count: Optional[int] = None
+    row_remap_exhausted_count: Optional[int] = None
     sram_threshold_exceeded_count: Optional[int] = None
     memory_repair_pending_count: Optional[int] = None
     unrepairable_memory_count: Optional[int] = None
@@ -144,6 +146,17 @@ class Gpu:
         return (self.ecc_mode or "") in ("disabled", "off")
 
     @property
+    def ecc_unknown(self) -> bool:
+        """Whether its tool reports no mode of ECC, or no counter of uncorrected errors."""
+        return self.ecc_mode is None or self.ecc_uncorrected_count is None
+
+    @property
+    def row_remap_count(self) -> Optional[int]:
+        """Rows that were remapped in its life."""
+        counts = (self.row_remap_corrected_count, self.row_remap_uncorrected_count)
+        return None if counts == (None, None) else sum(count or 0 for count in counts)
+
+    @property
     def partitioned(self) -> bool:
         """Whether it is cut into parts: MIG, or AMD's compute partitions other than SPX."""
         words = (self.partition_mode or "").replace("/", " ").split()
@@ -174,6 +187,8 @@ _METRICS = (
     ("gpu_ecc_corrected_count", "ecc_corrected_count", "count"),
     ("gpu_ecc_uncorrected_count", "ecc_uncorrected_count", "count"),
     ("gpu_ecc_uncorrected_aggregate_count", "ecc_uncorrected_aggregate_count", "count"),
+    ("gpu_row_remap_count", "row_remap_count", "count"),
+    ("gpu_row_remap_exhausted_count", "row_remap_exhausted_count", "count"),
     ("gpu_row_remap_pending_count", "row_remap_pending_count", "count"),
     ("gpu_row_remap_failed_count", "row_remap_failed_count", "count"),
     ("gpu_pcie_generation_count", "pcie_generation", "count"),

@@ -1,6 +1,7 @@
 """Which metrics no criterion looks at, and which criteria look at what no node reports. Advice, never a verdict.
 
-A metric is covered when a check of its stage judges it or needs it, or a list declares it informational, with a reason.
+A metric is covered when a check of its stage judges it or needs it, when it is compared between nodes by default, or
+when a list declares it informational, with a reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ..core.text import pattern_of
 from .check import Check, Informational
+from .comparison_rules import comparison_rule_of
 from .kinds import KINDS
 
 ANY = "any"
@@ -43,15 +45,12 @@ def compare(
     looked_at: dict[str, set[str]] = defaultdict(set)
     for check in checks:
         looked_at[check.stage] |= needed(check)
-    patterns = {
-        stage: [pattern_of(name) for one in informational if one.stage in (stage, ANY) for name in one.metrics]
-        for stage in known
-    }
+    listed = tuple(informational)
     unjudged = {
         f"{stage}/{name}"
         for stage, names in known.items()
         for name in names - looked_at[stage]
-        if not any(pattern.fullmatch(name) for pattern in patterns[stage])
+        if not comparison_rule_of(name).worse and not is_informational(stage, name, listed)
     }
     unreported = {
         f"{check.name} ({check.stage}/{name})"
@@ -59,6 +58,12 @@ def compare(
         for name in needed(check) - known.get(check.stage, set())
     }
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
+
+
+def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -> bool:
+    """Whether a list declares the metric of the stage informational."""
+    lists = (entry.metrics for entry in listed if entry.stage in (stage, ANY))
+    return any(pattern_of(name).fullmatch(metric) for names in lists for name in names)
 
 
 def of_report(

@@ -45,6 +45,11 @@ class Criteria(Sequence[Check]):
         return len(self._checks)
 
 
+def informational_of(checks: Sequence[Check]) -> tuple[Informational, ...]:
+    """What is declared to need no check; nothing of a plain list of checks."""
+    return checks.informational if isinstance(checks, Criteria) else ()
+
+
 def shipped_files() -> list[Path]:
     """The criteria files of the collection's own roles, and the SKU catalogue."""
     return [*sorted(COLLECTION.glob("roles/*/files/criteria*.yml")), *sku_files()]

@@ -13,10 +13,10 @@ from ..core.escape import one_line
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
 from ..records.states import RUN_ENDED
-from . import causes, declared, order_check, ordered_nics, plausible, versions
+from . import causes, comparisons, declared, order_check, ordered_nics, plausible, versions
 from .check import Check
 from .copies import copy_checks
-from .criteria import of_stage
+from .criteria import informational_of, of_stage
 from .entries import Entry
 from .gpu_order import gpu_order_checks, without_parts
 from .identity import Twins, identity_of, models_of
@@ -109,6 +109,9 @@ class JudgedRun:
             KINDS[check.kind].survey(check, peers, self.context)
         for check, peers in between:
             KINDS[check.kind].compare(check, peers, self.context)
+        subjects = [self.subjects[name] for name in sorted(self.subjects)]
+        self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
+        self.context.fleet += of_fleet
 
 
 @dataclass(frozen=True)
@@ -243,6 +246,7 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
 
 #: What is revised once all checks of a node are there, in this order.
 REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
+    lambda checks, case: comparisons.add_unjudged(checks, case.run.context.figures.get(case.name, ())),
     lambda checks, _: without_parts(checks),
     _with_more_checks,
     _withhold,

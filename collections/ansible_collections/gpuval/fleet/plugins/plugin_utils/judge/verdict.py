@@ -28,7 +28,7 @@ from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
 from .copies import find_copies
-from .criteria import Criteria, of_stage
+from .criteria import informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of
 from .kinds import Context
@@ -153,7 +153,7 @@ def _of_fleet(
     run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], MAX_REASON)
-    gaps = coverage.of_report(nodes, criteria, criteria.informational if isinstance(criteria, Criteria) else ())
+    gaps = coverage.of_report(nodes, criteria, informational_of(criteria))
     optional = {
         "coverage": None if gaps.complete else gaps.document(),
         "not_tested": not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,

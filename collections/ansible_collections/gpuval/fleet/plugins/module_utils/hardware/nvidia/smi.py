@@ -172,6 +172,7 @@ class Field(NamedTuple):
 
 
 _LINK = "pci/pci_gpu_link_info"
+_REMAPPER = "remapped_rows/row_remapper_histogram"
 #: Its name before driver 450 comes second.
 _PENDING_PAGES = ("retired_pages/pending_retirement", "retired_pages/pending_blacklist")
 FIELDS = (
@@ -216,6 +217,8 @@ FIELDS = (
     Field("ecc_uncorrected_count", values.count, ("ecc.errors.uncorrected.volatile.total",)),
     Field("row_remap_pending_count", values.count, (), ("remapped_rows/remapped_row_pending",)),
     Field("row_remap_failed_count", values.count, (), ("remapped_rows/remapped_row_failure",)),
+    Field("row_remap_corrected_count", values.count, (), ("remapped_rows/remapped_row_corr",)),
+    Field("row_remap_exhausted_count", values.count, (), (f"{_REMAPPER}/row_remapper_histogram_none",)),
     Field("row_remap_uncorrected_count", values.count, (), ("remapped_rows/remapped_row_unc",)),
     Field("sram_threshold_exceeded_count", values.count, (), ("ecc_errors/aggregate/sram_threshold_exceeded",)),
     Field("unrepairable_memory_count", values.count, (), ("ecc_errors/unrepairable_memory",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,8 @@ class Context:
     #: By node the checks by which it is behind as a whole, by stage: two stages are two measurements.
     behind: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
+    #: By node what the comparison of all figures named (comparisons.py).
+    figures: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
 
 class Kind(ABC):

@@ -1,0 +1,243 @@
+"""Each figure of a node beside that of the other nodes of its kind: advice on what no criterion compares.
+
+``skus/shared/comparisons.yml`` says which side of a figure is worse and from which difference on it is named. A figure
+is compared as the logarithm of its ratio to the median of its part (gpu:3 with gpu:3). A node is named where it is on
+the worse side by more than the margin, and by more spreads than differences between healthy nodes reach: the good side
+of all figures of a SKU shows how long their tails are, and a slow node does not touch it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..core import units
+from ..core.text import natural_order, some_of
+from ..records import environment
+from .check import Informational
+from .comparison_rules import ComparisonRule, comparison_rule_of
+from .coverage import is_informational
+from .entries import Entry, gang_of, own_entry
+from .subject import FACTS, Subject
+
+#: Fewer nodes do not show which of them is right.
+MIN_NODES = 4
+#: In a fleet without faults so many figures lie beyond the limit.
+EXPECTED_FALSE = 0.01
+#: Tails begin at so many spreads. Until a fleet shows its own, they fall as a power law of this exponent: about as
+#: those of normal noise whose spread is known from few nodes. ``PRIOR`` is the weight of that, in figures.
+TAIL, EXPONENT, PRIOR = 3.0, 9.0, 5
+#: One figure that is far too good (a model that was cached) makes no long tails.
+MAX_EXCESS = math.log(4)
+#: The eighth of the values at each end is left out of the spread; of normal noise the rest has this share of it.
+TRIMMED, TRIMMED_DEVIATION = 8, 0.6
+#: The spread of similar figures counts as that of so many nodes.
+USUAL_NODES = 8
+#: A figure of 0 is this ratio.
+LEAST_RATIO = 1e-6
+_REMEDY = (
+    "Compare the part, its settings and its load with those of other nodes, and measure again: --limit {node}. If the "
+    "difference is intended, list the metric as informational in a file of gpuval_criteria"
+)
+
+
+class FigureKey(NamedTuple):
+    """What is compared; ``kind``: what its nodes share, the SKU first. ``scope``: node, gpu, rank or link."""
+
+    kind: tuple[str, ...]
+    stage: str
+    metric: str
+    scope: str
+    unit: str
+
+
+class PartValues(NamedTuple):
+    """One part on all nodes: numbers of the nodes, and their values."""
+
+    nodes: list[int]
+    values: list[float]
+
+
+class Deviation(NamedTuple):
+    """How far one part is on the worse side, as a logarithm; ``usual`` is the median of its part."""
+
+    size: float
+    part: str
+    value: float
+    usual: float
+
+
+@dataclass
+class ComparedFigure:
+    """One figure of all nodes of a kind; ``best`` is by node how far its best part is on the good side, ``far`` by node
+    the parts that are beyond the margin."""
+
+    rule: ComparisonRule
+    nodes: int
+    parts: int
+    count: int
+    spread: float = 0.0
+    best: dict[int, float] = field(default_factory=dict)
+    far: dict[int, list[Deviation]] = field(default_factory=lambda: defaultdict(list))
+
+
+def compare(
+    subjects: Sequence[Subject], informational: Iterable[Informational] = ()
+) -> tuple[dict[str, list[Entry]], list[Entry]]:
+    """By node the entries of figures that are far off, one for each metric; one entry of the fleet for each SKU."""
+    figures: dict[FigureKey, ComparedFigure] = {}
+    for key, parts in _collected(subjects, tuple(informational)).items():
+        figure = _compared(comparison_rule_of(key.metric), parts)
+        if figure is not None:
+            figures[key] = figure
+    _moderate(figures)
+    of_nodes: dict[str, list[Entry]] = defaultdict(list)
+    of_fleet = []
+    for sku in sorted({key.kind[0] for key in figures}):
+        of_sku = {key: figures[key] for key in sorted(figures) if key.kind[0] == sku}
+        limit = _limit(of_sku.values())
+        named = [pair for key, figure in of_sku.items() for pair in _entries(key, figure, limit, subjects)]
+        for node, entry in named:
+            of_nodes[node].append(entry)
+        count = sum(figure.count for figure in of_sku.values())
+        names: list[str] = sorted({node for node, _ in named}, key=natural_order)
+        far = f"far off: {some_of(names)}" if names else "none is far off"
+        reason = (
+            f"{sku}: {count:,} comparisons of {len(of_sku):,} figures between nodes; a healthy node is within "
+            f"{units.number_text(limit)} spreads; {far}"
+        )
+        of_fleet.append(_own_entry("figures_of_peers", FACTS, "warn" if names else "pass", reason, part="fleet"))
+    return of_nodes, of_fleet
+
+
+def _collected(
+    subjects: Sequence[Subject], informational: tuple[Informational, ...]
+) -> dict[FigureKey, dict[str, PartValues]]:
+    """By figure and part the values of all nodes. Work beside others, and stages that broke off, are no peers."""
+    figures: dict[FigureKey, dict[str, PartValues]] = defaultdict(dict)
+    scopes: dict[str, str] = {}
+    compared: dict[tuple[str, str], str] = {}
+    for number, subject in enumerate(subjects):
+        facts = subject.records[FACTS]["environment"] if FACTS in subject.records else {}
+        machine = (environment.texts(facts, path) for path in ("firmware.product_name", "cpu.model"))
+        model = (subject.kind, *map(", ".join, machine))
+        for stage, record in subject.records.items():
+            if record["state"] != "success" or environment.accelerator_users(record["environment"]):
+                continue
+            shape = record["fingerprints"].get("gang_shape", "")
+            kinds = {"model": model, "setup": (*model, f"{subject.gpus} GPUs", record["workload"], shape)}
+            for metric in record["metrics"]:
+                name, part, value = metric["name"], metric["scope"], metric["value"]
+                among = compared.get((stage, name))
+                if among is None:
+                    rule = comparison_rule_of(name)
+                    skipped = not rule.worse or is_informational(stage, name, informational)
+                    among = compared[stage, name] = "" if skipped else rule.among
+                if not among or value is None:
+                    continue
+                scope = scopes.get(part) or scopes.setdefault(part, part.partition(":")[0])
+                parts = figures[FigureKey(kinds[among], stage, name, scope, metric["unit"])]
+                column = parts.get(part) or parts.setdefault(part, PartValues([], []))
+                column.nodes.append(number)
+                column.values.append(value)
+    return figures
+
+
+def _compared(rule: ComparisonRule, parts: Mapping[str, PartValues]) -> ComparedFigure | None:
+    """None where too few nodes report the figure."""
+    nodes = len({number for column in parts.values() for number in column.nodes})
+    if nodes < MIN_NODES:
+        return None
+    together = [value for column in parts.values() for value in column.values]
+    figure = ComparedFigure(rule, nodes, len(parts), len(together))
+    if min(together) == max(together):
+        return figure
+    all_parts = statistics.median(together)
+    sign = -1 if rule.worse == "lower" else 1
+    sizes: list[float] = []
+    for part, column in parts.items():
+        usual = statistics.median(column.values) if len(column.values) >= MIN_NODES else all_parts
+        base = usual + rule.offset
+        for number, value in zip(column.nodes, column.values, strict=True) if base > 0 else ():
+            size = sign * math.log(max(LEAST_RATIO, (value + rule.offset) / base))
+            sizes.append(size)
+            worse = abs(size) if rule.worse == "either" else size
+            if worse > rule.least:
+                figure.far[number].append(Deviation(worse, part, value, usual))
+            elif worse < 0:
+                figure.best[number] = max(-worse, figure.best.get(number, 0.0))
+    cut = len(sizes) // TRIMMED
+    middle = sorted(sizes)[cut : len(sizes) - cut]
+    if middle and middle[0] != middle[-1]:
+        figure.spread = statistics.pstdev(middle) / TRIMMED_DEVIATION
+    return figure
+
+
+def _moderate(figures: Mapping[FigureKey, ComparedFigure]) -> None:
+    """Few nodes show too small a spread by chance: it is drawn to that of similar figures of the stage (Smyth 2004)."""
+    similar: dict[tuple[Any, ...], list[ComparedFigure]] = defaultdict(list)
+    for key, figure in figures.items():
+        if figure.spread:
+            similar[key.kind, key.stage, id(figure.rule)].append(figure)
+    for alike in similar.values():
+        usual = statistics.median(figure.spread for figure in alike)
+        for figure in alike:
+            squares = USUAL_NODES * usual**2 + figure.nodes * figure.spread**2
+            figure.spread = math.sqrt(squares / (USUAL_NODES + figure.nodes))
+
+
+def _limit(figures: Iterable[ComparedFigure]) -> float:
+    """Beyond how many spreads no healthy node lies: the tails of the good side, extrapolated (Hill 1975)."""
+    spreads = [size / figure.spread for figure in figures if figure.spread for size in figure.best.values()]
+    excesses = [min(MAX_EXCESS, math.log(size / TAIL)) for size in spreads if size > TAIL]
+    exponent = (len(excesses) + PRIOR) / (math.fsum(excesses) + PRIOR / EXPONENT)
+    return float(TAIL * math.pow((len(excesses) + 1) / EXPECTED_FALSE, 1 / exponent))
+
+
+def _entries(
+    key: FigureKey, figure: ComparedFigure, limit: float, subjects: Sequence[Subject]
+) -> Iterator[tuple[str, Entry]]:
+    """The nodes that are far off, each with the part that is so most; with more than half of its parts the node."""
+    for number, parts in figure.far.items():
+        far = [deviation for deviation in parts if deviation.size > limit * figure.spread]
+        if not far:
+            continue
+        worst, subject = max(far), subjects[number]
+        reason = (
+            f"{key.metric} {units.human(worst.value, key.unit)}{_beside(worst)} {units.human(worst.usual, key.unit)}, "
+            f"the median of {figure.nodes} nodes ({' '.join(filter(None, key.kind))}; spread "
+            f"{units.number_text(100 * figure.spread)} %)"
+        )
+        if len(far) > 1:
+            reason = f"{len(far)} of {figure.parts} {key.scope}s, most {worst.part}: {reason}"
+        gang = gang_of(subject.records[key.stage])
+        name = f"{key.metric if key.metric.startswith(key.stage) else f'{key.stage}_{key.metric}'}_peers"
+        yield subject.name, _own_entry(
+            name, key.stage, "warn", f"{gang}: {reason}" if gang else reason, metric=key.metric,
+            part="node" if len(far) > 1 and 2 * len(far) > figure.parts else worst.part,
+            value=worst.value, unit=key.unit, remedy=_REMEDY.format(node=subject.name),
+            expected=f"within {units.number_text(100 * figure.rule.margin)} % of the other nodes of its kind",
+        )  # fmt: skip
+
+
+def _beside(deviation: Deviation) -> str:
+    if deviation.usual <= 0:
+        return ", beside"
+    change = (deviation.value - deviation.usual) / deviation.usual
+    return f", {units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
+
+
+def _own_entry(name: str, stage: str, verdict: str, reason: str, **fields: Any) -> Entry:
+    return own_entry(
+        name, stage, "outlier", verdict, reason, severity="advisory", source="skus/shared/comparisons.yml", **fields
+    )
+
+
+def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry]:
+    """The checks of a node with those of its figures that no criterion finds fault with."""
+    faulty = {(check["stage"], check["metric"]) for check in checks if check["verdict"] in ("fail", "warn")}
+    return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
