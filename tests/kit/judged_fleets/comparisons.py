@@ -111,7 +111,7 @@ def noisy_fleets(_folder):
         for count in (8, 20, 40):
             documents[f"{case}_{count}"] = drawn(count, **options).judged(alone=False)
         documents[f"{case}_with_slow_node"] = slower(drawn(20, **options), ["node-05"], 0.93).judged(alone=False)
-    few_good = drawn(9)
+    few_good = drawn(9, checks=[FLOOR, NODES])
     rates = (366.0, 366.0, 366.0, 366.0, 367.0, 365.0, 364.5, 364.0, 363.5)
     for name, rate in zip(few_good.run["nodes"], rates, strict=True):
         few_good.set(name, "diagnostics", NODE, rate * 1e9)
