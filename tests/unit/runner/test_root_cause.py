@@ -216,7 +216,7 @@ def test_a_cause_of_a_record_is_bounded_and_printable():
         None,
         "",
     )
-    own = root_cause.Cause("environment", "x", 3, "fio")
+    own = root_cause.RootCause("environment", "x", 3, "fio")
     assert root_cause.read_cause(json.loads(json.dumps(own.document()))) == own
 
 

@@ -30,7 +30,7 @@ from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import encodable, one_line, seconds
 
 if TYPE_CHECKING:
-    from gpuval_node.root_cause import Cause
+    from gpuval_node.root_cause import RootCause
 
 #: States that have a root cause.
 FAILED = ("failure", "crash", "timeout")
@@ -385,7 +385,7 @@ class StageRun:
         context.publisher.series(self._stage, curves)
         return record
 
-    def _find_cause(self, evidence: Evidence, state: str) -> Optional[Cause]:
+    def _find_cause(self, evidence: Evidence, state: str) -> Optional[RootCause]:
         """The root cause: what the kernel reports of the hardware, else what keeps the stage from starting or ends it,
         else the first failure in its log. A failure that the work reports itself needs a cause of its own kind."""
         from gpuval_node import root_cause  # most stages succeed; it would slow the start of the runner

@@ -32,10 +32,10 @@ MAX_STREAMS = 4096
 MAX_COMPARED = 40_000
 #: So many lines of progress after an error show that the program survived it.
 SURVIVED = 20
-FIRST, ERROR, HINT, WEAK, EFFECT = "first", "error", "hint", "weak", "effect"
-SUMMARY, GUESS, ECHO, NONE = "summary", "guess", "echo", "none"
 #: In the order in which they explain a failure.
-WEIGHTS = (FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO)
+WEIGHTS = ("first", "error", "hint", "weak", "effect", "summary", "guess", "echo")
+FIRST, ERROR, HINT, WEAK, EFFECT, SUMMARY, GUESS, ECHO = WEIGHTS
+NONE = "none"
 
 _PLACES = {
     "*": ".{0,200}?",
@@ -54,38 +54,10 @@ _LINE_END = re.compile(r"[\r\n]+|(?<=/it\])|(?<=it/s\])")
 _RULE = " \t=-*_#"
 _DIGITS = re.compile(r"\d+")
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
-#: Unknown lines that sound like a failure, unless they count.
-_GUESS = re.compile(
-    r"\b(?:error|fail(?:ed|ure|s)?|fatal|can(?:not|'t)|could not|unable to|died|abort\w*|denied|invalid|refused"
-    r"|not found|no such|unexpected(?:ly)?|killed|crash(?:ed)?)\b(?!\w*\s*[:=]\s*[\d.])"
-    r"(?<!0 error)(?<!0 failed)(?<!no error)",
-    re.IGNORECASE,
-)
+#: What denies that a line which sounds like a failure is one: it counts.
+_GUESS = r"\b(?:{words})\b(?!\w*\s*[:=]\s*[\d.])(?<!0 error)(?<!0 failed)(?<!no error)"
 _TIME = r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d"
 _LEVEL = "ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL|FATAL"
-#: What stands before a line's own text, in any order: ranks, sources, times, levels.
-_PREFIX = re.compile(
-    "|".join(
-        (
-            r"\[(?:rank|Rank )(?P<rank>\d{1,6})(?:/\d+)?\]:? ?",
-            r"\[default(?P<local>\d{1,6})\]: ?",  # torchrun --tee
-            r"\[(?:[^\]\s]*[,@])?(?P<mpi>\d{1,6})\](?:\[[^\]]*\])?<std(?:out|err|diag)>:? ?",
-            r" {0,8}(?P<task>\d{1,5}): (?=\S|  )",  # srun --label
-            r"\((?:(?:(?:\w+_)?TP(?P<shard>\d+)|rank=(?P<worker>\d+)|[\w.-]+) ){1,4}pid=\d+(?:, ip=[\w.:]+)?\) ?",
-            r"\(raylet[^)]*\) ?|server: |kernel: ",
-            rf"\[?(?P<iso>{_TIME}(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s+\S{{1,40}} \|\| ?| ?[:,-]? ?)",
-            rf"(?P<level>{_LEVEL})[ :] {{0,3}}(?P<day>\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) (?:\[[^\]]*\] ?)?",
-            r"\[?(?P<letter>[EWIF])(?P<glog>\d{3,4} \d\d:\d\d:\d\d\.\d+) [^\]]{0,200}?\] ?",
-            rf"\[(?P<named>{_LEVEL})\] ?(?:\[[^\]]{{1,120}}\] ?)?",
-            r"\[\w+\.(?:py|cpp|cc):\d+(?::\w+)?\] ?",
-            rf"(?P<logger>{_LEVEL}):[\w.]{{1,120}}:|[\w.]{{1,80}} - (?P<mid>{_LEVEL}) - ",
-            r"(?P<short>[EWIF]) [\w./-]{1,160}:\d+\] ",  # TensorFlow and XLA
-            r"[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d [\w.-]+ kernel: |\[ *\d+\.\d{6}\] ",
-        )
-    )
-)
-_RANK_GROUPS = ("rank", "worker", "shard")
-_LEVEL_GROUPS = ("level", "letter", "short", "named", "logger", "mid")
 _QUIET = ("INFO", "DEBUG", "I", "WARN", "WARNING", "W")
 _TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
@@ -104,7 +76,7 @@ _LAUNCHER = re.compile(
 )
 
 
-class Cause(NamedTuple):
+class RootCause(NamedTuple):
     """What made a stage fail: a class of failures, one line of text, and the rank and package that it names."""
 
     name: str
@@ -133,10 +105,13 @@ class Cause(NamedTuple):
 
 
 class CausePatterns(NamedTuple):
-    """The data: a line of a failure has one of `words`; `parts` names the lines of the data that a text may match,
-    `exceptions` the classes by their names; programs expect and handle those of `handled`."""
+    """The data: a line of a failure has one of `words`; `prefix` stands before a line's own text; `guess` is in unknown
+    lines that sound like a failure; `parts` names the lines of the data that a text may match, `exceptions` the classes
+    by their names; programs expect and handle those of `handled`."""
 
     words: tuple[str, ...]
+    prefix: re.Pattern[str]
+    guess: re.Pattern[str]
     lines: list[tuple[re.Pattern[str], str, str]]
     parts: list[tuple[str, list[int]]]
     exceptions: dict[str, str]
@@ -144,7 +119,7 @@ class CausePatterns(NamedTuple):
 
 
 @dataclass
-class _Failure:
+class _LoggedFailure:
     weight: str
     name: str
     text: str
@@ -160,7 +135,7 @@ class _Failure:
 
 
 @dataclass
-class _Stream:
+class _ProcessStream:
     """Where the output of one process stands."""
 
     in_traceback: bool = False
@@ -168,7 +143,7 @@ class _Stream:
     #: Whether the last line names a file and the next one is its source.
     is_frame: bool = False
     #: The exception before this one, and how the two belong together.
-    before: Optional[_Failure] = None
+    before: Optional[_LoggedFailure] = None
     joined: str = ""
     #: Of the next exception: how far its traceback is indented, and its rank.
     indent: int = 0
@@ -176,7 +151,7 @@ class _Stream:
 
 
 @dataclass
-class _Head:
+class _LineHead:
     """What stands before a line's own text."""
 
     source: str = ""
@@ -188,7 +163,7 @@ class _Head:
     stamp: tuple[str, str] = ("", "")
 
 
-def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[Cause]:
+def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:
     """The root cause in a log; None without one, or where it cannot be read. `attempt`: the text of the last line
     before the stage's own output. `local_is_global`: whether all ranks are on this node."""
     try:
@@ -205,15 +180,15 @@ def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optio
     return in_text(text[begin + len(attempt) :] if begin >= 0 else text, local_is_global)
 
 
-def in_text(text: str, local_is_global: bool = True) -> Optional[Cause]:
+def in_text(text: str, local_is_global: bool = True) -> Optional[RootCause]:
     """The root cause in the output of a stage; None where no line of it reports a failure."""
-    reader = _Reader()
+    reader = _CauseReader()
     for line in _lines(text):
         reader.read(line)
     return reader.cause(local_is_global)
 
 
-def read_cause(document: Any) -> Optional[Cause]:
+def read_cause(document: Any) -> Optional[RootCause]:
     """The cause that a record's environment has, which comes from a node; None for what is none."""
     if not isinstance(document, dict):
         return None
@@ -221,7 +196,7 @@ def read_cause(document: Any) -> Optional[Cause]:
     if not isinstance(name, str) or not _CLASS.fullmatch(name) or not isinstance(text, str):
         return None
     rank = rank if type(rank) is int and 0 <= rank < 10**6 else None
-    return Cause(name, _plain(text), rank, _plain(package) if isinstance(package, str) else "")
+    return RootCause(name, _plain(text), rank, _plain(package) if isinstance(package, str) else "")
 
 
 def data() -> dict[str, Any]:
@@ -248,6 +223,8 @@ def _patterns() -> CausePatterns:
             lines.append((pattern, group["weight"], group.get("class", UNPROVEN)))
     return CausePatterns(
         tuple(document["words"]),
+        re.compile("|".join(document["prefixes"]).replace("{time}", _TIME).replace("{level}", _LEVEL)),
+        re.compile(_GUESS.replace("{words}", "|".join(document["guesses"])), re.IGNORECASE),
         lines,
         list(by_part.items()),
         {kind: name for name, kinds in document["exceptions"].items() for kind in kinds},
@@ -293,13 +270,13 @@ def _lines(text: str) -> Iterator[str]:
             yield (_ESCAPES.sub("", line) if "\x1b" in line else line).rstrip()
 
 
-class _Reader:
+class _CauseReader:
     """Reads a log line by line and keeps its failures, by weight."""
 
     def __init__(self) -> None:
         self._patterns = _patterns()
-        self._failures: dict[str, list[_Failure]] = {weight: [] for weight in WEIGHTS}
-        self._streams: dict[str, _Stream] = {}
+        self._failures: dict[str, list[_LoggedFailure]] = {weight: [] for weight in WEIGHTS}
+        self._streams: dict[str, _ProcessStream] = {}
         self._open = 0
         #: What prefixes the lines of hosts, as pdsh does.
         self._sources: set[str] = set()
@@ -343,10 +320,10 @@ class _Reader:
         if head.level[:1] not in ("I", "D") and not stream.is_frame and not was_frame:
             self._note(text.strip(), head, stream)
 
-    def _split(self, line: str) -> tuple[_Head, str]:
-        head, position = _Head(), 0
+    def _split(self, line: str) -> tuple[_LineHead, str]:
+        head, position = _LineHead(), 0
         for _ in range(8):
-            match = _PREFIX.match(line, position)
+            match = self._patterns.prefix.match(line, position)
             if match is None or match.end() == position:
                 source = line[position:].partition(": ")[0]
                 if source not in self._sources or head.source:
@@ -355,33 +332,32 @@ class _Reader:
                 position += len(source) + 2
                 continue
             position = match.end()
-            groups = match.groupdict()
-            rank = next((groups[name] for name in _RANK_GROUPS if groups[name]), None)
-            head.rank = head.rank if rank is None else int(rank)
-            head.local = int(groups["local"]) if groups["local"] else head.local
-            task = groups["task"] or groups["mpi"]
-            head.task = int(task) if task else head.task
-            head.level = next((groups[name] for name in _LEVEL_GROUPS if groups[name]), None) or head.level
-            for kind in ("iso", "day", "glog"):
-                if groups[kind] and not head.stamp[0]:
-                    head.stamp = (kind, groups[kind].replace("T", " ").replace("_", " ").replace(",", "."))
-            if rank or task or groups["local"] or match[0].startswith("("):
+            groups = {name: text for name, text in match.groupdict().items() if text}
+            fields = {name.partition("_")[0]: text for name, text in groups.items()}
+            numbers = {name: int(fields[name]) for name in ("rank", "local", "task") if name in fields}
+            for name, number in numbers.items():
+                setattr(head, name, number)
+            head.level = fields.get("level", head.level)
+            if "time" in fields and not head.stamp[0]:
+                form = next(name for name in groups if name.startswith("time"))
+                head.stamp = (form, fields["time"].replace("T", " ").replace("_", " ").replace(",", "."))
+            if numbers or match[0].startswith("("):
                 head.source += match[0].strip()
         return head, line[position:]
 
-    def _stream(self, head: _Head) -> _Stream:
+    def _stream(self, head: _LineHead) -> _ProcessStream:
         if head.source not in self._streams and len(self._streams) >= MAX_STREAMS:
             self._streams.clear()
             self._open = 0
-        return self._streams.setdefault(head.source, _Stream())
+        return self._streams.setdefault(head.source, _ProcessStream())
 
-    def _read_traceback(self, stream: _Stream, text: str, head: _Head) -> bool:
+    def _read_traceback(self, stream: _ProcessStream, text: str, head: _LineHead) -> bool:
         """Whether the line is a part of a traceback; the line that ends one is a failure."""
         begin = _TRACEBACK.match(text) if "Traceback (most" in text else None
         if begin:
             if begin["source"] and len(self._sources) < MAX_STREAMS:
                 self._sources.add(begin["source"])
-                stream = self._stream(_Head(begin["source"]))
+                stream = self._stream(_LineHead(begin["source"]))
             self._open += not stream.in_traceback
             stream.in_traceback = True
             return True
@@ -408,7 +384,7 @@ class _Reader:
         self._note(text, head, stream, exception["type"].rpartition(".")[2])
         return True
 
-    def _note(self, text: str, head: _Head, stream: _Stream, exception: str = "") -> None:
+    def _note(self, text: str, head: _LineHead, stream: _ProcessStream, exception: str = "") -> None:
         """Keep a line that reports a failure, by its weight. `exception`: the name of the one that it ends with."""
         weight, name, package, rank = "", UNPROVEN, "", None
         self._compared += not exception
@@ -424,7 +400,7 @@ class _Reader:
                 break
         if exception and weight in ("", NONE, HINT, WEAK, SUMMARY):
             weight, name, package = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), ""
-        elif not weight and _GUESS.search(text):
+        elif not weight and self._patterns.guess.search(text):
             weight = GUESS
         if weight not in WEIGHTS or (head.level in _QUIET and weight not in (EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
@@ -432,14 +408,14 @@ class _Reader:
             return
         rank = stream.rank if exception and stream.rank is not None else rank
         rank = rank if head.rank is None else head.rank
-        failure = _Failure(weight, name, _shortened(text), rank, head.local, head.task, head.stamp, package)
+        failure = _LoggedFailure(weight, name, _shortened(text), rank, head.local, head.task, head.stamp, package)
         if exception:
             self._join(stream, failure)
             stream.rank, stream.indent = None, 0
         self._keep(failure)
         self._expects_detail = bool(exception) and weight == ERROR and text.endswith(":")
 
-    def _join(self, stream: _Stream, failure: _Failure) -> None:
+    def _join(self, stream: _ProcessStream, failure: _LoggedFailure) -> None:
         """Of two exceptions of a chain the first explains the second, unless a program expects such a first one."""
         before, joined, stream.joined, stream.before = stream.before, stream.joined, "", failure
         if before is None or not joined or before.weight != ERROR:
@@ -449,7 +425,7 @@ class _Reader:
         elif failure.weight == ERROR:
             failure.weight = EFFECT
 
-    def _keep(self, failure: _Failure) -> None:
+    def _keep(self, failure: _LoggedFailure) -> None:
         if failure.weight in (FIRST, ERROR):
             if self._progress >= SURVIVED:
                 for weight in (ERROR, HINT, WEAK):
@@ -472,7 +448,7 @@ class _Reader:
             last.text = f"{last.text.rstrip(':')}: {detail}"
         return bool(detail)
 
-    def _read_table(self, text: str, head: _Head) -> bool:
+    def _read_table(self, text: str, head: _LineHead) -> bool:
         """Whether the line is a part of the summary."""
         stripped = text.strip()
         exited = _EXITED.search(stripped) if "exitcode: " in stripped else None
@@ -506,12 +482,12 @@ class _Reader:
             self._note_exit(int(code[0]), int(ranks[1]), int(ranks[2]), head, match[2])
         return True
 
-    def _note_exit(self, code: int, rank: Optional[int], local: int, head: _Head, words: str = "") -> None:
+    def _note_exit(self, code: int, rank: Optional[int], local: int, head: _LineHead, words: str = "") -> None:
         weight = SUMMARY if code >= 0 else ECHO if code == -15 else HINT
         signal = f": {words}" if words.startswith("Signal") else ""
-        self._keep(_Failure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, None, head.stamp))
+        self._keep(_LoggedFailure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, None, head.stamp))
 
-    def cause(self, local_is_global: bool) -> Optional[Cause]:
+    def cause(self, local_is_global: bool) -> Optional[RootCause]:
         failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
         if not failures:
             return None
@@ -535,7 +511,7 @@ class _Reader:
         guess = self._failures[GUESS][0].text if self._failures[GUESS] else self._split(self._words)[1].strip()
         words = guess if first.weight == SUMMARY else ""
         text = _shortened(f"{words}; {first.text}") if words else first.text
-        return Cause(first.name, text, rank, first.package, first.weight)
+        return RootCause(first.name, text, rank, first.package, first.weight)
 
     def _root_rank(self) -> tuple[Optional[int], dict[int, int]]:
         """The rank that torchrun names as the first, and the rank of each local rank where that is certain."""
@@ -546,7 +522,7 @@ class _Reader:
         earliest = {rank for time, rank in roots if time == roots[0][0]}
         return (earliest.pop() if len(earliest) == 1 else None), certain
 
-    def _rank(self, failure: _Failure, globals_of: dict[int, int], local_is_global: bool) -> Optional[int]:
+    def _rank(self, failure: _LoggedFailure, globals_of: dict[int, int], local_is_global: bool) -> Optional[int]:
         if failure.rank is not None:
             return failure.rank
         if failure.local is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...module_utils.root_cause import Cause, read_cause
+from ...module_utils.root_cause import RootCause, read_cause
 from ..core.escape import one_line
 from ..records.states import FINAL_STATES
 from . import names
@@ -296,7 +296,7 @@ class TerminationReport:
     message: str
     exit_code: int | None
     signal: str | None
-    cause: Cause | None = None
+    cause: RootCause | None = None
 
 
 def termination_report(stage: str, container: Container) -> TerminationReport | None:
