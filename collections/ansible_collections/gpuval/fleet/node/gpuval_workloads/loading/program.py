@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,7 +144,7 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
         result.add_metric("loading_bytes", sum(present.values()), "bytes")
     result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
     wrong = {path: actual.get(path) for path in todo if actual.get(path) != digests[path]}
-    healed = _load_again(rclone, places, wrong, digests, options, result) if wrong else []
+    healed = _load_again(rclone, places, wrong, digests, todo, options, result) if wrong else []
     result.add_metric("loading_checksum_errors_count", 0, "count")
     result.add_metric("loading_transfer_errors_count", len(healed), "count")
     if options.dataset:
@@ -195,7 +195,6 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
     needed, free = sum(todo.values()), _free_bytes(places.folder)
     if needed > free:
         raise _full_disk(places, needed, free)
-    result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
     result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
     def report(progress: Progress) -> None:
@@ -206,26 +205,34 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
         result.report(f"transferred {done}, {progress.files_done} of {len(todo)} files, {rate}")
 
     started = time.monotonic()
-    try:
-        retries = rclone.copy(
-            places.source,
-            places.folder,
-            todo,
-            transfers=options.transfers,
-            streams=options.streams,
-            report=report,
-        )
-    except FullDiskError as error:
-        _remove_partials(places.folder, todo)
-        raise _full_disk(places, needed, _free_bytes(places.folder)) from error
-    finally:
-        del result.environment["fault"]
+    retries = _copy(rclone, places, todo, options, result, report)
     seconds = time.monotonic() - started
     result.environment["transfer_retries"] = retries
     result.add_metric("loading_bytes", needed, "bytes")
     result.add_metric("loading_duration_seconds", seconds, "seconds")
     result.add_metric("loading_bytes_per_second", needed / seconds, "bytes_per_second")
     return seconds
+
+
+def _copy(
+    rclone: Rclone,
+    places: Places,
+    sizes: Mapping[str, int],
+    options: Options,
+    result: Result,
+    report: Callable[[Progress], None],
+) -> int:
+    """Copy the files and return how often that was interrupted. Raises ``WorkloadCrash`` for a full disk."""
+    result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
+    try:
+        return rclone.copy(
+            places.source, places.folder, sizes, transfers=options.transfers, streams=options.streams, report=report
+        )
+    except FullDiskError as error:
+        _remove_partials(places.folder, sizes)
+        raise _full_disk(places, sum(sizes.values()), _free_bytes(places.folder)) from error
+    finally:
+        del result.environment["fault"]
 
 
 def _hash(places: Places, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
@@ -249,6 +256,7 @@ def _load_again(
     places: Places,
     wrong: Mapping[str, str | None],
     digests: Mapping[str, str],
+    sizes: Mapping[str, int],
     options: Options,
     result: Result,
 ) -> list[str]:
@@ -264,14 +272,7 @@ def _load_again(
         (places.folder / path).unlink(missing_ok=True)
     right = [path for path, digest in sent.items() if digest == digests[path]]
     if right:
-        rclone.copy(
-            places.source,
-            places.folder,
-            right,
-            transfers=options.transfers,
-            streams=options.streams,
-            report=lambda _progress: None,
-        )
+        _copy(rclone, places, {path: sizes[path] for path in right}, options, result, lambda _progress: None)
     _, second = _hash(places, right, result)
     origins: dict[str, list[str]] = defaultdict(list)
     for path, digest in wrong.items():

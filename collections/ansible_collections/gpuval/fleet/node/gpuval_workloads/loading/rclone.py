@@ -55,37 +55,20 @@ _CHECK_PATH = "check on the node that it reaches the store (address, port, firew
 _CHECK_SERVICE = "read the log of the store's service"
 #: What rclone's errors mean, and what to do. The first that matches counts; none names the endpoint.
 _CAUSES = (
-    (re.compile(r"StatusCode: (5\d\d|429)"), "it answers HTTP {0}", _CHECK_SERVICE),
-    (
-        re.compile(r"no such host|server misbehaving|name resolution"),
-        "its name is unknown here",
-        "check the node's DNS",
-    ),
-    (
-        re.compile(r"object not found|NoSuchKey|StatusCode: 404"),
-        "a file that it listed is gone",
-        "upload the model again (-e model_preload_force=true)",
-    ),
-    (re.compile(r"TLS handshake"), "it does not answer in TLS", "correct scheme and port of gpuval_s3_endpoint"),
-    (re.compile(r"connection refused"), "it refuses connections", f"check that its service runs, and {_CHECK_PATH}"),
-    (re.compile(r"no route to host|(?:network|host) is unreachable"), "there is no route to it", _CHECK_PATH),
-    (
-        re.compile(r"corrupted on transfer|hash(?:es)? differ|came with other bytes"),
-        "what arrives differs from what it has",
-        "check proxies and network cards between the node and the store",
-    ),
-    (
-        re.compile(r"connection reset|\bEOF\b|broken pipe|sizes differ|bad record MAC"),
-        "its connections break off",
-        f"{_CHECK_SERVICE} and the network for what ends them",
-    ),
-    (re.compile(r"bytes in \d+ s"), "it sends next to nothing", f"{_CHECK_SERVICE}, its load and the network"),
-    (
-        re.compile(r"timeout|deadline exceeded|no answer within|[Tt]imed? ?out"),
-        "it does not answer in time",
-        _CHECK_PATH,
-    ),
-)
+    (r"StatusCode: (5\d\d|429)", "it answers HTTP {0}", _CHECK_SERVICE),
+    (r"no such host|server misbehaving|name resolution", "its name is unknown here", "check the node's DNS"),
+    (r"object not found|NoSuchKey|StatusCode: 404", "a file that it listed is gone",
+     "upload the model again (-e model_preload_force=true)"),
+    (r"TLS handshake", "it does not answer in TLS", "correct scheme and port of gpuval_s3_endpoint"),
+    (r"connection refused", "it refuses connections", f"check that its service runs, and {_CHECK_PATH}"),
+    (r"no route to host|(?:network|host) is unreachable", "there is no route to it", _CHECK_PATH),
+    (r"corrupted on transfer|hash(?:es)? differ", "what arrives differs from what it has",
+     "check proxies and network cards between the node and the store"),
+    (r"connection reset|\bEOF\b|broken pipe|sizes differ|bad record MAC", "its connections break off",
+     f"{_CHECK_SERVICE} and the network for what ends them"),
+    (r"bytes in \d+ s", "it sends next to nothing", f"{_CHECK_SERVICE}, its load and the network"),
+    (r"timeout|deadline exceeded|no answer within|[Tt]imed? ?out", "it does not answer in time", _CHECK_PATH),
+)  # fmt: skip
 _ADDRESS = re.compile(r"\w+://[^\s\"']+|\[[0-9a-fA-F:]+\](?::\d+)?|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 
 
@@ -305,7 +288,7 @@ class Rclone:
 def _cause_of(errors: str) -> tuple[str, str]:
     """What errors of rclone mean, and what to do."""
     for pattern, cause, remedy in _CAUSES:
-        if match := pattern.search(errors):
+        if match := re.search(pattern, errors):
             return cause.format(*match.groups()), remedy
     return _ADDRESS.sub("...", _last_line(errors)), _CHECK_PATH
 
