@@ -167,16 +167,16 @@ def lacking(parameters):
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
         )
-        reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else {}
+        reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else []
     except OSError as error:
         lack = _lack(in_python, NO_PYTHON.format(python=python, why=error.strerror))
         return {"message": LACKING.format(lacks=lack)}
     except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
         return {}
     lacks = [
-        _lack(need["stages"], f"{readable(need)} ({reasons[place]}: {_install(need, python)})")
-        for place, need in ((str(place), need) for place, need in enumerate(needs))
-        if place in reasons
+        _lack(need["stages"], f"{readable(need)} ({reason}: {_install(need, python)})")
+        for need, reason in zip(needs, reasons)
+        if reason
     ]
     return {"message": LACKING.format(lacks="; ".join(lacks))} if lacks else {}
 

@@ -1,7 +1,7 @@
 """Try what stages need by importing and starting it, in the Python and the environment of the workloads.
 
 Runs by itself (``python -c SOURCE DOCUMENT``), in any Python 3 that a user names. DOCUMENT is a JSON list of needs,
-each with ``import`` or ``start``. Prints, as the last line, what fails: a JSON object of reasons by place in the list.
+each with ``import`` or ``start``. Prints, as the last line, a JSON list: why each need is not met, or empty texts.
 """
 
 import glob
@@ -25,8 +25,7 @@ CANNOT_START = (126, 127)
 def main(document):
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what modules print while they are imported is no answer
-    reasons = {place: problem_of(need) for place, need in enumerate(document)}
-    print("\n" + json.dumps({place: reason[:MAX_REASON] for place, reason in reasons.items() if reason}), file=answer)
+    print("\n" + json.dumps([problem_of(need)[:MAX_REASON] for need in document]), file=answer)
 
 
 def problem_of(need):

@@ -10,6 +10,7 @@ from ..core.text import some_of
 from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
+from .identity import bare_uuid
 from .subject import Subject
 
 GPU_ORDER = "gpu_order"
@@ -17,9 +18,9 @@ GPU_ORDER = "gpu_order"
 
 def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
     """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
-    of_facts = {_bare(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
+    of_facts = {bare_uuid(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
     devices = environment.objects(record["environment"], "devices[]") if record else []
-    of_stage = {_bare(gpu["uuid"]): gpu.get("index") for gpu in devices if isinstance(gpu.get("uuid"), str)}
+    of_stage = {bare_uuid(gpu["uuid"]): gpu.get("index") for gpu in devices if isinstance(gpu.get("uuid"), str)}
     if not of_facts or (subject.accelerator != "nvidia" and of_facts.keys().isdisjoint(of_stage)):
         return []  # tools of other vendors and PyTorch may have different ids
     moved = [
@@ -52,8 +53,3 @@ def without_parts(checks: Sequence[Entry]) -> list[Entry]:
         else check
         for check in checks
     ]
-
-
-def _bare(uuid: str) -> str:
-    """A UUID as PyTorch has it, without nvidia-smi's prefix."""
-    return uuid.lower().removeprefix("gpu-")

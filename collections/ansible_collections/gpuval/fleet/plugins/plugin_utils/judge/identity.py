@@ -250,9 +250,14 @@ def _claim(run: Mapping[str, Any], name: str, evidence: Evidence) -> IdentityCla
     )
 
 
+def bare_uuid(uuid: str) -> str:
+    """A GPU's UUID as PyTorch has it, without nvidia-smi's prefix."""
+    return uuid.lower().removeprefix("gpu-")
+
+
 def _bare(uuids: Iterable[str]) -> frozenset[str]:
-    """UUIDs as PyTorch has them, without nvidia-smi's prefix; those of partitions are not comparable."""
-    return frozenset(uuid.lower().removeprefix("gpu-") for uuid in uuids if not uuid.lower().startswith("mig"))
+    """UUIDs as PyTorch has them; those of partitions are not comparable."""
+    return frozenset(bare_uuid(uuid) for uuid in uuids if not uuid.lower().startswith("mig"))
 
 
 def _is_named(claim: IdentityClaim) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..records import launch_errors
 from ..records.failure_classes import NODE, OWN_PROGRAM, named_cause, subject_of
-from ..runs import datasets, settings
+from ..runs.settings import is_shipped
 
 FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED = "flaky", "out_of_memory", "disk_full", "interrupted"
 #: The store, the network, the site or a program of the user's own was at fault.
@@ -21,7 +21,7 @@ _ENDED_WITH_POD = "its container ended without a final record"
 _CUT_OFF = "cut off (last seen "
 
 
-class Attempt(NamedTuple):
+class EarlierAttempt(NamedTuple):
     """An attempt before the last: its record, and whether it has a lower number than the last. ``cut_off``: an end from
     outside cut off work of the same attempt, so that a stage that had passed may have run again with it."""
 
@@ -41,8 +41,7 @@ class Attempt(NamedTuple):
     def failure_class(self) -> str:
         """The class of its end."""
         stage = self.record["stage"]
-        shipped = stage in settings.SHIPPED_STAGES or stage.startswith(datasets.STAGE)
-        return named_cause(self.record) or (f"{stage}_{self.state}" if shipped else OWN_PROGRAM)
+        return named_cause(self.record) or (f"{stage}_{self.state}" if is_shipped(stage) else OWN_PROGRAM)
 
 
 def retried_for(record: Mapping[str, Any], of_node: Iterable[Mapping[str, Any]] = ()) -> str | None:
@@ -59,8 +58,8 @@ def retried_for(record: Mapping[str, Any], of_node: Iterable[Mapping[str, Any]] 
     return next((cause for cause in CAUSES if cause in causes), None)
 
 
-def _attempts(record: Mapping[str, Any]) -> list[Attempt]:
-    return [Attempt(attempt, attempt["attempt"] < record["attempt"]) for attempt in record["attempts"]]
+def _attempts(record: Mapping[str, Any]) -> list[EarlierAttempt]:
+    return [EarlierAttempt(attempt, attempt["attempt"] < record["attempt"]) for attempt in record["attempts"]]
 
 
 def _turn(attempt: Mapping[str, Any]) -> tuple[str, int]:
@@ -68,18 +67,18 @@ def _turn(attempt: Mapping[str, Any]) -> tuple[str, int]:
     return str(attempt.get("of_round", "")), attempt["attempt"]
 
 
-def _was_interrupted(attempt: Attempt) -> bool:
+def _was_interrupted(attempt: EarlierAttempt) -> bool:
     # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
     new_pod = attempt.message.startswith(_CUT_OFF) and attempt.earlier
     return attempt.state in ("running", "cancelled") or _ENDED_WITH_POD in attempt.message or new_pod
 
 
-def _found_a_full_disk(attempt: Attempt) -> bool:
+def _found_a_full_disk(attempt: EarlierAttempt) -> bool:
     return attempt.state == "crash" and launch_errors.classify("", attempt.message).name == DISK_FULL
 
 
 #: The first rule that applies counts; None is no cause for a retry.
-RULES: tuple[tuple[str | None, Callable[[Attempt], object]], ...] = (
+RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] = (
     (None, lambda attempt: attempt.state in ("pending", "skipped")),
     (None, lambda attempt: attempt.state == "success" and attempt.cut_off),
     # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
@@ -94,5 +93,5 @@ RULES: tuple[tuple[str | None, Callable[[Attempt], object]], ...] = (
 CAUSES = (FLAKY, OUT_OF_MEMORY, DISK_FULL, INTERRUPTED, NOT_THE_NODE)
 
 
-def _cause(attempt: Attempt) -> str | None:
+def _cause(attempt: EarlierAttempt) -> str | None:
     return next(cause for cause, applies in RULES if applies(attempt))

@@ -22,7 +22,7 @@ from ..records.failure_classes import (
     subject_of,
 )
 from ..records.states import FAILED_STATES, RUN_ENDED
-from ..runs import datasets, settings
+from ..runs.settings import is_shipped
 from .entries import Entry, gang_of, own_entry
 from .shared_failures import SHARED, FailedStage, SharedFailure
 
@@ -96,8 +96,7 @@ class StageEnd:
 
     @property
     def shipped(self) -> bool:
-        """Whether gpuval ships its program."""
-        return self.stage in settings.SHIPPED_STAGES or self.stage.startswith(datasets.STAGE)
+        return is_shipped(self.stage)
 
     @functools.cached_property
     def cause(self) -> str:

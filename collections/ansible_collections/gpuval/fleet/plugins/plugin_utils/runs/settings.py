@@ -19,7 +19,7 @@ from ..core import yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
 from ..core.text import meant
-from . import folder
+from . import datasets, folder
 
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
@@ -117,6 +117,11 @@ def declared(roles: Path = ROLES) -> Declared:
                 shared = frozenset(found)
         defaults.update(_read(role / "defaults" / "main.yml"))
     return Declared(options, defaults, shared, tuple(sorted(prefixes)))
+
+
+def is_shipped(stage: str) -> bool:
+    """Whether gpuval ships the program of the stage."""
+    return stage in SHIPPED_STAGES or stage.startswith(datasets.STAGE)
 
 
 def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
