@@ -256,19 +256,8 @@ def links_of_nodes(_folder):
                 metric("l", 366.0 + number + link / 10 - (30 if (number, link) == (2, 3) else 0), "GB/s",
                        f"link:gpu{link}>gpu{link + 1}") for link in range(count or 0)
             ]  # fmt: skip
-        if case == "no_majority":
-            documents[case] = judged_or_raised(made)
-        else:
-            documents[case] = made.judged(alone=False)
+        documents[case] = made.judged(alone=False)
     return documents
-
-
-def judged_or_raised(made):
-    """The documents, or the error that the judge ends with."""
-    try:
-        return made.judged(alone=False)
-    except IndexError as error:
-        return {"raises": type(error).__name__}
 
 
 @fleet

@@ -129,6 +129,12 @@ def test_one_gpu_alone_makes_no_baseline():
         made(*fleet(1, gpus=1))
 
 
+def test_two_parts_that_are_left_of_three_make_no_figure():
+    run, evidence = fleet(3, gpus=1)
+    evidence.records["node-1"]["diagnostics"]["metrics"][0]["value"] = 520.0
+    assert NAME not in {one["metric"] for one in made(run, evidence).document["figures"]}
+
+
 def test_a_fleet_that_became_slower_as_a_whole_is_found():
     """Beside each other they are all alike; only the baseline tells."""
     it = made(*fleet())

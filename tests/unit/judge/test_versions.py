@@ -90,7 +90,8 @@ def test_stars_stand_for_any_text_and_nothing_else_does():
 @pytest.mark.parametrize(
     ("value", "said"),
     [("580", "dictionary"), ({"drivers": "580"}, "known are driver"), ({"driver": []}, "no version"),
-     ({"driver": [""]}, "no version"), ({"driver": None}, "no version")],
+     ({"driver": [""]}, "no version"), ({"driver": None}, "no version"), ({"driver": True}, "no version"),
+     ({"driver": {"a": 1}}, "no version")],
 )  # fmt: skip
 def test_refusals(value, said):
     with pytest.raises(SettingError, match=said):

@@ -27,7 +27,7 @@ def find_copies(
     """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
     owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
-        for stage in set(expected["stages"]) - set(expected.get("gang_stages", ())):  # members share their figures
+        for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures
             record = evidence.records.get(name, {}).get(stage)
             figures = _figures(record) if record and stage not in UNMEASURED else ()
             if len(figures) >= MIN_FIGURES:

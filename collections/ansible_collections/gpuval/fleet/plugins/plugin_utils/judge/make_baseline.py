@@ -116,6 +116,8 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     if group is None:
         return
     good = [value for value in values if not group.is_outlier(value, _FAR, _FAR, _DEVIATIONS)]
+    if len(good) < peer_statistics.MIN_PARTS:
+        return
     middles = [statistics.median(node) for node in nodes]
     beside = [
         value / statistics.median(node)

@@ -63,7 +63,9 @@ def declared(value: Any) -> dict[str, list[str]]:
                 f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
             )
         one = isinstance(wanted, (str, int)) and not isinstance(wanted, bool)
-        texts = [" ".join(str(text).split()) for text in ([wanted] if one else wanted or [])]
+        texts = [
+            " ".join(str(text).split()) for text in ([wanted] if one else wanted if isinstance(wanted, list) else [])
+        ]
         if not texts or not all(texts):
             raise SettingError(f"gpuval_versions: {key} names no version")
         found[str(key)] = texts
