@@ -220,6 +220,16 @@ def test_a_cause_of_a_record_is_bounded_and_printable():
     assert root_cause.read_cause(json.loads(json.dumps(own.document()))) == own
 
 
+def test_an_earlier_attempt_at_the_head_of_a_long_log_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(root_cause, "HEAD_BYTES", 100)
+    monkeypatch.setattr(root_cause, "TAIL_BYTES", 100)
+    earlier = "NVRM: Xid (PCI:0000:9d:00): 79, GPU has fallen off the bus.\n"
+    log = tmp_path / "training.log"
+    log.write_text(f"{earlier}{'.' * 100}\nattempt 2 starts\n{'.' * 100}\nKeyError: 'labels'\n")
+    assert root_cause.in_log(log).name == "hardware"
+    assert root_cause.in_log(log, "attempt 2 starts\n").name == "own_program"
+
+
 def test_the_runner_as_it_travels_finds_causes(tmp_path):
     (tmp_path / "runner.pyz").write_bytes(payload.runner_pyz())
     assert "gpuval_node/root_causes.json" in zipfile.ZipFile(tmp_path / "runner.pyz").namelist()

@@ -166,18 +166,20 @@ class _LineHead:
 def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:
     """The root cause in a log; None without one, or where it cannot be read. `attempt`: the text of the last line
     before the stage's own output. `local_is_global`: whether all ranks are on this node."""
+    tail, marker = b"", attempt.encode()
     try:
         with path.open("rb") as stream:
-            data = stream.read(HEAD_BYTES)
+            text = head = stream.read(HEAD_BYTES)
             size = stream.seek(0, 2)
             if size > HEAD_BYTES:
                 stream.seek(max(HEAD_BYTES, size - TAIL_BYTES))
-                data += b"\n" + stream.read(TAIL_BYTES)
+                tail = stream.read(TAIL_BYTES)
+                text = head + b"\n" + tail
     except OSError:
         return None
-    text = data.decode("utf-8", "replace")
-    begin = text.rfind(attempt) if attempt else -1
-    return in_text(text[begin + len(attempt) :] if begin >= 0 else text, local_is_global)
+    if marker:  # where it is in neither, the head is that of an earlier attempt
+        text = text[text.rindex(marker) + len(marker) :] if marker in text else tail or head
+    return in_text(text.decode("utf-8", "replace"), local_is_global)
 
 
 def in_text(text: str, local_is_global: bool = True) -> Optional[RootCause]:
