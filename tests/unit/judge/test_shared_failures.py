@@ -70,11 +70,15 @@ def outcome(run, evidence, checks=()):
     return report
 
 
+def shared_findings(report):
+    return [check for check in report["fleet"]["checks"] if check["name"].endswith("_shared")]
+
+
 def test_a_crash_that_half_of_the_nodes_share_fails_none_and_is_one_finding():
     report = outcome(*fleet(4, 2))
     assert [(node["verdict"], node["class"]) for node in report["nodes"]][:2] == [("INCOMPLETE", "shared")] * 2
     assert report["counts"]["FAIL"] == 0
-    (finding,) = report["fleet"]["checks"]
+    (finding,) = shared_findings(report)
     assert (finding["name"], finding["class"], finding["part"], finding["value"]) == (
         "training_shared",
         "shared",
@@ -89,11 +93,16 @@ def test_a_crash_that_half_of_the_nodes_share_fails_none_and_is_one_finding():
     assert "--limit node-0,node-1" in line
 
 
+def test_a_nodes_name_is_replaced_where_it_is_a_whole_word():
+    failures = [FailedStage(name, "training", "training_crash", f"crash in {name}: no n10") for name in ("n1", "n2")]
+    assert find_shared(failures, {"training": 2})["n1", "training"].text == "crash in the node: no n10"
+
+
 @pytest.mark.parametrize(("count", "failing"), [(1, 1), (2, 1), (4, 1), (5, 2), (16, 7)])
 def test_less_than_half_of_the_nodes_fail_for_themselves(count, failing):
     report = outcome(*fleet(count, failing))
     assert report["counts"]["FAIL"] == failing
-    assert report["fleet"]["checks"] == []
+    assert shared_findings(report) == []
 
 
 def test_a_batch_of_bad_gpus_that_fails_alike_is_a_fail_of_each():
@@ -123,7 +132,7 @@ def test_evidence_of_its_own_fails_a_node_that_shares_the_failure():
 def test_a_shared_thing_that_records_name_has_its_class(stage, environment, failure_class):
     report = outcome(*fleet(4, 4, stage, **environment))
     assert {(node["verdict"], node["class"]) for node in report["nodes"]} == {("INCOMPLETE", failure_class)}
-    (finding,) = report["fleet"]["checks"]
+    (finding,) = shared_findings(report)
     assert (finding["name"], finding["class"]) == (f"{stage}_shared", failure_class)
 
 
@@ -134,11 +143,11 @@ def test_ranks_and_last_lines_differ_where_the_root_cause_is_one():
         evidence.records[name]["training"].update(message=f"exit code {index}", environment={"cause": cause})
     report = outcome(run, evidence)
     assert {node["class"] for node in report["nodes"]} == {"shared"}
-    assert "RuntimeError: no socket of rank 0" in report["fleet"]["checks"][0]["reason"]
+    assert "RuntimeError: no socket of rank 0" in shared_findings(report)[0]["reason"]
 
 
 def test_members_of_one_gang_share_no_finding():
     run, evidence = fleet(2, 2, "collective")
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
-    assert outcome(run, evidence)["fleet"]["checks"] == []
+    assert shared_findings(outcome(run, evidence)) == []

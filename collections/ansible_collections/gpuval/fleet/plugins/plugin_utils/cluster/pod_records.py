@@ -102,8 +102,7 @@ def record_from_termination(
         return None
     message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
     code, signal = report.exit_code, report.signal
-    record = _record(container, plan, stage, attempt, at, before, report.state, message, code, signal)
-    return _with_cause(record, report.cause)
+    return _record(container, plan, stage, attempt, at, before, report.state, message, code, signal, report.cause)
 
 
 def not_run_record(
@@ -179,16 +178,10 @@ def _crash(status, container, plan, stage, at, before):
         message += f"; {tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
-    return _with_cause(
-        _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal), cause
-    )
+    return _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal, cause)
 
 
-def _with_cause(record, cause):
-    return {**record, "environment": {**record["environment"], **({"cause": cause.document()} if cause else {})}}
-
-
-def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal):
+def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal, cause=None):
     declared = next(item for item in plan["stages"] if item["name"] == stage)
     started = container.started_at if container else None
     finished = (container.finished_at if container else None) or at
@@ -221,7 +214,11 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
         "attempt": attempt,
         "state": state,
         "message": one_line(message, 4000),
-        "environment": {**document["environment"], RECORDED_BY: "controller"},
+        "environment": {
+            **document["environment"],
+            RECORDED_BY: "controller",
+            **({"cause": cause.document()} if cause else {}),
+        },
         "started_at": started,
         "updated_at": at,
         "finished_at": finished,

@@ -287,22 +287,22 @@ def identity_of(facts: Record | None) -> dict[str, Any]:
     """What tells the machine and its GPUs apart, from the environment of the facts, whose form nothing guarantees."""
     if facts is None:
         return {}
-    environment = facts["environment"]
-    found = environment.get("identity")
-    identity: dict[str, Any] = {}
-    if isinstance(found, dict):
-        for key in ("machine_id", "serial"):
-            if isinstance(found.get(key), str):
-                identity[key] = one_line(found[key], 128)
-        uuids = found.get("gpu_uuids")
-        if isinstance(uuids, list):
-            identity["gpu_uuids"] = [one_line(uuid, 128) for uuid in uuids[:MAX_GPUS_SHOWN] if isinstance(uuid, str)]
-    gpus = environment.get("gpus")
+    claimed, gpus = _claimed(facts), facts["environment"].get("gpus")
+    uuids = claimed.get("gpu_uuids")
+    texts = ((key, claimed.get(key)) for key in ("machine_id", "serial"))
+    identity: dict[str, Any] = {key: one_line(text, 128) for key, text in texts if isinstance(text, str)}
+    if isinstance(uuids, list):
+        identity["gpu_uuids"] = [one_line(uuid, 128) for uuid in uuids[:MAX_GPUS_SHOWN] if isinstance(uuid, str)]
     if isinstance(gpus, list):
         identity["gpus"] = [
             _gpu(index, gpu) for index, gpu in enumerate(gpus[:MAX_GPUS_SHOWN]) if isinstance(gpu, dict)
         ]
     return identity
+
+
+def _claimed(facts: Record | None) -> Mapping[str, Any]:
+    """The identity that a node's facts claim, whatever a node put there."""
+    return next(iter(environment.objects(facts["environment"] if facts else {}, "identity")), {})
 
 
 def machine_names(name: str, identity: Mapping[str, Any]) -> list[str]:
@@ -337,21 +337,14 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
 
 def repeated_gpus(facts: Record | None) -> list[str]:
     """UUIDs of GPUs that a node lists more than once: fewer devices than it says."""
-    environment = facts["environment"] if facts else {}
-    found = environment.get("identity")
-    listed = found.get("gpu_uuids") if isinstance(found, dict) else None
-    gpus = environment.get("gpus")
+    claimed, gpus = _claimed(facts).get("gpu_uuids"), facts["environment"].get("gpus") if facts else None
     lists = [
-        listed if isinstance(listed, list) else [],
+        claimed if isinstance(claimed, list) else [],
         [gpu.get("uuid") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else [],
     ]
-    repeated = {
-        one_line(uuid, 128)
-        for texts in lists
-        for uuid, count in Counter(text.lower() for text in texts if isinstance(text, str)).items()
-        if count > 1 and not is_useless(uuid)
-    }
-    return sorted(repeated)
+    counted = (Counter(uuid.lower() for uuid in uuids if isinstance(uuid, str)) for uuids in lists)
+    repeated = (uuid for counts in counted for uuid, count in counts.items() if count > 1 and not is_useless(uuid))
+    return sorted({one_line(uuid, 128) for uuid in repeated})
 
 
 def models_of(facts: Record | None) -> list[str]:

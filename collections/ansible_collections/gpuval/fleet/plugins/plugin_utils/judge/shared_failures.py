@@ -16,7 +16,7 @@ from .entries import Entry, own_entry
 MIN_NODES, MIN_SHARE = 2, 0.5
 #: The class of a shared failure whose cause no record names.
 SHARED = "shared"
-_WORD = re.compile(r"[\w.-]+")
+_WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 #: Addresses, ids, UUIDs and figures differ between nodes; so do the ranks and parts that they number.
 _NUMBER = re.compile(r"(?<![a-z])(?=[a-f:.,-]*\d)[0-9a-fx:.,-]*[0-9a-f]|\d+", re.IGNORECASE)
 
@@ -68,7 +68,7 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
     shared = {}
     for (stage, name, _), group in groups.items():
         if len(group) >= max(MIN_NODES, MIN_SHARE * ran[stage]):
-            text = group[0].text.replace(group[0].node, "the node")
+            text = _renamed(group[0].text, {group[0].node}, "the node")
             of_what = SHARED if subject_of(name) == NODE else name
             failure = SharedFailure(stage, of_what, text, tuple(end.node for end in group), ran[stage])
             shared.update({(node, stage): failure for node in failure.nodes})
@@ -77,5 +77,8 @@ def find_shared(failed: Iterable[FailedStage], ran: Mapping[str, int]) -> dict[t
 
 def normalised(text: str, names: Collection[str]) -> str:
     """The text without what differs between nodes: their ``names``, numbers, addresses, ranks."""
-    anonymous = _WORD.sub(lambda word: "NODE" if word[0] in names else word[0], text)
-    return _NUMBER.sub("#", anonymous)
+    return _NUMBER.sub("#", _renamed(text, names, "NODE"))
+
+
+def _renamed(text: str, names: Collection[str], name: str) -> str:
+    return _WORD.sub(lambda word: name if word[0] in names else word[0], text)
