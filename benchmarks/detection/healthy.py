@@ -202,6 +202,7 @@ def records(name: str, number: int, sku: str, noise: Noise, node: dict[str, floa
     for stage in STAGES:
         record = like.get(stage) or make_record(name, stage)
         record["metrics"] = list(figures_of(stage, sku, noise, node, parts))
+        record["exit_code"] = None  # each figure scatters by itself here, so that none is held against another
         record["fingerprints"] = {**record["fingerprints"], **FINGERPRINTS.get(stage, {})}
         if stage in GANG_STAGES:
             pair = number // 2

@@ -33,8 +33,8 @@ STAGES = {
 SCALED = {
     "training_tokens_per_second": 3.94, "cpu_logical_count": 6, "memory_bytes": 7.6, "gpu_count": 4,
     "gpu_hardware_count": 4, "training_processes_count": 4, "diagnostics_processes_count": 4,
-    "fingerprint_processes_count": 4, "inference_tokens_per_second": 40, "inference_generated_tokens_count": 500,
-    "inference_requests_done_count": 500, "inference_requests_per_second": 40, "loading_duration_seconds": 0,
+    "fingerprint_processes_count": 4, "inference_tokens_per_second": 40, "inference_generated_tokens_count": 393,
+    "inference_requests_done_count": 394, "inference_requests_per_second": 40, "loading_duration_seconds": 0,
     "diagnostics_all_reduce_bus_bytes_per_second": 1.35, "diagnostics_all_gather_bus_bytes_per_second": 1.25,
     "diagnostics_reduce_scatter_bus_bytes_per_second": 1.3, "diagnostics_all_to_all_bus_bytes_per_second": 1.05,
     "diagnostics_broadcast_bus_bytes_per_second": 1.1, "diagnostics_links_count": 28,
@@ -93,6 +93,7 @@ EVERY_STAGE = [
     ("memory_ecc_corrected_new_count", 0, "count", "node"),
 ]
 CPU = "Intel(R) Xeon(R) Platinum 8480C"
+NONCE = "5f" * 16
 COUNTED = ("_count", "_bytes_count", "_max_count", "loading_bytes")
 
 Records = dict[str, dict[str, Any]]
@@ -131,7 +132,7 @@ def write(folder: Path, nodes: int, seed: int = 1, points: int = 600, run_id: st
     for number, name in enumerate(run["nodes"]):
         rng = random.Random(f"{seed} {name}")  # noqa: S311 - noise
         records = healthy(name, number, rng, run_id)
-        launch = {"state": "finished", "message": ""}
+        launch = {"state": "finished", "message": "", "attempt": 2, "nonce": NONCE}
         if number // 8 % RACKS == SLOW_RACK:
             slow_uplink(records, rng)
         fault = faults.get(number)
@@ -217,7 +218,7 @@ def healthy(name: str, number: int, rng: random.Random, run_id: str = RUN_ID) ->
             "duration_seconds": round(seconds, 3), "command": ["python3", "-m", f"gpuval_workloads.{stage}"],
             "image": None, "exit_code": 0, "signal": None, "metrics": metrics,
             "fingerprints": dict(figures["fingerprints"]), "environment": _environment(stage, name, figures),
-            "artifacts": [], "attempts": [],
+            "artifacts": [], "attempts": [], "nonce": NONCE,
         }  # fmt: skip
         start += seconds + rng.uniform(0.5, 3)
     return records
@@ -359,9 +360,11 @@ def slow_loading(records: Records, rng: random.Random) -> None:
 
 
 def flaky(records: Records, rng: random.Random) -> None:
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
+
     record = records["inference"]
     earlier = {**record, "state": "crash", "exit_code": 1, "metrics": [], "message": "server ended by SIGSEGV"}
-    record |= {"attempt": 2, "attempts": [earlier]}
+    record |= {"attempt": 2, "attempts": [earlier], "nonce": nonces.of_attempt(NONCE, 2)}
 
 
 def lost_metric(records: Records, rng: random.Random) -> None:

@@ -2,16 +2,20 @@
 
 import copy
 import json
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
 RUN_ID = "run-1"
 TIME = "2026-11-02T10:00:00Z"
+#: Of every launch; records show it, or that of their attempt.
+NONCE = "5f" * 16
+LAUNCHED = {"state": "started", "message": "", "nonce": NONCE}
 STAGES = ["facts", "training", "loading", "inference"]
 #: Read once, since it takes 0.1 s.
 SHIPPED = criteria.load(criteria.shipped_files())
@@ -49,7 +53,16 @@ def metric(name, value, unit="count", scope="node"):
     return {"name": name, "value": value, "unit": unit, "scope": scope}
 
 
+def seconds_after(time, seconds):
+    """The RFC 3339 time so many seconds later."""
+    text = (datetime.fromisoformat(time) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return text.replace(".000", "").replace("+00:00", "Z")
+
+
 def make_record(node="node-1", stage="training", *, state="success", metrics=(), **fields):
+    """A record that agrees with itself: it ends so long after its start as it took, unless ``fields`` say otherwise."""
+    started, seconds = fields.get("started_at", TIME) or TIME, fields.get("duration_seconds", 25.0) or 0
+    finished = fields.get("finished_at", seconds_after(started, seconds))
     return {
         "schema": "gpuval.record/1",
         "run_id": RUN_ID,
@@ -60,9 +73,9 @@ def make_record(node="node-1", stage="training", *, state="success", metrics=(),
         "state": state,
         "message": "",
         "started_at": TIME,
-        "updated_at": TIME,
-        "finished_at": TIME,
-        "duration_seconds": 12.5,
+        "updated_at": finished or started,
+        "finished_at": finished,
+        "duration_seconds": 25.0,
         "command": ["true"],
         "image": None,
         "exit_code": 0,
@@ -72,8 +85,26 @@ def make_record(node="node-1", stage="training", *, state="success", metrics=(),
         "environment": {},
         "artifacts": [],
         "attempts": [],
+        "nonce": nonces.of_attempt(NONCE, fields.get("attempt", 1)),
         **fields,
     }
+
+
+def times(began, seconds=12.5):
+    """The times of a record of so many seconds."""
+    ended = seconds_after(began, seconds)
+    return {"started_at": began, "updated_at": ended, "finished_at": ended, "duration_seconds": seconds}
+
+
+def real_records(node, told):
+    """Records of tests/data, of which only what is judged was kept: one after the other, with a sample each second."""
+    records, began = {}, TIME
+    for stage, kept in told.items():
+        metrics = [dict(zip(("name", "value", "unit", "scope"), figure, strict=True)) for figure in kept["metrics"]]
+        samples = (float(one["value"]) for one in metrics if one["name"] == "telemetry_samples_count")
+        records[stage] = make_record(node, stage, **{**times(began, next(samples, 12.5)), **kept, "metrics": metrics})
+        began = records[stage]["finished_at"]
+    return records
 
 
 def facts_record(node="node-1", *, vendor="nvidia", gpus=8, hardware=None, **fields):
@@ -93,14 +124,14 @@ def facts_record(node="node-1", *, vendor="nvidia", gpus=8, hardware=None, **fie
     return make_record(node, "facts", metrics=metrics, environment=environment, **fields)
 
 
-def training_metrics(gpus=8, tflops=700.0):
+def training_metrics(gpus=8, tflops=700.0, part="gpu"):
     return [
-        metric("training_duration_seconds", 811.93, "seconds"),
+        metric("training_duration_seconds", 20.93, "seconds"),
         metric("training_loss_first", 8.0, "loss"),
         metric("training_loss_last", 4.0, "loss"),
         metric("training_tokens_per_second", 56000.0, "tokens_per_second"),
         metric("training_processes_count", gpus),
-        *(metric("training_model_tflops", tflops + index, "TFLOP/s", f"gpu:{index}") for index in range(gpus)),
+        *(metric("training_model_tflops", tflops + index, "TFLOP/s", f"{part}:{index}") for index in range(gpus)),
         *(metric("training_step_p99_seconds", 0.2, "seconds", f"rank:{index}") for index in range(gpus)),
     ]
 
@@ -108,13 +139,18 @@ def training_metrics(gpus=8, tflops=700.0):
 def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
     return {
         "facts": facts_record(node, gpus=gpus, vendor=vendor),
-        "training": make_record(node, "training", metrics=training_metrics(max(gpus, 1))),
+        "training": make_record(
+            node,
+            "training",
+            duration_seconds=25.0,
+            metrics=training_metrics(max(gpus, 1), part="gpu" if gpus else "rank"),
+        ),
         "loading": make_record(
             node,
             "loading",
             metrics=[
-                metric("loading_bytes", 16_070_000_000, "bytes"),
-                metric("loading_duration_seconds", 22.2, "seconds"),
+                metric("loading_bytes", 8_035_000_000, "bytes"),
+                metric("loading_duration_seconds", 11.1, "seconds"),
                 metric("loading_bytes_per_second", 5.79e9 / 8, "bytes_per_second"),
             ],
         ),
@@ -122,11 +158,11 @@ def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
             node,
             "inference",
             metrics=[
-                metric("inference_startup_seconds", 65.0, "seconds"),
-                metric("inference_running_seconds", 120.0, "seconds"),
+                metric("inference_startup_seconds", 5.0, "seconds"),
+                metric("inference_running_seconds", 7.0, "seconds"),
                 metric("inference_requests_done_count", 640),
                 metric("inference_requests_failed_count", 0),
-                metric("inference_generated_tokens_count", 64000),
+                metric("inference_generated_tokens_count", 6300),
             ],
         ),
     }
@@ -135,7 +171,7 @@ def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
 def healthy(run, *, gpus=8, vendor="nvidia"):
     return Evidence(
         records={node: healthy_records(node, gpus=gpus, vendor=vendor) for node in run["nodes"]},
-        launches={node: {"state": "started", "message": ""} for node in run["nodes"]},
+        launches={node: dict(LAUNCHED) for node in run["nodes"]},
     )
 
 

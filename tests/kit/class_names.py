@@ -34,9 +34,8 @@ def class_names():
     causes = {row.name for row in failure_classes.read("stages")["causes"]}
     clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
     clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
-    stages = {
-        f"{stage}_{state}" for stage in ("image", "training") for state in (*STATES, "figures", "plausible", "shared")
-    }
+    ends = (*STATES, "figures", "plausible", "coherent", "hidden_fault", "shared")
+    stages = {f"{stage}_{state}" for stage in ("image", "training") for state in ends}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
     return sorted(
         {*shipped, *launches, *causes, *clusters, *stages, *ended, *OWN, *(f"versions_{kind}" for kind in KINDS)}

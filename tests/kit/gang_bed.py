@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from gangs import USUAL, Fault, build
 
-from tests.kit.builders import SHIPPED, check, facts_record, make_record, make_run, metric
+from tests.kit.builders import LAUNCHED, SHIPPED, check, facts_record, make_record, make_run, metric
 
 __all__ = ["USUAL", "Bed", "Died", "Fault", "build"]
 
@@ -45,7 +45,7 @@ class Bed:
             if name in unfit:
                 record.update(state="failure", message="unfit")
             folder.write_json(self.folder.evidence_file(name, "facts"), record)
-            folder.write_json(self.folder.launch_file(name), {"state": "started", "message": ""})
+            folder.write_json(self.folder.launch_file(name), LAUNCHED)
 
     @property
     def document(self):
@@ -94,6 +94,7 @@ class Bed:
     def work(self, below, run, nodes):
         result, _seconds = self.gang.measure(nodes)
         for node in nodes:
+            folder.write_json(below.launch_file(node), LAUNCHED)
             for stage in run["nodes"][node]["stages"]:
                 if (below.path.name, node) not in self.lost and node not in self.gang.silent:
                     record = record_of(run, node, stage, result)
@@ -117,13 +118,13 @@ class Bed:
 
 
 def record_of(run, node, stage, result):
-    times = dict.fromkeys(("started_at", "updated_at", "finished_at"), run["created_at"])
+    began = {"started_at": run["created_at"]}
     if result.state == "missing":  # its partner is silent, and it never comes to an end
-        return make_record(node, stage, state="running", run_id=run["run_id"], **{**times, "finished_at": None})
+        return make_record(node, stage, state="running", run_id=run["run_id"], finished_at=None, **began)
     figures = [metric(rounds.ERRORS, 3 if result.state == "wrong" else 0)]
     if result.bus_bytes_per_second:
         figures.append(metric(rounds.BUS, result.bus_bytes_per_second, "bytes/s"))
     environment = {"gang": {"name": run["nodes"][node]["gang"]["name"], "nodes": 2, "joined": True}}
     return make_record(
-        node, stage, state=STATES[result.state], metrics=figures, run_id=run["run_id"], environment=environment, **times
+        node, stage, state=STATES[result.state], metrics=figures, run_id=run["run_id"], environment=environment, **began
     )

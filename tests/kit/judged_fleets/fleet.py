@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
 
-from tests.kit.builders import STAGES, TIME, healthy, make_record, make_run, metric, standard_checks
+from tests.kit.builders import NONCE, STAGES, TIME, healthy, make_record, make_run, metric, standard_checks
 
 #: By name what makes the documents of a fleet; its argument is an empty folder.
 FLEETS: dict[str, Callable[[Path], dict[str, Any]]] = {}
@@ -106,7 +106,7 @@ class Fleet:
         return earlier
 
     def launch(self, name, state, message="", **fields):
-        self.evidence.launches[name] = {"state": state, "message": message, **fields}
+        self.evidence.launches[name] = {"state": state, "message": message, "nonce": NONCE, **fields}
 
     def never_started(self, name, *launch, **fields):
         del self.evidence.records[name]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 
-from tests.kit.builders import SHIPPED, check, facts_record, healthy_records, metric
+from tests.kit.builders import SHIPPED, check, facts_record, healthy_records, metric, real_records
 from tests.kit.h200 import STAGES, records, setups_of, telemetry
 from tests.kit.judged_fleets.fleet import Fleet, fleet
 
@@ -276,19 +276,12 @@ def shipped_real_h200(_folder):
     """What real H200 reported."""
     import json
 
-    from tests.kit.builders import make_record
-
     told = json.loads((Path(__file__).parents[2] / "data/h200/runs.json").read_text())
     names = {f"run-{number:02}": name for number, name in enumerate(told)}
     real = Fleet(names, stages=["facts"], checks=SHIPPED, gpu_count=2)
     for node, name in names.items():
         real.node(node)["stages"] = list(told[name])
-        real.evidence.records[node] = {
-            stage: make_record(node, stage, **{
-                **fields, "metrics": [dict(zip(("name", "value", "unit", "scope"), one)) for one in fields["metrics"]]
-            })
-            for stage, fields in told[name].items()
-        }  # fmt: skip
+        real.evidence.records[node] = real_records(node, told[name])
     return real.judged()
 
 

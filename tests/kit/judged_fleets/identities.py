@@ -4,7 +4,7 @@ import copy
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 
-from tests.kit.builders import TIME, check, metric
+from tests.kit.builders import TIME, check, metric, times
 from tests.kit.judged_fleets.fleet import Fleet, fleet
 
 
@@ -124,12 +124,12 @@ def copies(_folder):
         for stage, alike in (("training", "abc"), ("loading", "de")):
             for figure in copied.evidence.records[name][stage]["metrics"]:
                 if units.is_timed(figure["unit"]):
-                    figure["value"] = 123.456789 + figure["value"] + (0 if name in alike else number + 1) / 7
+                    figure["value"] *= 1.0123456789 + (0 if name in alike else number + 1) / 700
     for name in ("gang-1", "gang-2"):
         copied.node(name)["gang_stages"] = ["training"]
         copied.evidence.records[name]["training"]["metrics"] = copied.evidence.records["e"]["training"]["metrics"]
     for name in "de":
-        copied.record(name, "loading")["metrics"].append(metric("loading_verify_seconds", 7.12345678, "seconds"))
+        copied.record(name, "loading")["metrics"].append(metric("loading_verify_seconds", 1.12345678, "seconds"))
     copied.drop("c", "loading")
     for name in ("few-1", "few-2"):
         copied.record(name, "training", metrics=copied.evidence.records["a"]["training"]["metrics"][:2])
@@ -169,6 +169,7 @@ def same_machine_one_after_the_other(_folder):
     """One machine that worked under two names, one after the other."""
     twins = _fleet(["a", "b"])
     for name, begun in (("a", TIME), ("b", "2026-11-02T11:00:00Z")):
-        twins.record(name, "facts", started_at=begun, finished_at=begun)
+        for stage in twins.evidence.records[name]:
+            twins.record(name, stage, **times(begun))
         twins.facts(name)["identity"] = {"machine_id": "4f", "serial": None if name == "a" else "S-other"}
     return twins.judged()

@@ -177,7 +177,7 @@ def applies(_folder):
         "at_least_other": {"gpus_at_least": 16}, "at_least": {"gpus_at_least": 8},
     }.items():  # fmt: skip
         documents[name] = _held(check(applies=where), training_metrics())
-        documents[f"{name}_cpu"] = _held(check(applies=where), training_metrics(), gpus=0, vendor="cpu")
+        documents[f"{name}_cpu"] = _held(check(applies=where), training_metrics(part="rank"), gpus=0, vendor="cpu")
         unknown = Fleet(["node-1"], stages=["training"], checks=[check(applies=where)])
         documents[f"{name}_unknown"] = unknown.judged(alone=False)
     no_workload = Fleet(["node-1"], stages=["facts", "training"], checks=[check(applies={"workload": ["other"]})])
@@ -187,7 +187,7 @@ def applies(_folder):
     documents["workload_unknown"] = no_workload.judged(alone=False)
     where = {"accelerator": ["gpu"], "gpu_count": [8]}
     reported = check(applies=where, where_reported=True)
-    documents["where_reported_elsewhere"] = _held(reported, training_metrics(), gpus=4)
+    documents["where_reported_elsewhere"] = _held(reported, training_metrics(4), gpus=4)
     unknown = Fleet(["node-1"], stages=["training"], checks=[reported])
     documents["where_reported_unknown"] = unknown.judged(alone=False)
     return documents

@@ -11,13 +11,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing, state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
-from tests.kit.builders import SHIPPED, TIME, check, healthy_records, make_record, make_run, metric
+from tests.kit.builders import LAUNCHED, NONCE, SHIPPED, TIME, check, healthy_records, make_record, make_run, metric
 from tests.kit.gang_bed import CHECKS, Bed, Fault, build
 from tests.kit.judged_fleets.fleet import Fleet, fleet
 
@@ -106,7 +107,7 @@ def _changed(bed, place, node, stage="collective", **fields):
 
 
 def _launch(bed, place, node, **launch):
-    run_folder.write_json(bed.below(place).launch_file(node), launch)
+    run_folder.write_json(bed.below(place).launch_file(node), {**LAUNCHED, **launch})
 
 
 @fleet
@@ -146,7 +147,8 @@ def rounds_with_gaps(folder):
     def crashed_in_the_first(bed):
         _changed(bed, first, "node-001", state="crash", metrics=[], message="exit code 1")
         attempt = make_record("node-002", "collective", run_id="run-1.all", state="crash")
-        _changed(bed, first, "node-002", attempt=2, attempts=[attempt])
+        _changed(bed, first, "node-002", attempt=2, attempts=[attempt], nonce=nonces.of_attempt(NONCE, 2))
+        _launch(bed, first, "node-002", **LAUNCHED, attempt=2)
 
     def without_repeats(bed):
         document = bed.document
@@ -334,7 +336,7 @@ def _own_run(folder, **fields):
     own = RunFolder(folder / run["run_id"])
     own.write_run(run)
     for node in NODES:
-        run_folder.write_json(own.launch_file(node), {"node": node, "state": "started", "message": "", "at": TIME})
+        run_folder.write_json(own.launch_file(node), {"node": node, **LAUNCHED, "at": TIME})
         records = healthy_records(node)
         if node == "bad":
             records["training"] = make_record(node, state="crash", message="killed by SIGKILL")
@@ -367,7 +369,7 @@ def judged_evidence(folder):
         running = make_record("silent", "inference", state="running", finished_at=None)
         run_folder.write_json(own.evidence_file("silent", "inference"), running)
         run_folder.write_json(own.evidence_file("relaunched", "training"), make_record("relaunched", state="failure"))
-        launch = {"node": "relaunched", "state": "started", "message": "", "at": "2027-01-01T00:00:00Z"}
+        launch = {"node": "relaunched", **LAUNCHED, "at": "2027-01-01T00:00:00Z"}
         run_folder.write_json(own.launch_file("relaunched"), launch)
         for frozen in (True, False):
             documents[f"changed_{case}_{'frozen' if frozen else 'open'}"] = report_of(

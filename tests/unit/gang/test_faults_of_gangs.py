@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate impo
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
-from tests.kit.builders import SHIPPED, metric
+from tests.kit.builders import LAUNCHED, SHIPPED, metric
 from tests.kit.gang_bed import CHECKS, Bed, Died, Fault, build
 
 FAULTS = [one for one in SHIPPED if one.stage in ("collective", "fabric") and one.metric in rounds.FAULTS]
@@ -46,7 +46,7 @@ class Healthy(Bed):
                     self.first(record)
                 folder.write_json(path, record)
         for node in nodes:
-            folder.write_json(below.launch_file(node), {"state": "started", "message": ""})
+            folder.write_json(below.launch_file(node), LAUNCHED)
 
     def judge(self, gangs):
         run = self.folder.read_run()

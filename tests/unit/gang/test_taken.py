@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kit.builders import TIME, make_record, make_run
+from tests.kit.builders import LAUNCHED, TIME, make_record, make_run
 from tests.kit.gang_bed import Bed, Fault, build
 
 
@@ -175,7 +175,7 @@ def test_an_earlier_round_that_is_gone_accepts_no_node_and_is_named(bed, lost):
     first = bed.below("all")
     for place in ("all", "all-again"):
         for node in bed.below(place).read_run()["nodes"]:
-            run_folder.write_json(bed.below(place).launch_file(node), {"state": "started", "message": ""})
+            run_folder.write_json(bed.below(place).launch_file(node), LAUNCHED)
     assert bed.verdicts()["node-001"] == "PASS"
     if lost == "run.json":
         first.run_file.unlink()
@@ -317,7 +317,7 @@ LOST = {"class": "lost_contact", "message": "lost contact: no sign for 300 s; ss
 def lost_in(bed, place, name, *, record):
     """A member that its round has lost, with or without a record that it was at work."""
     below = bed.below(place)
-    run_folder.write_json(below.launch_file(name), {"state": "started", "message": "", "contact": LOST})
+    run_folder.write_json(below.launch_file(name), {**LAUNCHED, "contact": LOST})
     path = below.evidence_file(name, "collective")
     if record:
         run_folder.write_json(path, {**run_folder.read_json(path), "state": "running", "finished_at": None})
@@ -347,7 +347,7 @@ def test_so_it_is_where_it_was_lost_in_a_round_before(bed):
 
 
 def test_contact_that_the_run_itself_lost_explains_no_round(bed):
-    run_folder.write_json(bed.folder.launch_file("node-002"), {"state": "started", "message": "", "contact": LOST})
+    run_folder.write_json(bed.folder.launch_file("node-002"), {**LAUNCHED, "contact": LOST})
     lost_in(bed, "all-again", "node-002", record=True)
-    run_folder.write_json(bed.below("all-again").launch_file("node-002"), {"state": "started", "message": ""})
+    run_folder.write_json(bed.below("all-again").launch_file("node-002"), LAUNCHED)
     assert node_of(bed, "node-002")["class"] == "collective_running"

@@ -16,7 +16,17 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import health,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import drains
 
-from tests.kit.builders import TIME, facts_record, healthy, judge, make_record, make_run, metric, training_metrics
+from tests.kit.builders import (
+    TIME,
+    facts_record,
+    healthy,
+    judge,
+    make_record,
+    make_run,
+    metric,
+    times,
+    training_metrics,
+)
 from tests.unit.judge.test_real_h200 import RUNS, records
 
 SHIPPED = COLLECTION / "skus/shared/acceptance.yml"
@@ -134,7 +144,7 @@ def without(case, name="", scope="", stage="", **fields):
         ({"name": "memory_tested"}, [f"{MEMORY} (diagnostics reports no diagnostics_memory_tested_bytes)"]),
         ({"name": "peer", "scope": "gpu5"}, [f"{LINKS} (not gpu:5)"]),
         ({"name": "peer"}, [f"{LINKS} (diagnostics reports no diagnostics_peer_bytes_per_second)"]),
-        ({"duration_seconds": 3.0}, [f"{MATRIX} (diagnostics worked 3 s of at least 10 s)"]),
+        (times("2026-11-02T10:00:00Z", 3.0), [f"{MATRIX} (diagnostics worked 3 s of at least 10 s)"]),
         ({"stage": "training", "name": "model_tflops", "scope": "gpu:0"}, [f"{TRAINING} (not gpu:0)"]),
         ({"stage": "training", "name": "duration"}, [f"{TRAINING} (training worked 0 s of at least 15 s)"]),
     ],

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
-from tests.kit.builders import check, healthy, judge, make_record, make_run, metric
+from tests.kit.builders import LAUNCHED, check, healthy, judge, make_record, make_run, metric
 
 IN_THE_WAY = "others use this node's accelerators or run here: python (pid 7)"
 REFUSED = {"state": "refused", "message": IN_THE_WAY}
@@ -162,6 +162,7 @@ def test_it_stays_busy_when_it_is_judged_again(tmp_path):
     folder.state.mkdir()
     (tmp_path / "launches.json").write_text("{}")
     for node, records in evidence.records.items():
+        folder.write_launch(node, {"node": node, "at": run["created_at"], **LAUNCHED})
         for stage, record in records.items():
             path = folder.evidence_file(node, stage)
             path.parent.mkdir(parents=True, exist_ok=True)

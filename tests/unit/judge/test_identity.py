@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.builders import check, healthy, judge, make_record, make_run, metric
+from tests.kit.builders import check, healthy, judge, make_record, make_run, metric, training_metrics
 
 SSH, KUBERNETES, SLURM, LOCAL = "ssh", "kubernetes", "slurm", "local"
 HONEST = ("pass", "warn")
@@ -205,6 +205,7 @@ def test_gpus_that_a_machine_lacked_earlier_are_not_missed_on_the_clones_of_its_
     for name in "ab":
         evidence.records[name]["facts"]["environment"]["accelerator"] = {"vendor": "cpu", "count": 0}
         evidence.records[name]["facts"]["metrics"] = [metric("gpu_count", 0), metric("gpu_hardware_count", 0)]
+        evidence.records[name]["training"]["metrics"] = training_metrics(2, part="rank")
     of_clone = f"machine_id {'of-the-image' if clone else 'id-of-a'}"
     report = judge(run, evidence, [check("speed")], earlier={("accelerator", of_clone): {"earlier"}})
     assert report["nodes"][0]["verdict"] == verdict

@@ -86,7 +86,11 @@ def test_a_node_with_nothing_to_test_passes():
         ({"rdma_send_ratio": 0.5}, "FAIL", "rdma_send_floor"),
         ({"rdma_gpu_write_ratio": 0.4}, "FAIL", "rdma_gpu_write_floor"),
         ({"rdma_pair_ratio": 0.5}, "FAIL", "rdma_pair_floor"),
-        ({"rdma_read_latency_p50_seconds": 3e-6}, "PASS", "rdma_read_latency_outlier"),
+        (
+            {"rdma_read_latency_p50_seconds": 3e-6, "rdma_read_latency_p99_seconds": 3.2e-6},
+            "PASS",
+            "rdma_read_latency_outlier",
+        ),
         ({"rdma_read_latency_p99_seconds": 9e-6}, "PASS", "rdma_read_latency_tail"),
         ({"rdma_failed_count": 1}, "FAIL", "rdma_failed"),
         ({"rdma_measured_count": None}, "INCOMPLETE", "rdma_measured"),

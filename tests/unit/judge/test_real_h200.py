@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import SHIPPED, facts_record, judge, make_record, make_run
+from tests.kit.builders import SHIPPED, facts_record, judge, make_run, real_records
 
 RUNS = json.loads((Path(__file__).parents[2] / "data" / "h200" / "runs.json").read_text())
 HEALTHY = [name for name in RUNS if name == "quick" or name.startswith("clean")]
@@ -24,13 +24,11 @@ WARNED |= OF_THE_HOST
 
 
 def records(node, stages):
-    for stage, told in stages.items():
-        figures = [dict(zip(("name", "value", "unit", "scope"), item)) for item in told["metrics"]]
-        yield stage, make_record(node, stage, **{**told, "metrics": figures})
+    return real_records(node, stages).items()
 
 
 def judged(*names):
-    nodes = {f"node-{index}": dict(records(f"node-{index}", RUNS[name])) for index, name in enumerate(names)}
+    nodes = {f"node-{index}": real_records(f"node-{index}", RUNS[name]) for index, name in enumerate(names)}
     run = make_run(tuple(nodes), stages=["facts"], gpu_count=2)
     for node, its in nodes.items():
         run["nodes"][node]["stages"] = list(its)
@@ -43,7 +41,7 @@ def test_a_node_with_one_gpu_passes_without_what_takes_two():
     told = json.loads((Path(__file__).parents[2] / "data" / "h200" / "one_gpu.json").read_text())
     run = make_run(("node-1",), stages=list(told), gpu_count=1)
     launches = {"node-1": {"state": "finished", "message": ""}}
-    evidence = Evidence(records={"node-1": dict(records("node-1", told))}, launches=launches, problems=[])
+    evidence = Evidence(records={"node-1": real_records("node-1", told)}, launches=launches, problems=[])
     (node,) = judge(run, evidence, SHIPPED)["nodes"]
     assert {check for check, *_ in not_passed(node)} <= {"facts_clock_synchronised", *OF_THE_HOST}
     assert node["verdict"] == "PASS"
@@ -112,7 +110,7 @@ def test_a_gang_of_four_gpus_is_judged_by_what_its_network_did(training, collect
         run["nodes"][node]["gang_stages"] = ["collective", "deepspeed"]
         names = {"collective": collective, "deepspeed": training}
         stages = {stage: {**told[name], "environment": {"gang": gang}} for stage, name in names.items()}
-        found[node] = dict(records(node, stages))
+        found[node] = real_records(node, stages)
         found[node]["facts"] = facts_record(node, gpus=2)
     launches = {node: {"state": "finished", "message": ""} for node in found}
     checks = [check for check in SHIPPED if check.metric.startswith("gang_")]

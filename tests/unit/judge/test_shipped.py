@@ -256,7 +256,10 @@ def whole_node():
     """Every stage of a node, as its workload reports it."""
     found = healthy(make_run()).records["node-1"]
     found["loading"]["metrics"] += [metric("loading_files_count", 5), metric("loading_checksum_errors_count", 0)]
-    found["inference"]["metrics"] += [metric("inference_tokens_per_second", 540.0, "tokens_per_second"), *telemetry()]
+    found["inference"]["metrics"] += [
+        metric("inference_tokens_per_second", 900.0, "tokens_per_second"),
+        *telemetry(),
+    ]
     training = records()["training"]
     training["metrics"] += [metric("training_tokens_per_second", 56000.0, "tokens/s")]
     return {**copy.deepcopy(records()), "training": training, "loading": found["loading"],

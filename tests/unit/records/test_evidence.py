@@ -9,10 +9,22 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
     accept_series,
     parse_key,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.kit.builders import RUN_ID, accepted, facts_record, healthy_records, judge, make_record, make_run, metric
+from tests.kit.builders import (
+    LAUNCHED,
+    RUN_ID,
+    accepted,
+    facts_record,
+    healthy_records,
+    judge,
+    make_record,
+    make_run,
+    metric,
+    times,
+)
 
 KEY = {"run_id": RUN_ID, "node": "node-1", "stage": "training"}
 
@@ -286,3 +298,88 @@ def test_safe_names_are_safe_and_keep_nodes_apart(one, other):
         safe_name(one),
     )
     assert (safe_name(one) == safe_name(other)) == (one == other)
+
+
+PLANNED = {"command": ["{python}", "-m", "work", "--seconds", "20"], "image": None, "runtime": "host"}
+RAN = ["/usr/bin/python3", "-m", "work", "--seconds", "20"]
+
+
+def refused_launch(launch=None, planned=None, **fields):
+    """The reason for which a record is not of the launch; empty where it is."""
+    launch = {**LAUNCHED, "attempt": 1, "stages": []} if launch is None else launch
+    try:
+        evidence.check_launch(make_record(**{"command": RAN, **fields}), launch, {**PLANNED, **(planned or {})})
+    except evidence.Refused as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, ""),
+        ({"launch": {}}, "knows no launch of the node with a nonce"),
+        ({"launch": {"state": "started", "message": ""}}, "knows no launch of the node with a nonce"),
+        ({"attempt": 2}, "attempt 2, but the controller launched 1"),
+        ({"attempt": 2, "launch": {**LAUNCHED, "attempt": 2, "stages": ["training"]}}, "without the attempt that it"),
+        ({"attempt": 2, "launch": {**LAUNCHED, "attempt": 2, "stages": []}}, ""),  # all of the node was launched again
+        ({"command": ["true"]}, "its command is 'true', but the plan's is '{python} -m work --seconds 20'"),
+        ({"command": [*RAN[:-1], "1"]}, "its command is"),
+        ({"command": RAN[:1]}, "its command is"),
+        ({"command": RAN[:1], "message": f"{evidence.SHRUNK} 1 MiB: rest"}, ""),
+        ({"image": "other:1"}, "its image is other:1, but the plan's is none"),
+        ({"planned": {"image": "train:1", "runtime": "docker"}}, "its image is none, but the plan's is train:1"),
+        ({"planned": {"image": "train:1", "runtime": "docker"}, "image": "train:1"}, ""),
+        ({"planned": {"image": "train:1", "runtime": "pod"}, "image": "other:1"}, "its image is other:1"),
+        ({"planned": {"image": "train:1", "runtime": "host"}}, ""),
+        ({"planned": {"image": "train:1", "runtime": "docker"}, "stage": "facts"}, ""),
+    ],
+)
+def test_a_record_is_of_the_launch_and_the_plan(arguments, reason):
+    refusal = refused_launch(**arguments)
+    assert reason in refusal and bool(reason) == bool(refusal)
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        ([("gpu:0", 1.0), ("gpu:0", 2.0)], "training_model_tflops of gpu:0 stands twice: 1.0 and 2.0"),
+        ([("node", 1.0), ("node", 1.0)], "stands twice"),
+        ([("gpu:0", 1.0), ("gpu:00", 1.0)], "gpu:00"),
+        ([("rank:01", 1.0)], "rank:01"),
+        ([("gpu:0", 1.0), ("gpu:1", 1.0), ("node", 1.0)], ""),
+    ],
+)
+def test_a_part_has_one_figure_of_a_name(figures, reason):
+    metrics = [metric("training_model_tflops", value, "TFLOP/s", scope) for scope, value in figures]
+    refusal = taken(metrics=metrics)
+    assert reason in refusal and bool(reason) == bool(refusal)
+
+
+def test_a_stage_is_no_longer_than_its_run_exists():
+    run = make_run(stages=["training"], created_at=run_folder.now())
+    began = run["created_at"]
+    for seconds, is_taken in ((60.0, True), (300.0, False)):
+        found = evidence.Evidence()
+        raw = json.dumps(make_record(**times(began, seconds))).encode()
+        assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw)) == is_taken
+
+
+@pytest.mark.parametrize(
+    ("before", "attempts", "is_taken"),
+    [
+        ("crash", [], False),
+        ("failure", [{"state": "success"}], False),
+        ("crash", [{"state": "crash", "exit_code": 1}], True),
+        ("success", [], True),
+        ("running", [], True),
+    ],
+)
+def test_a_failed_attempt_that_the_controller_saw_stays(before, attempts, is_taken):
+    run, found = make_run(stages=["training"]), evidence.Evidence()
+    key = "folder/records/training/node-1.json"
+    finished = None if before == "running" else make_record()["finished_at"]
+    evidence.take_record(found, run, key, json.dumps(make_record(state=before, finished_at=finished)).encode())
+    later = make_record(attempt=2, attempts=[make_record(**fields) for fields in attempts])
+    assert bool(evidence.take_record(found, run, key, json.dumps(later).encode())) == is_taken
+    assert found.records["node-1"]["training"]["state"] == ("success" if is_taken else before)

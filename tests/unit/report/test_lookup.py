@@ -39,7 +39,7 @@ def test_facts(report):
     assert facts["units"]["training_tokens_per_second"] == "tokens_per_second"
     assert facts["parts"]["training_model_tflops"]["gpu:3"] == 703.0
     assert facts["stages"]["training"]["state"] == "success"
-    assert facts["stages"]["training"]["duration_seconds"] == 12.5
+    assert facts["stages"]["training"]["duration_seconds"] == 25.0
     assert facts["failed_checks"] == []
     bad = node_facts(report, report["nodes"][1])
     assert bad["run_verdict"] == bad["verdict"] != "PASS"

@@ -78,7 +78,7 @@ def test_verdicts_actions_and_figures(mixed):
     assert not [line for line in lines if line.startswith('gpuval_node_action{node="good"')]
     assert 'gpuval_check_status{node="slow",stage="training",check="tflops",status="fail"} 1' in lines
     assert 'gpuval_check_status{node="gone",stage="launch",check="launch",status="missing"} 1' in lines
-    assert 'gpuval_stage_duration_seconds{node="good",stage="loading",state="success"} 12.5' in lines
+    assert 'gpuval_stage_duration_seconds{node="good",stage="loading",state="success"} 25' in lines
     assert 'gpuval_training_model_flops{node="slow",gpu="3",serial="165493"} 1000000000000' in lines
     assert 'gpuval_inference_tokens_per_second{node="good",gpu="",serial=""} 900' in lines
     lines = health_text(health.merged({}, mixed)).splitlines()

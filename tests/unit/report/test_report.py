@@ -205,9 +205,9 @@ def test_console_block_of_a_pass_says_what_was_measured():
         "=" * 20,
         "FINAL ACCEPTANCE: PASS",
         "- Nodes: 1 expected, 1 PASS, 0 FAIL, 0 INCOMPLETE",
-        "- training: 13 min 32 s, 56,000 tokens/s",
-        "- loading: 16.07 GB, 22.2 s, 723.75 MB/s (5.79 Gbps)",
-        "- inference: start-up 65 s, running 2 min 00 s, 640 requests done",
+        "- training: 20.93 s, 56,000 tokens/s",
+        "- loading: 8.04 GB, 11.1 s, 723.75 MB/s (5.79 Gbps)",
+        "- inference: start-up 5 s, running 7 s, 640 requests done",
         "- GPU count not declared: node-1; set gpuval_gpu_count to have it checked",
         f"- Not tested: {', '.join(untested)} (not in the profile quick)",
         "=" * 20,
@@ -277,13 +277,11 @@ def test_markdown(mixed):
     assert text.startswith("# FINAL ACCEPTANCE: FAIL\n")
     assert "### slow: FAIL" in text
     assert "remedy: look at the clocks" in text
-    assert "- Node: good, Training Time: 811.93 seconds, 56,000 tokens/s" in text
-    assert "- Node: good, Data Size: 16.07 GB, Duration: 22.2 seconds, Throughput: 5.79 Gbps" in text
-    inference = (
-        "Startup Time: 65 seconds, Running Time: 120.00 seconds, Inference Number: 640, Generated Token Number: 64000"
-    )
+    assert "- Node: good, Training Time: 20.9 seconds, 56,000 tokens/s" in text
+    assert "- Node: good, Data Size: 8.04 GB, Duration: 11.1 seconds, Throughput: 5.79 Gbps" in text
+    inference = "Startup Time: 5 seconds, Running Time: 7 seconds, Inference Number: 640, Generated Token Number: 6300"
     assert f"- Node: good, {inference}" in text
-    assert "| crashed | success 12.5 s | crash 12.5 s | success 12.5 s | success 12.5 s |" in text
+    assert "| crashed | success 25 s | crash 25 s | success 25 s | success 25 s |" in text
     assert "| good | 3 | H200 | 165493 |  | 0000:93:00.0 |  |" in text, "each GPU by its index, with what finds it"
     gone = text[text.index("### gone") : text.index("### slow")]
     assert gone.count("- **missing**") == 1

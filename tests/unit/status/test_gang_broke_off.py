@@ -3,7 +3,7 @@
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
-from tests.kit.builders import SHIPPED, facts_record, make_run
+from tests.kit.builders import LAUNCHED, SHIPPED, facts_record, make_run
 
 
 def folder_of(tmp_path):
@@ -14,7 +14,7 @@ def folder_of(tmp_path):
     folder.write_run(run)
     for node in run["nodes"]:
         run_folder.write_json(folder.evidence_file(node, "facts"), facts_record(node))
-        run_folder.write_json(folder.launch_file(node), {"state": "started", "message": ""})
+        run_folder.write_json(folder.launch_file(node), LAUNCHED)
     return folder
 
 

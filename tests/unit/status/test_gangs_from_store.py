@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
-from tests.kit.builders import SHIPPED, facts_record, make_record, make_run, metric
+from tests.kit.builders import LAUNCHED, SHIPPED, facts_record, make_record, make_run, metric
 
 NODES = ["node-1", "node-2", "node-3"]
 STAGES = ["collective"]
@@ -66,7 +66,7 @@ def own(store, tmp_path):
     folder = run_folder.RunFolder(tmp_path / "own" / run["run_id"])
     folder.write_run(run)
     for node in NODES:
-        run_folder.write_json(folder.launch_file(node), {"node": node, "state": "started", "message": "", "at": AT})
+        run_folder.write_json(folder.launch_file(node), {"node": node, **LAUNCHED, "at": AT})
         put(store, f"folder/records/facts/{node}.json", facts_record(node))
     tell(store, run, folder)
     document = {
@@ -83,7 +83,7 @@ def own(store, tmp_path):
         for node in names:
             state = "unreachable" if (name, node) == ("all", "node-3") else "started"
             run_folder.write_json(
-                below.launch_file(node), {"node": node, "state": state, "message": "no way", "at": AT}
+                below.launch_file(node), {"node": node, **LAUNCHED, "state": state, "message": "no way", "at": AT}
             )
             if state == "started" and kind != "search":
                 ended = "crash" if kind == "gangs" else "success"

@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.actions import run_action
-from tests.kit.builders import healthy_records, make_record, make_run
+from tests.kit.builders import LAUNCHED, healthy_records, make_record, make_run
 
 NODES = ["good", "bad", "silent"]
 KEY = "folder/records/{stage}/{node}.json"
@@ -47,7 +47,7 @@ def own(store, tmp_path):
     folder = run_folder.RunFolder(tmp_path / "own" / run["run_id"])
     folder.write_run(run)
     for node in NODES:
-        run_folder.write_json(folder.launch_file(node), {"node": node, "state": "started", "message": ""})
+        run_folder.write_json(folder.launch_file(node), {"node": node, **LAUNCHED})
         records = healthy_records(node)
         if node == "bad":
             records["training"] = make_record(node, state="crash", message="killed by SIGKILL")

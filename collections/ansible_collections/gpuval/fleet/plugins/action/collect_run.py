@@ -26,6 +26,7 @@ from ..plugin_utils.records.evidence import (
     Evidence,
     Refused,
     accept_series,
+    check_attempts,
     parse_key,
     take_record,
 )
@@ -291,6 +292,11 @@ class ActionModule(RunAction):
             if self.frozen and after != before:
                 late = before is None or json.loads(before)["state"] not in FINAL_STATES
                 self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
+                return None
+            try:
+                check_attempts(record, json.loads(before) if before else None)
+            except Refused as refusal:
+                self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
             run_folder.write_bytes(path, after)
             return after != before

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..core.beside import by_halves
 from ..records.documents import Record
-from ..records.evidence import Evidence, take_record
-from ..runs import state
+from ..records.evidence import Evidence, Refused, check_launch, take_record
+from ..runs import publishing, state
 from ..runs.folder import RunFolder
 from ..store.access import object_key
 
@@ -19,7 +19,24 @@ def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], nod
     path = folder.evidence_file(node, stage)
     if not path.exists():
         return None
-    return take_record(evidence, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+    record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+    launch = evidence.launches.get(node) or {}
+    if record is None or (not launch.get("nonce") and _is_settled(folder, evidence)):
+        return record
+    try:
+        check_launch(record, launch, folder.planned_stage(node, stage))
+    except Refused as refusal:
+        del evidence.records[node][stage]
+        evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
+        return None
+    return record
+
+
+def _is_settled(folder: RunFolder, evidence: Evidence) -> bool:
+    """A run that was judged before launches had to be known (digests keep its records), or a copy without launches."""
+    whole_run = RunFolder(folder.path.parents[1])  # of a round of several nodes
+    judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
+    return judged or (folder.is_copy and not evidence.launches)
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:

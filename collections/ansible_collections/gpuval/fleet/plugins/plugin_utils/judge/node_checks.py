@@ -13,7 +13,7 @@ from ..core.escape import one_line
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
 from ..records.states import RUN_ENDED
-from . import causes, comparisons, declared, order_check, ordered_nics, plausible, versions
+from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, versions
 from .check import Check
 from .copies import copy_checks
 from .criteria import informational_of, of_stage
@@ -225,6 +225,14 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
 )
 
 
+def _with_contradictions(checks: list[Entry], case: NodeCase) -> list[Entry]:
+    """What contradicts a figure that failed is explained by its fault."""
+    failed = {check["metric"] for check in checks if check["verdict"] == "fail"}
+    stages = {stage: case.is_of_gang(stage) for stage in case.ends}
+    contradictions = (coherence.checks(case.subject, *stage, failed) for stage in stages.items())
+    return [*checks, *(entry for entries in contradictions for entry in entries)]
+
+
 def _with_more_checks(checks: list[Entry], case: NodeCase) -> list[Entry]:
     changed = case.run.evidence.changed.get(case.name)
     exempt = (exempt_check(stage, reason) for stage, reason in case.expected.get("exempt", {}).items())
@@ -247,6 +255,7 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
 #: What is revised once all checks of a node are there, in this order.
 REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, case: comparisons.add_unjudged(checks, case.run.context.figures.get(case.name, ())),
+    _with_contradictions,
     lambda checks, _: without_parts(checks),
     _with_more_checks,
     _withhold,

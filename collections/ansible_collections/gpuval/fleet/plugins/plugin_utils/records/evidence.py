@@ -14,7 +14,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors, nonces
 from .documents import Problem, Record
+from .states import FAILED_STATES
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
@@ -39,12 +40,21 @@ MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96
 #: Nodes' clocks may be wrong by so much. Certificates of the store tolerate as much.
 CLOCK_SLACK_SECONDS = 2 * 86400.0
+#: By the controller's own clock: what a clock that is set meanwhile may be off by.
+AGE_SLACK_SECONDS = 120.0
+#: Stages that never run in a container.
+ON_HOST = frozenset({"facts", "image"})
+#: The runner's bounds of a command, and its note in a record that leaves out more to be small enough.
+MAX_COMMAND_WORDS, MAX_COMMAND_WORD = 256, 8192
+SHRUNK = "left out to keep the record within"
 
 #: Why a record does not count once its run has ended and was judged.
 LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
+#: A placeholder of a plan's command, escaped as the rest of its word is.
+_PLACEHOLDER = re.compile(r"\\\{[a-z_]+\\\}")
 _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BARE = frozenset((int, float, bool, type(None)))
 
@@ -118,7 +128,18 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     for one in (record, *record["attempts"]):
         _check_success(one)
+        _check_parts(one)
     return _cleaned_record(record)
+
+
+def _check_parts(record: Mapping[str, Any]) -> None:
+    """A part has one figure of a name: with two, whichever suits would count. Raises Refused."""
+    values: dict[tuple[str, str], float | None] = {}
+    for metric in record["metrics"]:
+        name, scope, value = metric["name"], metric["scope"], metric["value"]
+        if (name, scope) in values:
+            raise Refused(f"{name} of {scope} stands twice: {values[name, scope]} and {value}")
+        values[name, scope] = value
 
 
 def _check_success(record: Mapping[str, Any]) -> None:
@@ -137,16 +158,65 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
     """Whether a record is of this run and launch: its nonce, and its times by the node's clock. Raises Refused."""
     begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
     until = time.time() + CLOCK_SLACK_SECONDS
+    age = time.time() - _seconds(run["created_at"])
     for one in (record, *record["attempts"]):
         if not nonces.matches(launch.get("nonce") or "", one["attempt"], one.get("nonce", "")):
             raise Refused(
                 f"attempt {one['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
+        if (one["duration_seconds"] or 0) > age + AGE_SLACK_SECONDS:
+            raise Refused(f"it took {one['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
         for text in filter(None, (one["started_at"], one["updated_at"], one["finished_at"])):
             if not begun <= _seconds(text) <= until:
                 raise Refused(
                     f"its time {text} is not within the run, opened at {run['created_at']}: check the node's clock"
                 )
+
+
+def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
+    """Whether a record is of work that the controller launched: a known launch, its attempts, and the command and image
+    of ``planned``, its stage in the plan (None: not kept). Raises Refused.
+
+    While nodes are being launched their records may come before the launch is known, so that this is asked at the end.
+    """
+    if not launch.get("nonce"):
+        raise Refused("the controller knows no launch of the node with a nonce that it could show")
+    launched = launch.get("attempt", 1)
+    if record["attempt"] > launched:
+        raise Refused(f"attempt {record['attempt']}, but the controller launched {launched}")
+    if record["attempt"] > 1 and record["stage"] in launch.get("stages", ()) and not record["attempts"]:
+        raise Refused(f"attempt {record['attempt']} without the attempt that it repeats")
+    if planned is None:
+        return
+    if not _runs(record, planned["command"]):
+        raise Refused(
+            f"its command is {one_line(' '.join(record['command']), 200)!r}, but the plan's is "
+            f"{one_line(' '.join(planned['command']), 200)!r}"
+        )
+    on_host = planned["runtime"] == "host" or record["stage"] in ON_HOST or not planned["image"]
+    image = None if on_host else planned["image"][:512]
+    if record["image"] != image:
+        raise Refused(f"its image is {one_line(record['image'] or 'none', 120)}, but the plan's is {image or 'none'}")
+
+
+def _runs(record: Record, planned: Sequence[str]) -> bool:
+    """Whether the record's command is the planned one, with its placeholders filled; a record that would be too large
+    keeps the first word."""
+    command, words = record["command"], planned[:MAX_COMMAND_WORDS]
+    if SHRUNK in record["message"] and len(command) == 1:
+        words = words[:1]
+    patterns = [_PLACEHOLDER.sub(".*", re.escape(clean_text(word[:MAX_COMMAND_WORD]))) for word in words]
+    fits = (re.fullmatch(pattern, word, re.DOTALL) for pattern, word in zip(patterns, command, strict=False))
+    return len(command) == len(words) and all(fits)
+
+
+def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
+    """Whether a record of a further attempt lists the failed one that the controller saw. Raises Refused."""
+    if before is None or before["state"] not in FAILED_STATES or before["attempt"] >= record["attempt"]:
+        return
+    listed = {(earlier["attempt"], earlier["state"]) for earlier in record["attempts"]}
+    if (before["attempt"], before["state"]) not in listed and "recorded_by" not in before["environment"]:
+        raise Refused(f"attempt {before['attempt']} ended as {before['state']}, which it leaves out")
 
 
 def _seconds(text: str) -> float:
@@ -202,6 +272,7 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
         _check_workload(record, run)
         _check_binding(record, run, evidence.launches.get(node) or {})
+        check_attempts(record, evidence.records.get(node, {}).get(stage))
     except Refused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None

@@ -215,6 +215,12 @@ class RunFolder:
     def read_plans(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
 
+    def planned_stage(self, node: str, stage: str) -> dict[str, Any] | None:
+        """The stage as the node's plan has it, with the plan's runtime; None without a plan, or that stage in it."""
+        plan = read_object(self.plan_file(node))
+        stages = (planned for planned in plan.get("stages", ()) if planned["name"] == stage)
+        return next(({**planned, "runtime": plan["runtime"]} for planned in stages), None)
+
     def begun_at(self, run: Mapping[str, Any]) -> str:
         """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
         and later still for nodes that join."""

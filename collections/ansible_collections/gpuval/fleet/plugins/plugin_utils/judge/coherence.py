@@ -1,0 +1,422 @@
+"""Whether what a stage reports agrees with itself: its times, figures, telemetry, command, and the node's other stages.
+
+A rule of ``skus/shared/coherence.yml`` is a ratio of reported figures, with the limits that healthy records keep. What
+cannot be is no evidence: the stage is missing. It fails where the contradiction itself shows a fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.training import metrics as training_metrics
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.training.models import shapes
+
+from ...module_utils.hardware.pci import GPU_VENDORS
+from ..core import schemas, units
+from ..core.paths import COLLECTION
+from ..core.text import some_of
+from ..records import environment
+from ..records.documents import Record
+from . import sku_catalogue
+from .criteria import data_sheet_figure, read_document
+from .entries import Entry, gang_of, own_entry
+from .plausible import range_of
+from .subject import FACTS, Subject
+
+RULES = COLLECTION / "skus/shared/coherence.yml"
+NODE = "node"
+#: Stages of a node follow each other; clocks that are set meanwhile may be off by so much.
+OVERLAP_SECONDS = 30.0
+#: Each of these arguments ends the work of a program, whichever comes first.
+BOUNDS = frozenset({"--seconds", "--steps", "--epochs", "--requests", "--until-stopped", "--validation-only"})
+_REMEDY = (
+    "Compare the two figures with nodes/{node}/{stage}.json and the log beside it. Look for a wrong clock, a changed "
+    "program or forged records, then validate again with --limit {node}"
+)
+_GATHERINGS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "sum": sum, "max": max, "min": min, "mean": fmean, "count": len
+}  # fmt: skip
+_ATOM = re.compile(r"(?:(?P<gather>sum|max|min|mean|count|node)\()?(?:(?P<stage>[a-z_]+)/)?(?P<name>[a-z0-9_.*]+)\)?")
+_SETUP = re.compile(r"(?P<model>llama|resnet18)(?:-(?P<size>\w+))? (?P<batch>\d{1,6})(?:x(?P<length>\d{1,6}))? ")
+
+
+class CoherenceTerm(NamedTuple):
+    """One figure of a rule: a constant, a metric (of another stage, gathered over parts), or a dotted name."""
+
+    text: str
+    name: str = ""
+    stage: str = ""
+    gather: str = ""
+    constant: float | None = None
+
+
+#: Sums of terms, which are multiplied.
+CoherenceProduct = tuple[tuple[CoherenceTerm, ...], ...]
+
+
+@dataclass(frozen=True)
+class CoherenceRule:
+    """``of`` over ``over`` lies within ``low`` and ``high``; ``schemas/coherence.schema.json`` explains each field."""
+
+    name: str
+    stages: tuple[str, ...]
+    says: str
+    of: CoherenceProduct
+    over: CoherenceProduct = ()
+    low: float = -math.inf
+    high: float = math.inf
+    slack: float = 0.0
+    each: str = NODE
+    only_gpus: bool = False
+    telemetry: str = ""
+    shows_fault: bool = False
+
+    @property
+    def terms(self) -> Iterator[CoherenceTerm]:
+        return (term for addends in (*self.of, *self.over) for term in addends)
+
+    @property
+    def needed_metrics(self) -> frozenset[str]:
+        """Metrics of the stage itself without which the rule does not apply."""
+        return frozenset(t.name for t in self.terms if t.constant is None and "." not in t.name and not t.stage)
+
+    def allows(self, ratio: float) -> bool:
+        return self.low <= ratio <= self.high
+
+
+@functools.cache
+def rules() -> tuple[CoherenceRule, ...]:
+    """The shipped table."""
+    document = read_document(RULES)
+    schemas.validate("coherence", document, what=str(RULES))
+    return tuple(_rule(entry) for entry in document["rules"])
+
+
+def _rule(entry: Mapping[str, Any]) -> CoherenceRule:
+    fields = {key: value for key, value in entry.items() if key not in ("healthy", "source")}
+    return CoherenceRule(
+        **{**fields, "stages": tuple(entry["stages"])}
+        | {side: tuple(map(_addends, entry.get(side, ()))) for side in ("of", "over")}
+    )
+
+
+def _addends(text: str | float) -> tuple[CoherenceTerm, ...]:
+    return tuple(map(_term, str(text).split(" + ")))
+
+
+def _term(text: str) -> CoherenceTerm:
+    try:
+        return CoherenceTerm(text, constant=float(text))
+    except ValueError:
+        match = _ATOM.fullmatch(text)
+        assert match, text
+        return CoherenceTerm(text, match["name"], match["stage"] or "", match["gather"] or "")
+
+
+@functools.lru_cache(maxsize=512)
+def rules_for(stage: str, metrics: frozenset[str]) -> tuple[CoherenceRule, ...]:
+    """The rules that a stage with these metrics can be held against, a rule with ``*`` once for each text it fits."""
+    fitting = (rule for rule in rules() if not {"*", stage}.isdisjoint(rule.stages))
+    concrete = (variant for rule in fitting for variant in _variants(rule, metrics))
+    return tuple(rule for rule in concrete if rule.needed_metrics <= metrics)
+
+
+def _variants(rule: CoherenceRule, metrics: frozenset[str]) -> Iterator[CoherenceRule]:
+    pattern = next((term.name for term in rule.terms if "*" in term.name), "")
+    if not pattern:
+        yield rule
+        return
+    fits = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
+
+    def filled(product: CoherenceProduct, stem: str) -> CoherenceProduct:
+        return tuple(tuple(t._replace(name=t.name.replace("*", stem)) for t in addends) for addends in product)
+
+    for stem in sorted({match[1] for match in map(fits.fullmatch, metrics) if match}):
+        yield replace(rule, of=filled(rule.of, stem), over=filled(rule.over, stem))
+
+
+class StageFigures:
+    """What the rules read of one stage of a node, in the units of the figures' ranges."""
+
+    def __init__(self, subject: Subject, stage: str, record: Record) -> None:
+        self._subject, self._stage, self._record = subject, stage, record
+        self._sku = sku_catalogue.by_name(subject.catalogue_sku)
+        self._parts: dict[tuple[str, str], dict[str, float]] = {}
+
+    def rules(self) -> Iterator[CoherenceRule]:
+        """The rules that hold for the stage on this kind of node."""
+        has_gpus = self._subject.accelerator in GPU_VENDORS
+        sources = {"", *(environment.texts(self._record["environment"], "telemetry.source") or ["host"])}
+        for rule in rules_for(self._stage, frozenset(metric["name"] for metric in self._record["metrics"])):
+            if (has_gpus or not rule.only_gpus) and rule.telemetry in sources:
+                yield rule
+
+    def contradictions(self, failed: Set[str]) -> Iterator[tuple[CoherenceRule, list[tuple[str, float]]]]:
+        """Each violated rule, with its parts and their ratios, but for rules that read a metric which failed."""
+        for rule in self.rules():
+            if not failed.isdisjoint(term.name for term in rule.terms):
+                continue
+            ratios = ((part, self.ratio(rule, part)) for part in self.parts_of(rule))
+            violated = [(part, ratio) for part, ratio in ratios if ratio is not None and not rule.allows(ratio)]
+            if violated:
+                yield rule, violated
+
+    def parts_of(self, rule: CoherenceRule) -> list[str]:
+        if rule.each == NODE:
+            return [NODE]
+        first = next(term for term in rule.terms if term.name and "." not in term.name)
+        return [part for part in self._by_part(first.name, first.stage) if part != NODE]
+
+    def ratio(self, rule: CoherenceRule, part: str) -> float | None:
+        """None where a figure is not there."""
+        above, below = self._product(rule.of, part), self._product(rule.over, part)
+        if above is None or below is None:
+            return None
+        above, below = above + rule.slack, below + rule.slack
+        if below == 0:
+            return None if above == 0 else math.copysign(math.inf, above)
+        return above / below
+
+    def figures_of(self, rule: CoherenceRule, part: str) -> str:
+        """The figures of the rule in words."""
+        words = {
+            f"{term.text if '*' not in term.text else term.name} {self._shown(term, self._value(term, part))}"
+            + (f" ({part})" if part != NODE else "")
+            for term in rule.terms
+            if term.constant is None and not term.name.startswith("setup.")
+        }
+        return " and ".join(sorted(words))
+
+    @staticmethod
+    def _shown(term: CoherenceTerm, value: float | None) -> str:
+        if term.name.endswith("_seconds"):
+            return units.human(value, "seconds")
+        is_metric = "." not in term.name and term.gather != "count"
+        return units.human(value, range_of(term.name).unit if is_metric else "")
+
+    def _product(self, product: CoherenceProduct, part: str) -> float | None:
+        total = 1.0
+        for addends in product:
+            values = [self._value(term, part) for term in addends]
+            if None in values:
+                return None
+            total *= sum(value for value in values if value is not None)
+        return total
+
+    def _value(self, term: CoherenceTerm, part: str) -> float | None:
+        if term.constant is not None:
+            return term.constant
+        source, dot, name = term.name.partition(".")
+        if dot:
+            return _SOURCES[source](self, name)
+        values = self._by_part(term.name, term.stage)
+        if term.gather == NODE:
+            return values.get(NODE)
+        if term.gather:
+            of_parts = [value for scope, value in values.items() if scope != NODE]
+            return float(_GATHERINGS[term.gather](of_parts)) if of_parts else None
+        kind, _, index = part.partition(":")
+        sibling = {"gpu": f"rank:{index}", "rank": f"gpu:{index}"}.get(kind, part)
+        return values.get(part, values.get(sibling, values.get(NODE)))
+
+    def _by_part(self, name: str, stage: str) -> Mapping[str, float]:
+        key = (name, stage)
+        if key not in self._parts:
+            record = self._subject.records.get(stage) if stage else self._record
+            usable = record if record is not None and record["state"] == "success" else None
+            kinds = (NODE, "gpu", "rank", "link") if usable else ()
+            metrics = (metric for kind in kinds if usable for metric in self._subject.metrics(usable, name, kind))
+            values = ((metric["scope"], _in_unit(metric["value"], metric["unit"], name)) for metric in metrics)
+            self._parts[key] = {scope: value for scope, value in values if value is not None}
+        return self._parts[key]
+
+    def of_record(self, name: str) -> float | None:
+        record = self._record
+        if name == "duration_seconds":
+            return record["duration_seconds"]
+        end = record["finished_at"] if name == "span_seconds" else record["updated_at"]
+        return _seconds(end) - _seconds(record["started_at"]) if record["started_at"] and end else None
+
+    def of_plan(self, name: str) -> float | None:
+        """What the command asks for as the only bound of the work; records of other commands are refused."""
+        option, command = f"--{name.replace('_', '-')}", self._record["command"]
+        if (option in BOUNDS and len(BOUNDS.intersection(command)) > 1) or option not in command[:-1]:
+            return None
+        return _number(command[command.index(option) + 1])
+
+    def of_setup(self, name: str) -> float | None:
+        return _of_setup(self._record["fingerprints"].get("training_setup", "")).get(name)
+
+    def of_environment(self, name: str) -> float | None:
+        if name.startswith("number_of_"):
+            return float(len(environment.objects(self._record["environment"], f"{name.removeprefix('number_of_')}[]")))
+        return next(map(_number, environment.texts(self._record["environment"], name)), None)
+
+    def of_sku(self, path: str) -> float | None:
+        figure = data_sheet_figure(vars(self._sku), path) if self._sku else None
+        return None if figure is None else float(figure)
+
+
+_SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
+    "record": StageFigures.of_record,
+    "plan": StageFigures.of_plan,
+    "setup": StageFigures.of_setup,
+    "environment": StageFigures.of_environment,
+    "sku": StageFigures.of_sku,
+}
+
+
+def _in_unit(value: float | None, unit: str, name: str) -> float | None:
+    factor = _factor(unit, name)
+    return None if value is None or factor is None else value * factor
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _factor(unit: str, name: str) -> float | None:
+    """What a figure is multiplied by; None for a unit of something else, which is implausible by itself."""
+    base = range_of(name).unit
+    if unit == base or not base:
+        return 1.0
+    return units.to_float(units.convert(1, unit, base)) if units.compatible(unit, base) else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+@functools.lru_cache(maxsize=256)
+def _of_setup(setup: str) -> Mapping[str, float]:
+    """What a training's setup implies for one process: samples (or tokens) of a step, FLOPs of each, loss of chance."""
+    match = _SETUP.match(setup)
+    if match is None or (match["model"] == "llama") != (match["size"] in shapes.SIZES):
+        return {}
+    batch, length = int(match["batch"]), int(match["length"] or 1)
+    if match["model"] == "resnet18":
+        flops, classes = training_metrics.resnet18_flops(1), shapes.CLASSES
+    else:
+        shape = shapes.SIZES[match["size"]]
+        flops, classes = training_metrics.llama_flops(shape, length, 1), shape.vocabulary
+    return {"step_samples": float(batch * length), "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
+
+
+# What no ratio says. Each gives the contradictions that it finds, in words.
+
+
+def _unknown_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
+    """Figures of GPUs that the facts do not list."""
+    counts = [count for count in (subject.detected_gpus, subject.declared_gpus) if count is not None]
+    if subject.detected_gpus is None:
+        return
+    scopes = {metric["scope"] for metric in record["metrics"] if metric["scope"].startswith("gpu:")}
+    unknown = sorted(scope for scope in scopes if int(scope.partition(":")[2]) >= max(counts))
+    if unknown:
+        yield f"figures of {some_of(unknown)}, but the facts have {units.number_text(max(counts))} GPUs"
+
+
+def _unnamed_gpus(subject: Subject, stage: str, record: Record) -> Iterator[str]:
+    """GPUs of the facts without a model's name, or with one index twice."""
+    is_listed = stage == FACTS and subject.accelerator in GPU_VENDORS
+    gpus = environment.objects(record["environment"], "gpus[]") if is_listed else []
+    for number, gpu in enumerate(gpus):
+        if not isinstance(gpu.get("name"), str) or not gpu["name"].strip():
+            yield f"gpu:{gpu.get('index', number)} of gpu_count {len(gpus)} has no name"
+    for index, times in Counter(str(gpu.get("index")) for gpu in gpus).items():
+        if times > 1:
+            yield f"the facts list gpu:{index} {times} times"
+
+
+def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str]:
+    """Fingerprints of nothing, and one digest of several works."""
+    digests = {name: value for name, value in record["fingerprints"].items() if name.endswith("_sha256")}
+    for name, value in record["fingerprints"].items():
+        if value.lower() in _of_nothing() or re.fullmatch(r"([0-9a-fA-F])\1{15,}", value):
+            yield f"{name} {value[:12]}... is the digest of nothing"
+    for value, times in Counter(digests.values()).items():
+        if times > 1:
+            names = sorted(name for name, digest in digests.items() if digest == value)
+            yield f"{some_of(names)} are one digest, {value[:12]}..."
+
+
+@functools.cache
+def _of_nothing() -> frozenset[str]:
+    """Digests of no bytes, of zeros, and of what stands for nothing in JSON."""
+    sizes = (*range(65), *(1 << power for power in range(7, 21)))
+    texts = [
+        *(bytes(size) for size in sizes),
+        *(b"0" * size for size in range(1, 65)),
+        b"null",
+        b"[]",
+        b"{}",
+        b'""',
+        b"None",
+        b"\n",
+    ]
+    return frozenset(make(text).hexdigest() for text in texts for make in (hashlib.sha256, hashlib.sha1, hashlib.md5))
+
+
+def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
+    """Stages of a plan follow each other: one that worked while an earlier one did."""
+    begun = record["started_at"]
+    for other_stage, other in subject.records.items():
+        if other_stage == stage:
+            return
+        same = other["attempt"] == record["attempt"] and not environment.objects(other["environment"], "gang")
+        if same and begun and other["finished_at"] and other["started_at"]:
+            over = _seconds(other["finished_at"]) - _seconds(begun)
+            if over > OVERLAP_SECONDS:
+                ended = f"{other_stage} ended at {other['finished_at']}"
+                yield f"it began at {begun}, {units.duration(over)} before {ended}"
+
+
+_ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests)
+
+
+def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:
+    """An entry for each rule that the stage's record contradicts; none where all agrees.
+
+    ``failed``: metrics that failed a check, which explains what contradicts them. ``of_gang``: figures are of several
+    nodes, so that no contradiction shows a fault of this one.
+    """
+    record = subject.records.get(stage)
+    if record is None or record["state"] != "success" or record["exit_code"] is None:  # None: the controller's own
+        return []
+    entry = functools.partial(
+        own_entry, f"{stage}_coherent", stage, "coherent", expected="evidence that agrees with itself",
+        source="skus/shared/coherence.yml", remedy=_REMEDY.format(node=subject.name, stage=stage),
+    )  # fmt: skip
+    gang = f"{gang_of(record) or 'a gang'}: " if of_gang else ""
+    orderly = _ORDERLY if of_gang else (*_ORDERLY, _overlap)
+    entries = [
+        entry("missing", reason=f"{gang}contradiction: {text}", value=find.__name__.strip("_"))
+        for find in orderly
+        for text in list(find(subject, stage, record))[:1]
+    ]
+    figures = StageFigures(subject, stage, record)
+    for rule, violated in figures.contradictions(failed):
+        part, ratio = violated[0]
+        more = f"; so do {len(violated) - 1} more parts" if len(violated) > 1 else ""
+        limits = f"{units.number_text(ratio)} is not within {rule.low:g} and {rule.high:g}"
+        reason = f"{gang}contradiction: {figures.figures_of(rule, part)}: {rule.says}; {limits}{more}"
+        fields = {"reason": reason, "value": rule.name, "part": part}
+        if rule.shows_fault and not of_gang:
+            entries.append({**entry("fail", **fields), "name": f"{stage}_hidden_fault"})
+        else:
+            entries.append(entry("missing", **fields))
+    return entries
