@@ -8,7 +8,7 @@ smaller counts: a link before a GPU, a GPU before a NUMA node, that before the h
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -112,13 +112,13 @@ def _part_named(end: str) -> str:
     return end
 
 
-def _numbers(symptoms: Sequence[Symptom], condition: Callable[[Symptom], bool]) -> frozenset[int]:
-    return frozenset(symptom.number for symptom in symptoms if condition(symptom))
+def _numbers(symptoms: Iterable[Symptom]) -> frozenset[int]:
+    return frozenset(symptom.number for symptom in symptoms)
 
 
 def _waiting(symptoms: Sequence[Symptom], ends: frozenset[str]) -> frozenset[int]:
     """Figures of all GPUs, which a slow GPU or link among them explains."""
-    return _numbers(symptoms, lambda symptom: _are_gpus(ends) and symptom.is_of(WAITING))
+    return _numbers(symptom for symptom in symptoms if _are_gpus(ends) and symptom.is_of(WAITING))
 
 
 def _are_gpus(ends: frozenset[str]) -> bool:
@@ -131,8 +131,8 @@ def _links(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
         if len(symptom.ends) > 1:
             names.setdefault(symptom.ends, symptom.part)
     for ends, name in names.items():
-        own = _numbers(symptoms, lambda symptom, ends=ends: symptom.ends == ends)  # type: ignore[misc]
-        yield Suspect(name, own | _waiting(symptoms, ends))
+        of_link = _numbers(symptom for symptom in symptoms if symptom.ends == ends)
+        yield Suspect(name, of_link | _waiting(symptoms, ends))
 
 
 def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
@@ -142,27 +142,27 @@ def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
         others = {other for symptom in touching for other in symptom.ends if other != end}
         is_named = any(symptom.ends == {end} and not symptom.is_of(WAITING) for symptom in touching)
         if is_named or len(others) > 1:
-            own = frozenset(symptom.number for symptom in touching)
             part = touching[0].part if not end.startswith("gpu:") and touching[0].ends == {end} else end
-            yield Suspect(part, own | _waiting(symptoms, frozenset((end,))))
+            yield Suspect(part, _numbers(touching) | _waiting(symptoms, frozenset((end,))))
 
 
 def _numa_nodes(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
     """The GPUs of one NUMA node, and no others, copy slowly between host and device."""
     slow = frozenset(end for symptom in symptoms if symptom.is_of(HOST_COPIES) for end in symptom.ends)
+    copying = _numbers(symptom for symptom in symptoms if symptom.is_of(HOST_COPIES + MEMORY_OF_HOST))
     for name, gpus in layout.numa_nodes.items():
-        if len(gpus) > 1 and gpus <= slow <= gpus and len(layout.numa_nodes) > 1:
-            yield Suspect(name, _numbers(symptoms, lambda symptom: symptom.is_of(HOST_COPIES + MEMORY_OF_HOST)))
+        if len(gpus) > 1 and slow == gpus and len(layout.numa_nodes) > 1:
+            yield Suspect(name, copying)
 
 
 def _host(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]:
     """Most GPUs, or the node as a whole, copy slowly between host and device; or its memory is slow itself."""
-    of_memory = _numbers(symptoms, lambda symptom: symptom.is_of(MEMORY_OF_HOST))
+    of_memory = _numbers(symptom for symptom in symptoms if symptom.is_of(MEMORY_OF_HOST))
     copies = [symptom for symptom in symptoms if symptom.is_of(HOST_COPIES)]
     slow = {end for symptom in copies for end in symptom.ends}
     of_all = [symptom for symptom in copies if symptom.part == "node"]
     if of_all or (layout.gpus > 1 and len(slow) >= MOST * layout.gpus):
-        yield Suspect(HOST_MEMORY if of_memory else HOST, of_memory | {symptom.number for symptom in copies})
+        yield Suspect(HOST_MEMORY if of_memory else HOST, of_memory | _numbers(copies))
     elif of_memory:
         yield Suspect(HOST_MEMORY, of_memory)
 
@@ -172,9 +172,8 @@ def _gpu_switch(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Sus
     pairs = {symptom.ends for symptom in symptoms if len(symptom.ends) > 1 and _are_gpus(symptom.ends)}
     of_all = any(symptom.part == "node" and symptom.is_of(GPU_LINKS) for symptom in symptoms)
     if of_all or (layout.gpus > 3 and len(pairs) >= MOST * layout.gpus * (layout.gpus - 1) / 2):
-        yield Suspect(
-            GPU_SWITCH, _numbers(symptoms, lambda symptom: symptom.ends in pairs or symptom.is_of(GPU_LINKS + WAITING))
-        )
+        explained = (symptom for symptom in symptoms if symptom.ends in pairs or symptom.is_of(GPU_LINKS + WAITING))
+        yield Suspect(GPU_SWITCH, _numbers(explained))
 
 
 #: The smaller part first.
