@@ -150,6 +150,13 @@ def test_what_several_stages_need_is_tried_once():
     assert [need["stages"] for need in asked["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
 
 
+def test_a_stage_without_needs_does_not_change_the_environment_of_the_trial():
+    job = {"command": ["{python}", "-m", "gpuval_workloads.job"], "environment": {"PYTHONPATH": "/other"}}
+    workloads = {"training": {"command": TRAINING, "requires": [TORCH]}, "my_job": job}
+    needs, environment = asked_of(workloads, "host", stages=["training", "my_job"])
+    assert (needs, environment) == ({"training": [PYTHON, TORCH], "my_job": [PYTHON]}, {})
+
+
 def test_the_remedy_for_what_a_node_lacks_names_the_stages_that_need_it():
     lacks = "training, mine need torch (cannot be imported: x needs y); loading needs rclone (not found: install it)"
     launch = launch_errors.described({"state": "refused", "message": placement.LACKING.format(lacks=lacks)})

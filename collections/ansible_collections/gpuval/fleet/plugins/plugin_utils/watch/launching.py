@@ -203,8 +203,8 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
         needs = [] if declaration.get("image") and runtime != "host" else _needs_of(declaration)
         for need in needs:
             stages_of.setdefault(json.dumps(need, sort_keys=True), []).append(stage)
-        own = (declaration.get("environment") or {}) if needs else {}
-        environment |= {str(name): str(value) for name, value in own.items()}
+        if any(need is not PYTHON for need in needs):  # others would have others' needs tried in their environment
+            environment |= {str(name): str(value) for name, value in (declaration.get("environment") or {}).items()}
     environment.pop(job_stages.VARIABLE, None)
     needed = [{**json.loads(need), "stages": stages} for need, stages in stages_of.items()]
     return {"needs": needed, "environment": environment} if needed else {}
