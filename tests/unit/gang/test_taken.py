@@ -280,6 +280,7 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     below.write_run(of_round)
     formed = time.process_time() - began
     for node in nodes:
+        run_folder.write_json(below.launch_file(node), LAUNCHED)
         run_folder.write_json(
             below.evidence_file(node, "collective"), make_record(node, "collective", run_id="run-1.all")
         )
