@@ -48,6 +48,10 @@ class ImageError(RunnerError):
 
     fault = ""
 
+    def __init__(self, message: str, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault or self.fault
+
 
 class DeliveryError(ImageError):
     """The image cannot be fetched, or is not one for this node: no fault of the node."""
@@ -59,18 +63,6 @@ class NoImageError(DeliveryError):
     """There is no such image for this node: a retry is no use."""
 
     fault = NO_IMAGE
-
-
-class StoreAwayError(DeliveryError):
-    """The store does not send the archive, or other bytes than announced."""
-
-    fault = "store_away"
-
-
-class NoRoomError(ImageError):
-    """The node has no room for the image."""
-
-    fault = "disk_full"
 
 
 #: Messages of registries and engines by which there is no such image, or not for this node.
@@ -270,7 +262,7 @@ class _Bringer:
                 progress=self._progress("downloaded", archive.bytes),
             )
         except download.DownloadError as error:
-            raise StoreAwayError(f"image {image.reference}: {error}") from None
+            raise DeliveryError(f"image {image.reference}: {error}", "store_away") from None
         except OSError as error:
             raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
         self._done.download_seconds += time.monotonic() - began
@@ -291,9 +283,10 @@ class _Bringer:
         for place, size in need.values():
             free = shutil.disk_usage(place).free
             if free < size + LEAST_FREE_BYTES:
-                raise NoRoomError(
+                raise ImageError(
                     f"no room for an image of {_size(archive.bytes)}: {place} has {_size(free)} free and "
-                    f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there"
+                    f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there",
+                    "disk_full",
                 )
 
     def _identify(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> None:
@@ -411,7 +404,8 @@ class _Bringer:
 def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
     low = output.lower()
     if "no space left" in low or "disk quota" in low:
-        return NoRoomError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
+        text = f"{engine.command} has no room for the image: make room under {engine.facts.storage}"
+        return ImageError(text, "disk_full")
     return ImageError(f"{engine.command} cannot load {path.name}: {_end(output)}")
 
 
