@@ -49,7 +49,7 @@ FAULTS = {
     ),
     "broken": (
         Fault("exit", stage="work", exit_code=139),
-        ("INCOMPLETE", "own_program", "the container of work was killed by SIGSEGV", "nodes/broken/work.log"),
+        ("FAIL", "work_crash", "the container of work was killed by SIGSEGV", "nodes/broken/work.log"),
     ),
     "lost": (
         Fault("node_lost", stage="work"),

@@ -526,7 +526,7 @@ def test_a_corrupted_archive_in_the_store_never_reaches_the_engine(source, node)
     record = node.record("image")
     assert record["state"] == "crash"
     assert "it was removed" in record["message"]
-    assert record["environment"]["fault"] == "delivery"
+    assert record["environment"]["fault"] == "store_away"
     assert source.engine.image(source.reference) is None
     assert list(node.files.images.glob("*.tar*")) == []
 
@@ -577,7 +577,7 @@ def test_what_the_store_refuses_is_not_tried_again(source, node):
     assert time.monotonic() - begun < RUN_SECONDS / 2
     message = node.record("image")["message"]
     assert "refuses" in message
-    assert node.record("image")["environment"]["fault"] == "delivery"
+    assert node.record("image")["environment"]["fault"] == "store_away"
     assert "Signature" not in message
 
 
