@@ -111,6 +111,17 @@ def test_a_batch_of_bad_gpus_that_fails_alike_is_a_fail_of_each():
     assert {node["class"] for node in report["nodes"][:8]} == {"hardware"}
 
 
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [("diagnostics", "gpu:1: wrong results in matmul"), ("fingerprint", "gpu:3 differs from itself"),
+     ("storage", "the file system lost data"), ("vendor_tools", "dcgm: memory failed")],
+)  # fmt: skip
+def test_faults_that_a_shipped_program_found_fail_each_node_of_a_bad_batch(stage, message):
+    report = outcome(*fleet(4, 2, stage, state="failure", message=message))
+    assert report["counts"]["FAIL"] == 2
+    assert shared_findings(report) == []
+
+
 def test_evidence_of_its_own_fails_a_node_that_shares_the_failure():
     run, evidence = fleet(4, 4)
     evidence.records["node-2"]["training"]["metrics"] = [metric("training_xid_count", 1)]

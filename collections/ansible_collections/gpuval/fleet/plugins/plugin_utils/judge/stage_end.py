@@ -119,8 +119,12 @@ class StageEnd:
 
     @property
     def as_failed(self) -> FailedStage | None:
-        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node."""
+        """The failure as other nodes may share it; None where it is none, or its cause speaks of the node.
+
+        A shipped program that ran and found fault, such as wrong results, speaks of its node.
+        """
         of_node = bool(self.cause) and subject_of(self.cause) == NODE and not self.is_of_program
+        of_node |= self.shipped and self.state == "failure" and subject_of(self.failure_class) == NODE
         if not self.failed or self.of_gang or of_node:
             return None
         text = environment.texts(self.record["environment"] if self.record else {}, "cause.text")
