@@ -50,6 +50,17 @@ def times(value):
     return lambda figure: figure * value
 
 
+AGREEING = {
+    "facts": {
+        "accelerator": {"count": 2, "hardware_count": 2},
+        "cpu": {"logical_count": 32},
+        "memory": {"total_bytes": 270334464000},
+    },
+    "diagnostics": {"processes": 2, "numa_bytes_per_second": {"0": 93930719228}},
+    "training": {"processes": 2, "batch_size_per_process": 8, "sequence_length": 2048, "parameters": 1100048384},
+}
+
+
 def end(record, seconds):
     return seconds_after(record["started_at"], seconds)
 
@@ -57,6 +68,19 @@ def end(record, seconds):
 @pytest.mark.parametrize("name", sorted(REAL))
 def test_real_records_contradict_nothing(name):
     assert violated(REAL[name].records) == set()
+
+
+@pytest.mark.parametrize("stage", AGREEING)
+def test_what_programs_say_of_their_work_agrees_with_its_figures(stage):
+    """The environments of two H200, of which the records of tests/data keep little."""
+    figures = {
+        "facts": [metric("cpu_logical_count", 32), metric("memory_bytes", 270334464000, "bytes")],
+        "diagnostics": [metric("diagnostics_numa_memory_bytes_per_second", 93930719227.9, "bytes/s")],
+    }.get(stage, [])
+    names = {figure["name"] for figure in figures}
+    others = [figure for figure in H200.records[stage]["metrics"] if figure["name"] not in names]
+    environment = {**H200.records[stage]["environment"], **AGREEING[stage]}
+    assert violated(changed(H200, stage, metrics=[*others, *figures], environment=environment)) == set()
 
 
 IDLE = [("gpu_power_max_watts", 82.0), ("gpu_power_mean_watts", 80.0), ("gpu_power_p50_watts", 80.0),
@@ -259,6 +283,57 @@ LIES = {
         "median_below_p99_of_node",
     ),
     "ratio of a group": (changed(GANG, "deepspeed", ("gang_scaling_ratio", 0.2)), "deepspeed", "scaling_ratio"),
+    "GPUs of the accelerator": (
+        changed(H200, "facts", environment={**FACTS, "accelerator": {"vendor": "nvidia", "count": 1}}),
+        "facts",
+        "facts_count_their_gpus",
+    ),
+    "GPU devices of the accelerator": (
+        changed(H200, "facts", ("gpu_hardware_count", 8)),
+        "facts",
+        "facts_count_their_hardware",
+    ),
+    "processors of the list": (
+        changed(H200, "facts", environment={**FACTS, "cpu": {"logical_count": 8}}),
+        "facts",
+        "facts_count_their_processors",
+    ),
+    "memory of the host": (
+        changed(H200, "facts", environment={**FACTS, "memory": {"total_bytes": 64 << 30}}),
+        "facts",
+        "facts_count_their_memory",
+    ),
+    "the slowest NUMA node": (
+        changed(
+            H200,
+            "diagnostics",
+            metrics=[
+                *H200.records["diagnostics"]["metrics"],
+                metric("diagnostics_numa_memory_bytes_per_second", 1e11, "bytes/s"),
+            ],
+            environment={"numa_bytes_per_second": {"0": 9e10, "1": 1e11}},
+        ),
+        "diagnostics",
+        "slowest_numa_node",
+    ),
+    **{
+        f"one process of two in {stage}": (
+            changed(H200, stage, environment={"processes": 1}),
+            stage,
+            "processes_of_program",
+        )
+        for stage in ("diagnostics", "fingerprint", "training")
+    },
+    "a smaller batch than the setup's": (
+        changed(H200, "training", environment={"batch_size_per_process": 1, "sequence_length": 2048}),
+        "training",
+        "setup_of_batch",
+    ),
+    "weights that do not fit": (
+        changed(H200, "training", ("training_peak_memory_bytes", 1e9, "gpu:1"), environment={"parameters": 1100048384}),
+        "training",
+        "weights_fit_peak_memory",
+    ),
     "power limit": (changed(H200, "training", ("gpu_power_busy_ratio", 0.3)), "training", "busy_power_ratio"),
 }
 
