@@ -132,7 +132,8 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
 def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The launch with ``interruptions``: how the node was lost in attempts before it, as ``before`` has them."""
     contact = before.get("contact") or {}
-    is_later = launch.get("attempt", 1) > before.get("attempt", 1)
+    number, earlier = (answer.get("attempt", 1) for answer in (launch, before))
+    is_later = isinstance(number, int) and isinstance(earlier, int) and number > earlier
     new = [dict(contact)] if is_later and contact.get("class") in NODE_LOST else []
     interruptions = [*before.get("interruptions", ()), *new]
     return {**launch, "interruptions": interruptions} if interruptions else dict(launch)
