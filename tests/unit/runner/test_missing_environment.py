@@ -1,5 +1,6 @@
 """What a stage needs is not there, or may not be used: the record names it as the site's, not the node's."""
 
+import json
 import os
 import subprocess
 
@@ -44,6 +45,16 @@ def test_a_command_that_cannot_start_is_of_the_environment(node, tmp_path, case)
     assert words in record["message"]
     assert named_cause(record) == "environment"
     assert subject_of("environment") != NODE
+
+
+def test_a_cause_that_the_message_has_is_not_repeated(node):
+    text = "no_such_module cannot be imported: pip install it"
+    result = json.dumps({"state": "failure", "message": text, "metrics": []})
+    program = f"echo 'failure: {text}'; echo '{result}' > $GPUVAL_RESULT_FILE; exit 1"
+    node.put_plan(stage("work", ["sh", "-c", program]))
+    node.call("run")
+    record = node.record("work")
+    assert (record["state"], record["message"].count(text)) == ("failure", 1)
 
 
 def test_a_dataset_that_is_not_there_is_no_fault_of_the_node(node):

@@ -142,6 +142,12 @@ def test_a_python_that_cannot_be_started_is_named(lacking, tmp_path, broken):
         assert f"mine needs {named} of gpuval_workload_python, which cannot be started" in message
 
 
+def test_packages_of_the_logins_path_are_not_those_of_the_stage(lacking, tmp_path, monkeypatch):
+    (tmp_path / "of_the_login.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "mine needs of_the_login (not installed" in lacking({"import": "of_the_login"})
+
+
 def test_what_modules_print_is_no_answer(python, package):
     package("loud", "print('{\"0\": \"a lie\"}'); import os; os.system('echo 1')")
     command = [python, "-c", Path(requirement_trial.__file__).read_text(), json.dumps([{"import": "loud"}])]

@@ -352,7 +352,7 @@ class StageRun:
         )
         state, message = judge(evidence)
         cause = self._find_cause(evidence, state) if state in FAILED else None
-        if cause and cause.text not in message:
+        if cause and cause.text.removeprefix(f"{state}: ") not in message:
             state, message = judge(replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known))
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()

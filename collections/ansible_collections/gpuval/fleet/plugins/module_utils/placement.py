@@ -162,7 +162,9 @@ def lacking(parameters):
     python = python if in_python else sys.executable
     source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     command = [python, "-c", source, json.dumps(needs)]
-    environment = {**os.environ, **asked["environment"]}
+    # stages have the packages of their own PYTHONPATH, not those of the login
+    login = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**login, **asked["environment"]}
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
