@@ -6,7 +6,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
-from tests.kit.builders import STAGES, accepted, healthy, judge, make_run, metric
+from tests.kit.builders import LAUNCHED, STAGES, accepted, healthy, judge, make_run, metric
 from tests.kit.project import Project
 from tests.kit.reports import json_text
 
@@ -36,6 +36,7 @@ def put_run(project, run_id, *, tflops=700.0, bad=()):
     folder = run_folder.RunFolder(project.root / "results" / run_id)
     folder.write_run(run)
     for name, records in evidence.records.items():
+        folder.write_launch(name, {"node": name, **LAUNCHED})
         for stage, record in records.items():
             run_folder.write_json(folder.evidence_file(name, stage), accepted(record))
     (folder.path / "report.json").write_text(json_text(judge(run, copy.deepcopy(evidence))))

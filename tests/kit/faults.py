@@ -185,7 +185,7 @@ FAULTS = [
         machine={"tmpfs": {"/var/lib/gpuval": "64k"}},
     ),
     Fault(
-        "hung", "the work hangs", "INCOMPLETE", "timeout",
+        "hung", "the work hangs", "FAIL", "timeout",
         variables={"work_workload": nap(600, timeout_seconds=10)},
     ),
     Fault("clock-off", "the clock is five hours slow", "PASS", machine={"clock": "-5h"}),
@@ -257,7 +257,7 @@ OTHER_RUNS = [
             Fault("window-again", "listed twice, launched after the first name has ended", "FAIL",
                   "listed twice: window-1", before=list_again(), listed=False),
             Fault("window-forced", "listed twice, and launched by force", "FAIL",
-                  "listed twice: window-1 has the same machine id", before=list_again({"gpuval_force": True}),
+                  "listed twice: window-1 has the same host key", before=list_again({"gpuval_force": True}),
                   listed=False),
         ],
         {"gpuval_max_nodes_at_once": 1, "work_workload": nap(3)},

@@ -157,7 +157,7 @@ LIES = {
         "inference",
         "overlap",
     ),
-    "few samples": (changed(H200, "training", ("telemetry_samples_count", 3)), "training", "nvml_covers_stage"),
+    "many samples": (changed(H200, "training", ("telemetry_samples_count", 300)), "training", "nvml_covers_stage"),
     "few samples of a CPU node": (
         changed(CPU, "inference", ("telemetry_samples_count", 1)),
         "inference",
