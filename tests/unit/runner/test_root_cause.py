@@ -268,3 +268,9 @@ def test_records_of_failed_stages_name_their_cause(node):
     assert node.record("types")["message"] == "exit code 1 without a result; cause: rank 1: TypeError: no number"
     assert node.record("plain")["message"].endswith("last output: out of ideas")
     assert node.record("denies")["message"] == "loss is NaN"
+
+
+def test_an_exit_code_of_a_signal_has_its_name():
+    line = "E1128 09:47:29.373000 16551 torch/distributed/elastic/multiprocessing/api.py:1002] "
+    cause = root_cause.in_text(line + "failed (exitcode: -9) local_rank: 1 (pid: 16670) of binary: /usr/bin/python3")
+    assert (cause.text, cause.rank) == ("exit code -9: Signal 9 (SIGKILL)", 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -486,8 +487,10 @@ class _CauseReader:
 
     def _note_exit(self, code: int, rank: Optional[int], local: int, head: _LineHead, words: str = "") -> None:
         weight = SUMMARY if code >= 0 else ECHO if code == -15 else HINT
-        signal = f": {words}" if words.startswith("Signal") else ""
-        self._keep(_LoggedFailure(weight, UNPROVEN, f"exit code {code}{signal}", rank, local, None, head.stamp))
+        if not words.startswith("Signal"):
+            words = f"Signal {-code} ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
+        text = f"exit code {code}: {words}" if words else f"exit code {code}"
+        self._keep(_LoggedFailure(weight, UNPROVEN, text, rank, local, None, head.stamp))
 
     def cause(self, local_is_global: bool) -> Optional[RootCause]:
         failures = next((self._failures[weight] for weight in WEIGHTS if self._failures[weight]), None)
