@@ -70,7 +70,8 @@ def plan(node="node-1", stages=tuple(DECLARATIONS), nodes=NODES, container=None)
 
 def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkeypatch):
     own = {"diagnostics": {"command": ["{python}", "-m", "gpuval_workloads.diagnostics"]}}
-    values = {orders.WORKLOADS: own, orders.GANG_WORKLOADS: DECLARATIONS, "gpuval_pods": {"image": IMAGE}}
+    multi_node = {**DECLARATIONS, "deepspeed": {**DECLARATIONS["deepspeed"], "requires": [{"import": "deepspeed"}]}}
+    values = {orders.WORKLOADS: own, orders.GANG_WORKLOADS: multi_node, "gpuval_pods": {"image": IMAGE}}
     values |= {"gpuval_heartbeat_seconds": 10, "gpuval_telemetry": False, "gpuval_telemetry_seconds": 1}
     values |= {"gpuval_workload_python": "python3", "gpuval_container": {}}
     asked = []

@@ -88,12 +88,13 @@ def test_a_node_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
 
 def test_what_a_hostfile_is_warned_of():
     run = make_run(finished_at="2026-11-02T10:00:00Z")
-    (remark,) = write_hostfile.unsettled(run, None)
+    (remark,) = write_hostfile.unsettled(run, None, [])
     assert "it is unknown whether its nodes can work together" in remark
-    assert "narrowed (limit)" in write_hostfile.unsettled({**run, "narrowed_by": ["limit"]}, None)[0]
-    assert "stages of its own" in write_hostfile.unsettled({**run, "profile": "custom"}, None)[0]
-    assert "not finished" in write_hostfile.unsettled({**run, "finished_at": None}, None)[0]
+    assert "narrowed (limit)" in write_hostfile.unsettled({**run, "narrowed_by": ["limit"]}, None, [])[0]
+    nodes = [{"name": "node-1", "verdict": "PASS", "unproven": ["training"]}]
+    assert "less than an acceptance needs: node-1" in write_hostfile.unsettled(run, None, nodes)[0]
+    assert "not finished" in write_hostfile.unsettled({**run, "finished_at": None}, None, [])[0]
     asked = json.loads(json.dumps(run))
     asked["nodes"]["node-1"]["gang_stages"] = ["fabric"]
     for document, words in ((None, 1), ({"ended_at": None}, 1), ({"ended_at": "x"}, 0)):
-        assert len(write_hostfile.unsettled(asked, document)) == words
+        assert len(write_hostfile.unsettled(asked, document, [])) == words

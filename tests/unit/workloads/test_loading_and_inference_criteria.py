@@ -35,6 +35,7 @@ def test_every_metric_judged_is_written():
     tally = Tally()
     tally.add_answer(Answer("a", 0.1, (0.1,), 1, 1, True))
     written = {name for name, _, _ in tally.metrics(1.0)} | {"inference_startup_seconds"}
+    written |= {"inference_setup", "inference_warm_up_answer"}  # fingerprints
     assert {check["metric"] for check in criteria("inference")["checks"]} <= written
     assert {check["metric"] for check in criteria("loading")["checks"]} <= LOADING
 
