@@ -213,7 +213,7 @@ def test_a_node_loads_the_model(access, model, tmp_path):
 def test_a_node_loads_nothing_from_a_store_it_does_not_trust(access, model, tmp_path, other_authority):
     done = load(access, model, tmp_path, other_authority.read_text())
     assert done.returncode != 0
-    assert "the store's certificate is not trusted by this node" in done.stderr
+    assert "the store's certificate is not trusted by this node" in done.stdout
     assert not (tmp_path / "cache" / model.folder / "weights").exists()
 
 
