@@ -354,8 +354,8 @@ def old_driver(records: Records, rng: random.Random) -> None:
 
 
 def slow_loading(records: Records, rng: random.Random) -> None:
-    _change(records["loading"], "node", 0.03, ("loading_bytes_per_second",))
-    _change(records["loading"], "node", 33.0, ("loading_duration_seconds",))
+    _change(records["loading"], "node", 0.4, ("loading_bytes_per_second",))
+    _change(records["loading"], "node", 2.5, ("loading_duration_seconds",))
     _change(records["diagnostics"], "node", 0.2, ("disk_read_bytes_per_second",))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from gpuval_runner.plan import HOST_STAGES
 from gpuval_runner.record import Record
 from gpuval_runner.upload import CONTENT_TYPES, Send, http_sender
 
@@ -55,7 +56,8 @@ class Records:
         (stage,) = [stage for stage in plan["stages"] if stage["name"] == run.stage]
         identity = {key: plan[key] for key in ("run_id", "node", "nonce")}
         record = Record(**identity, stage=run.stage, workload=stage["workload"], attempt=run.attempt, state=state)
-        record.command, record.image, record.started_at = stage["command"], stage["image"], _rfc3339(began)
+        record.command, record.started_at = stage["command"], _rfc3339(began)
+        record.image = None if run.stage in HOST_STAGES else stage["image"]
         if ended:
             record.finished_at, record.duration_seconds = _rfc3339(ended), (ended - began).total_seconds()
             record.exit_code = 0 if state == "success" else 1

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...module_utils import root_cause
 from ..core.escape import one_line
-from ..records.evidence import MAX_RECORD_BYTES
+from ..records.evidence import MAX_RECORD_BYTES, ON_HOST
 from ..records.states import FINAL_STATES
 from .pod_state import Container, termination_report
 from .pod_tracker import PodStatus
@@ -192,7 +192,7 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
         "stage": stage,
         "workload": declared["workload"],
         "command": [str(word)[:MAX_WORD] for word in declared["command"][:MAX_COMMAND_WORDS]],
-        "image": declared["image"],
+        "image": None if stage in ON_HOST else declared["image"],
         "metrics": [],
         "fingerprints": {},
         "environment": {},

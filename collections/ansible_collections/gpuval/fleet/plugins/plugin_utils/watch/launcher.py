@@ -59,8 +59,8 @@ class Launcher:
         probed = run_folder.read_json_or({}, self._watched.folder.state / launching.PROBE_FILE)
         for view in self._watched.views.values():
             view.in_play = view.name in present
-            if view.name not in everyone or view.complete:
-                continue
+            if view.name not in everyone or (view.complete and view.launch.get("nonce")):
+                continue  # without a nonce another controller, or rendered manifests, started it: launching finds that
             if not view.in_play:
                 message = "a task before the launch failed on this node: see its error above"
                 self.fail(view, {"state": "failed", "message": message}, now)
