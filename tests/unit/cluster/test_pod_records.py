@@ -91,6 +91,18 @@ def test_a_record_of_the_controller_shows_the_nonce_of_the_launch():
     assert pod_records.not_run_record(status, plan, "training", AT)["nonce"] == plan["nonce"]
 
 
+def test_a_record_of_the_controller_has_the_image_that_the_runner_would_give():
+    """The facts are those of the host: their record has no image, though in a pod they run in one."""
+    images = {"facts": "registry.example/facts:1", "training": "registry.example/training:1"}
+    stages = [{**stage, "image": images.get(stage["name"])} for stage in PLAN["stages"]]
+    plan = {**PLAN, "runtime": "pod", "stages": stages}
+    for stage, image in (("facts", None), ("training", images["training"])):
+        made = pod_records.not_run_record(placed(KILLED), plan, stage, AT)
+        assert made["image"] == image
+        planned = next({**planned, "runtime": "pod"} for planned in plan["stages"] if planned["name"] == stage)
+        evidence.check_launch(made, {"state": "started", "nonce": "ab" * 16}, planned)
+
+
 def test_what_the_node_measured_before_it_died_is_kept():
     metric = {"name": "training_tokens_per_second", "value": 9.5, "unit": "1/s", "scope": "node"}
     known = {"training": record("training", "running", metrics=[metric])}
