@@ -216,7 +216,7 @@ def variable(name: str, option: dict[str, Any]) -> list[str]:
 
 def modules() -> str:
     """Modules and plugins, from their documentation."""
-    modules = [path for path in sorted((COLLECTION / "plugins" / "modules").glob("*.py")) if path.stem != "__init__"]
+    modules = sorted(path for path in (COLLECTION / "plugins" / "modules").glob("*.*") if path.stem != "__init__")
     others = [
         path
         for kind in ("inventory", "lookup", "callback")
@@ -227,17 +227,18 @@ def modules() -> str:
         "Modules and plugins",
         "The playbooks of the collection use them. Of use in plays of your own are `gpu_facts`, `metrics_facts` "
         "and `store_upload`: see [figures in your own play](../run.md#figures-in-your-own-play). "
-        "`ansible-doc gpuval.fleet.NAME` shows one with its examples.",
+        "`ansible-doc gpuval.fleet.NAME` shows one that runs on nodes with its examples; `plugins/modules/NAME.yml` "
+        "has those of steps on the controller.",
         *[section for path, its in listed if its for section in module(path, its)],
     )
 
 
 def document(path: Path) -> dict[str, Any]:
     """DOCUMENTATION with its fragments, and RETURN; empty without it."""
-    texts = strings(path)
-    if "DOCUMENTATION" not in texts:
+    parts = yaml.safe_load(path.read_text()) if path.suffix == ".yml" else parsed(strings(path))
+    if "DOCUMENTATION" not in parts:
         return {}
-    found = yaml.safe_load(texts["DOCUMENTATION"])
+    found = parts["DOCUMENTATION"]
     options: dict[str, Any] = dict(found.get("options") or {})
     fragments = found.get("extends_documentation_fragment", [])
     for name in [fragments] if isinstance(fragments, str) else fragments:
@@ -248,8 +249,13 @@ def document(path: Path) -> dict[str, Any]:
     return {
         **found,
         "options": options,
-        "returns": yaml.safe_load(texts.get("RETURN", "")) or {},
+        "returns": parts.get("RETURN") or {},
     }
+
+
+def parsed(texts: dict[str, str]) -> dict[str, Any]:
+    """The documentation of a Python file."""
+    return {name: yaml.safe_load(texts[name]) for name in ("DOCUMENTATION", "RETURN") if name in texts}
 
 
 def strings(path: Path) -> dict[str, str]:

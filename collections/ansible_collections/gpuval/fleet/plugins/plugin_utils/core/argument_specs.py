@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from . import yaml_file
+from .paths import COLLECTION
 
+MODULES = COLLECTION / "plugins/modules"
 PLUGINS = "ansible_collections.gpuval.fleet.plugins"
 #: What of an option's documentation the spec has.
 SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
@@ -18,10 +20,14 @@ SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
 def argument_spec(action: str) -> dict[str, Any]:
     """The spec of an action plugin: from its own DOCUMENTATION, else from that of the module of its name.
 
-    An action documents its options itself where the module of its name is its half on the node, with other options;
-    `module_options` are those that both have.
+    A file of data documents an action without a half on the node. An action documents its options itself where the
+    module of its name is that half, with other options; `module_options` are those that both have.
     """
-    of_module = yaml_file.load(import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION)
+    data = MODULES / f"{action}.yml"
+    if data.exists():
+        of_module = yaml_file.load(data.read_text())["DOCUMENTATION"]
+    else:
+        of_module = yaml_file.load(import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION)
     text = getattr(import_module(f"{PLUGINS}.action.{action}"), "DOCUMENTATION", None)
     document = of_module if text is None else yaml_file.load(text)
     options = {name: of_module["options"][name] for name in document.get("module_options", [])}
