@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import zlib
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import Se
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes, jobs, placement, script
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt
 
@@ -416,3 +418,22 @@ def test_a_gangs_job_is_cancelled_while_one_member_is_incomplete(gang):
     gang.slurm.shown = row(7, "RUNNING")
     gang.placement.finish()
     assert gang.slurm.cancelled == ["7"]
+
+
+def test_a_job_notes_the_stages_that_its_node_refuses(tmp_path):
+    """The program of a job, whose scontrol keeps the comment."""
+    (tmp_path / "scontrol").write_text('#!/bin/sh\nprintf "7|FAILED|None|%s" "${3#Comment=}" >"$KEPT"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    trial = {"in_python": False, "environment": {}, "needs": [{"start": "no-tool", "stages": ["first", "second"]}]}
+    plan = {"run_id": "r", "node": "n", "python": sys.executable, "runtime": "host", "attempt": 1}
+    parameters = {"directory": str(tmp_path / "base"), "plan": plan, "requirements": [trial], "force": True}
+    code, mark = launching.archives(), jobs.comment("r", "n", 1)
+    (tmp_path / "job").write_bytes(script.batch(parameters, code["runner"], code["workloads"], mark))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KEPT": str(tmp_path / "kept"), "SLURM_JOB_ID": "7"}
+    command = [sys.executable, "-c", script._PROGRAM, tmp_path / "job", mark]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert done.returncode == jobs.REFUSED, done.stderr
+    end = jobs.end_of(jobs.parse((tmp_path / "kept").read_text())[7], jobs.REFUSED)
+    assert (end.name, end.refused) == ("no_package", True)
+    assert "first, second need no-tool (not found, or not executable: install no-tool)" in end.message
+    assert '(ARGS="--skip-tags first,second")' in end.remedy

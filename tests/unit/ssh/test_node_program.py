@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import answers, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 
 from tests.kit.runner import plan, stage, until_written
@@ -124,22 +124,24 @@ def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_
     command = node_program.command(sys.executable, [])
     here = {**PLAN, "python": sys.executable}
     needs = [{"import": "json", "stages": ["one"]}, {"import": "not_there", "stages": ["one", "two"]}]
-    asked = {"needs": needs, "environment": {}}
-    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=asked)))
+    asked = {"in_python": True, "needs": needs, "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=[asked])))
     assert told["launch"]["state"] == "refused"
     install = f"{sys.executable} -m pip install not_there"
     assert f"lacks: one, two need not_there (not installed: {install})" in told["launch"]["message"]
+    assert answers.accept("launch_answer", told)["launch"]["lacking_stages"] == ["one", "two"]
     assert not list(base.glob("*/*/plan.json"))
     (tmp_path / "not_there.py").write_text("")
     in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}
-    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=in_environment)))
+    told = node_program.answer(*sent(command, stream(base, plan=here, requirements=[in_environment])))
     assert told["launch"]["state"] in {"started", "finished"}, told
 
 
 def test_a_mistyped_python_of_workloads_is_no_fault_of_the_node(base):
     command = node_program.command(sys.executable, [])
-    asked = {"needs": [{"import": "sys", "stages": ["training"]}], "environment": {}}
-    told = node_program.answer(*sent(command, stream(base, plan={**PLAN, "python": "/no/python"}, requirements=asked)))
+    asked = {"in_python": True, "needs": [{"import": "sys", "stages": ["training"]}], "environment": {}}
+    plan_of = {**PLAN, "python": "/no/python"}
+    told = node_program.answer(*sent(command, stream(base, plan=plan_of, requirements=[asked])))
     assert told["launch"]["state"] == "refused"
     assert "training needs /no/python of gpuval_workload_python, which cannot" in told["launch"]["message"]
     assert launch_errors.described(told["launch"])["class"] == "no_package"

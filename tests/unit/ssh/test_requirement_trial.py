@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement, requirement_trial
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 
 @pytest.fixture
@@ -47,9 +52,9 @@ def lacking(python, tmp_path):
     """The launch's message about one stage."""
 
     def ask(*needs, named=python):
-        asked = {"needs": [{**need, "stages": ["mine"]} for need in needs]}
-        asked["environment"] = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        return placement.lacking({"plan": {"python": str(named)}, "requirements": asked}).get("message", "")
+        trial = {"in_python": True, "needs": [{**need, "stages": ["mine"]} for need in needs]}
+        trial["environment"] = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        return placement.lacking({"plan": {"python": str(named)}, "requirements": [trial]}).get("message", "")
 
     return ask
 
@@ -152,3 +157,120 @@ def test_what_modules_print_is_no_answer(python, package):
     package("loud", "print('{\"0\": \"a lie\"}'); import os; os.system('echo 1')")
     command = [python, "-c", Path(requirement_trial.__file__).read_text(), json.dumps([{"import": "loud"}])]
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout) == [""]
+
+
+@pytest.fixture
+def refused(python):
+    """The outcome of a launch with stages by name: the environment of each, and what it needs."""
+
+    def ask(**stages):
+        workloads = {
+            name: {"command": ["{python}"], "environment": environment, "requires": needs}
+            for name, (environment, *needs) in stages.items()
+        }
+        trials = launching.requirements({"stages": list(stages)}, workloads, "host")
+        return placement.lacking({"plan": {"python": str(python)}, "requirements": trials})
+
+    return ask
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH", "PATH", "LD_LIBRARY_PATH"])
+def test_the_environment_of_a_stage_refuses_no_other_stage(refused, tmp_path, variable):
+    needs = {"PYTHONPATH": {"import": "shadowed"}, "PATH": {"start": "bash -c true"}}
+    need = needs.get(variable, needs["PATH"])
+    for folder in ("good", "bad"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "shadowed.py").write_text("" if folder == "good" else "import not_there")
+    (tmp_path / "bad" / "libtinfo.so.6").write_bytes(b"")  # of bash
+    good = {"PYTHONPATH": str(tmp_path / "good")}
+    bad = {**good, variable: str(tmp_path / "bad")}
+    assert refused(first=(good, need), second=(good, need)) == {}
+    outcome = refused(first=(good, need), broken=(bad, need), third=(good, need), also=(bad, need))
+    assert outcome["lacking_stages"] == ["broken", "also"]
+    assert re.match(rf"[^:]*: broken, also need {placement.readable(need)} \(.*install \S+\)$", outcome["message"])
+    launch = launch_errors.described({"state": "refused", **outcome})
+    assert (launch["class"], 'ARGS="--skip-tags broken,also"' in launch["remedy"]) == ("no_package", True)
+
+
+def test_a_lack_of_several_environments_is_named_once(refused):
+    outcome = refused(first=({"A": "1"}, {"import": "not_there"}), second=({}, {"import": "not_there"}))
+    assert outcome["message"].count("not_there (") == 1
+    assert "first, second need not_there" in outcome["message"]
+
+
+def files_below(folder):
+    return {path.relative_to(folder): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+WRITES = """
+import os
+for name in ("~/.new/a", "~/.config/new/a", "~/.config/tool/new", "~/.local/state/new", "~/.cache/tool/new",
+             "~/.triton/new", os.environ["TMPDIR"] + "/new", "in_the_directory"):
+    os.makedirs(os.path.expanduser(name))
+"""
+
+
+def test_trials_leave_nothing_behind(refused, tmp_path, monkeypatch):
+    home, temporary, modules = (tmp_path / name for name in ("home", "temporary", "modules"))
+    for folder in (temporary, modules, *(home / name for name in (".config/tool", ".cache/tool", ".triton", "Work"))):
+        folder.mkdir(parents=True)
+    (modules / "writer.py").write_text(WRITES)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.chdir(home)
+    before = files_below(tmp_path)
+    command = {"start": f"{sys.executable} {modules}/writer.py"}
+    assert refused(mine=({"PYTHONPATH": str(modules)}, {"import": "writer"}), other=({}, command)) == {}
+    assert files_below(tmp_path) == before
+
+
+def test_what_the_home_of_the_login_has_counts(refused, python, tmp_path, monkeypatch):
+    """Packages of the user, files that a program reads, and its links."""
+    home = tmp_path / "home"
+    (home / ".config" / "tool").mkdir(parents=True)
+    (home / ".config" / "tool" / "here").write_text("yes")
+    (home / "bin").mkdir()
+    reads = 'test "$(cat ~/.config/tool/here)" = yes && test -x ~/bin/tool || exit 127'
+    (home / "bin" / "tool").write_text(f"#!/bin/sh\n{reads}\n")
+    (home / "bin" / "tool").chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    assert refused(mine=({"PATH": f"{home}/bin:/usr/bin:/bin"}, {"start": "tool"})) == {}
+    command = [sys.executable, "-m", "site", "--user-site"]
+    site = subprocess.run(command, env={"HOME": str(home)}, stdout=subprocess.PIPE, text=True, check=False)
+    (Path(site.stdout.strip())).mkdir(parents=True)
+    (Path(site.stdout.strip()) / "of_the_user.py").write_text("")
+    trial = {"in_python": False, "environment": {}, "needs": [{"import": "of_the_user", "stages": ["mine"]}]}
+    monkeypatch.setattr(sys, "executable", sys._base_executable)  # a venv has no packages of the user
+    assert placement.lacking({"plan": {"python": ""}, "requirements": [trial]}) == {}
+
+
+def test_a_folder_in_the_logins_directory_is_no_package(refused, tmp_path, monkeypatch):
+    (tmp_path / "cloned_package").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert refused(mine=({}, {"import": "cloned_package"}))["lacking_stages"] == ["mine"]
+
+
+SERVER = "transformers + torch + fastapi + uvicorn + pydantic + openai + accelerate + transformers.cli.serving"
+
+
+@pytest.mark.parametrize(
+    "need",
+    [
+        *(pytest.param({"import": text}, marks=pytest.mark.slow) for text in ("torch + deepspeed", SERVER)),
+        *({"start": text} for text in ("rclone version", "fio --version", "ib_write_bw --version")),
+    ],
+    ids=placement.readable,
+)
+def test_trials_of_real_packages_leave_nothing_behind(tmp_path, monkeypatch, need):
+    of_nodes = COLLECTION.parents[3] / ".venv-node" / "bin" / "python"
+    python = of_nodes if "import" in need else Path(sys.executable)
+    name, path = placement.readable(need), f"{python.parent}:{os.environ['PATH']}"
+    if not python.exists() or ("start" in need and not shutil.which(name, path=path)):
+        pytest.skip(f"{name} is not installed here: make setup, or apt-get install {name}")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    trial = {"in_python": True, "environment": {}, "needs": [{**need, "stages": ["mine"]}]}
+    placement.lacking({"plan": {"python": str(python)}, "requirements": [trial]})
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "home", tmp_path / "temporary"]

@@ -11,7 +11,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connecti
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -112,13 +111,13 @@ TORCH, FIO, PYTHON = {"import": "torch"}, {"start": "fio --version"}, {"import":
 
 
 def asked_of(workloads, runtime, **expected):
-    """The needs by stage, and their environment."""
-    asked = launching.requirements({"stages": [], **expected}, workloads, runtime)
+    """The needs by stage, and the environments of their trials."""
+    trials = launching.requirements({"stages": [], **expected}, workloads, runtime)
     by_stage = {}
-    for need in asked.get("needs", ()):
+    for need in (need for trial in trials for need in trial["needs"]):
         for stage in need["stages"]:
             by_stage.setdefault(stage, []).append({key: need[key] for key in need if key != "stages"})
-    return by_stage, asked.get("environment")
+    return by_stage, [trial["environment"] for trial in trials]
 
 
 @pytest.mark.parametrize(
@@ -139,30 +138,29 @@ def test_what_stages_import_and_start_on_the_host(command, image, runtime, needs
         "environment": {"A": 1, "GPUVAL_JOB": "x"},
     }
     for placed in ({"stages": ["mine"]}, {"gang_stages": ["mine"]}):
-        wanted = ({"mine": needs}, {"A": "1"}) if needs else ({}, None)
+        wanted = ({"mine": needs}, [{"A": "1"}]) if needs else ({}, [])
         assert asked_of({"mine": declared}, runtime, **placed) == wanted
 
 
 def test_what_several_stages_need_is_tried_once():
     declared = {"command": TRAINING, "requires": [TORCH]}
     workloads = {"a": declared, "b": {**declared, "requires": [TORCH, FIO]}, "c": {"command": ["{runner}"]}}
-    asked = launching.requirements({"stages": ["a", "c"], "gang_stages": ["b"]}, workloads, "host")
-    assert [need["stages"] for need in asked["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
+    (trial,) = launching.requirements({"stages": ["a", "c"], "gang_stages": ["b"]}, workloads, "host")
+    assert [need["stages"] for need in trial["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
 
 
-def test_a_stage_without_needs_does_not_change_the_environment_of_the_trial():
-    job = {"command": ["{python}", "-m", "gpuval_workloads.job"], "environment": {"PYTHONPATH": "/other"}}
-    workloads = {"training": {"command": TRAINING, "requires": [TORCH]}, "my_job": job}
-    needs, environment = asked_of(workloads, "host", stages=["training", "my_job"])
-    assert (needs, environment) == ({"training": [PYTHON, TORCH], "my_job": [PYTHON]}, {})
-
-
-def test_the_remedy_for_what_a_node_lacks_names_the_stages_that_need_it():
-    lacks = "training, mine need torch (cannot be imported: x needs y); loading needs rclone (not found: install it)"
-    launch = launch_errors.described({"state": "refused", "message": placement.LACKING.format(lacks=lacks)})
-    expected = {"stages": ["facts", "loading", "training"], "gang_stages": ["mine"]}
-    assert '(ARGS="--skip-tags loading,training,mine")' in launching.naming_stages(launch, expected)["remedy"]
-    assert launching.naming_stages({**launch, "class": "no_space"}, expected)["remedy"] == launch["remedy"]
+def test_each_environment_and_each_python_has_a_trial_that_its_stages_share():
+    declared = {"command": TRAINING, "requires": [FIO]}
+    workloads = {
+        "a": {**declared, "environment": {"A": 1, "B": 2}},
+        "b": {**declared, "environment": {"B": "2", "A": "1", "GPUVAL_JOB": "of_b"}},
+        "c": {**declared, "environment": {"A": 1}},
+        "d": {"command": ["{runner}"], "requires": [FIO], "environment": {"A": 1}},
+        "e": {"command": ["{runner}"], "environment": {"A": 3}},
+    }
+    trials = launching.requirements({"stages": list(workloads)}, workloads, "host")
+    shown = [(trial["in_python"], trial["environment"], trial["needs"][-1]["stages"]) for trial in trials]
+    assert shown == [(True, {"A": "1", "B": "2"}, ["a", "b"]), (True, {"A": "1"}, ["c"]), (False, {"A": "1"}, ["d"])]
 
 
 def gang_job(tmp_path, launcher):
@@ -179,9 +177,9 @@ def gang_job(tmp_path, launcher):
 def test_the_launchers_of_a_job_need_their_packages(tmp_path, launcher, names):
     skipped, job = gang_job(tmp_path, launcher)
     needs = [PYTHON, *({"import": name} for name in names)]
-    assert asked_of({"mine": job}, "host", gang_stages=["mine"]) == ({"mine": needs}, {})
-    assert asked_of({"mine": skipped}, "host", gang_stages=["mine"]) == ({"mine": [PYTHON]}, {})
-    assert asked_of({"mine": job}, "docker", gang_stages=["mine"]) == ({}, None)
+    assert asked_of({"mine": job}, "host", gang_stages=["mine"]) == ({"mine": needs}, [{}])
+    assert asked_of({"mine": skipped}, "host", gang_stages=["mine"]) == ({"mine": [PYTHON]}, [{}])
+    assert asked_of({"mine": job}, "docker", gang_stages=["mine"]) == ({}, [])
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def ask(declared, python, tmp_path):
 
     def asked(stage, executable=python[0], **variables):
         asked_for = launching.requirements({"stages": [stage]}, declared(stage, **variables), "host")
-        for need in asked_for.get("needs", ()):
-            need.pop("where", None)  # as on a node with InfiniBand
-        if asked_for:
-            asked_for["environment"] = {"PATH": str(folder)}
+        for trial in asked_for:
+            trial["environment"] = {"PATH": str(folder)}
+            for need in trial["needs"]:
+                need.pop("where", None)  # as on a node with InfiniBand
         return placement.lacking({"plan": {"python": str(executable)}, "requirements": asked_for}).get("message", "")
 
     return asked

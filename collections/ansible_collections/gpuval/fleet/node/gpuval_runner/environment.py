@@ -9,16 +9,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_node.node_directory import inherited
+
 from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 
-#: What a stage inherits from the environment of the runner.
-INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
-    *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
-    *("NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*", "TORCH*", "PYTORCH*", "DS_*", "VLLM_*"),
-)
 #: What leads the runner to the container engines of its user, beside what stages inherit.
 ENGINE_VARIABLES = (
     *("DOCKER_*", "CONTAINER_HOST", "CONTAINERS_*", "STORAGE_*"),
@@ -51,13 +47,6 @@ class Places:
     def dataset(self, name: str) -> Path:
         """Return a dataset's folder in the model cache."""
         return self.models / f"{DATASET_FOLDER}{name}"
-
-
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of an environment a stage may see."""
-    return {
-        name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in INHERITED)
-    }
 
 
 def handed_on(environment: Mapping[str, str]) -> dict[str, str]:

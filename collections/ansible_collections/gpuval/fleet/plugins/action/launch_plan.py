@@ -125,7 +125,6 @@ class ActionModule(RunAction):
             launch["host_key"] = launching.host_key(folder, node)
             launch = self._launch(folder, run, launch, plan, options, task_vars)
         launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
-        launch = launching.naming_stages(launch, run["nodes"][node])
         launch = keep_started(known, launch)
         folder.write_launch(node, launch)
         if launch["state"] not in LAUNCHED:
@@ -206,7 +205,7 @@ class ActionModule(RunAction):
             "keys": keys.files_for(folder, node),
             "requirements": launching.requirements(run["nodes"][node], options["workloads"], options["runtime"])
             if plan["attempt"] == 1  # they were tried then
-            else {},
+            else [],
             "force": options["force"],
         }
         try:

@@ -13,6 +13,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .hardware.tree import read_text
@@ -38,9 +40,23 @@ SECRETS = "secrets"
 #: The controller's own secrets do not travel into the runner where node and controller are one machine.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
 
+#: What a stage inherits from the environment of the runner.
+INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
+    *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
+    *("NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*", "TORCH*", "PYTORCH*", "DS_*", "VLLM_*"),
+)
+
 
 class NodeError(Exception):
     """The node cannot do what is asked; the message says what to change."""
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the environment of the runner a stage may see."""
+    return {
+        name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in INHERITED)
+    }
 
 
 def base_directory(chosen):

@@ -13,6 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from . import requirement_trial
@@ -26,6 +30,7 @@ from .node_directory import (
     SECRETS,
     NodeError,
     base_directory,
+    inherited,
     make_private,
     names_in_run,
     one_launch_at_once,
@@ -51,6 +56,10 @@ TWICE = "this machine is in this run already, as {name}: one machine is listed t
 
 #: Imports may come from a shared file system.
 TRIAL_SECONDS = 90
+TRIALS_AT_ONCE = 4
+#: Levels of a home's hidden folders that a trial's home has as folders: programs create folders in them.
+MIRRORED_LEVELS = 2
+CACHES = (".cache", ".nv", ".triton")
 ENGINE_SECONDS = 30
 NO_ENGINE = "no container engine for the plan's images: {problems}"
 #: The remedy follows: that of the class no_package, or doctor's.
@@ -154,33 +163,62 @@ def in_the_way(parameters):
 
 def lacking(parameters):
     """What stages need and do not find on this node, as part of the launch's outcome."""
-    python, asked = parameters["plan"]["python"], parameters.get("requirements") or {}
-    if not asked:
+    python, until = parameters["plan"]["python"], time.monotonic() + TRIAL_SECONDS
+    with ThreadPoolExecutor(TRIALS_AT_ONCE) as pool:
+        lacks = pool.map(lambda trial: _lacks_of(trial, python, until), parameters.get("requirements") or ())
+    stages_of = {}
+    for what, stages in chain.from_iterable(lacks):
+        stages_of.setdefault(what, []).extend(stages)
+    if not stages_of:
         return {}
-    needs = asked["needs"]
-    in_python = sorted({stage for need in needs if "import" in need for stage in need["stages"]})
-    python = python if in_python else sys.executable
+    names = list(dict.fromkeys(chain.from_iterable(stages_of.values())))
+    text = "; ".join(_lack(dict.fromkeys(stages), what) for what, stages in stages_of.items())
+    return {"class": "no_package", "lacking_stages": names, "message": LACKING.format(lacks=text)}
+
+
+def _lacks_of(trial, python, until):
+    """What is lacking by a trial, as text, with the stages that need it. The node keeps nothing that a trial writes."""
+    needs, python = trial["needs"], python if trial["in_python"] else sys.executable
     source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
-    command = [python, "-c", source, json.dumps(needs)]
-    # stages have the packages of their own PYTHONPATH, not those of the login
-    login = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment = {**login, **asked["environment"]}
+    folder = tempfile.mkdtemp(prefix="gpuval-trial-")
+    mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)
+    private = {"HOME": f"{folder}/home", "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
-        )
+            [python, "-c", source, json.dumps(needs)],
+            env={**inherited(os.environ), **private, **trial["environment"]}, cwd=folder,
+            capture_output=True, text=True, timeout=max(1, until - time.monotonic()), check=False,
+        )  # fmt: skip
         reasons = json.loads(done.stdout.rstrip().rpartition("\n")[2]) if done.returncode == 0 else []
     except OSError as error:
-        lack = _lack(in_python, NO_PYTHON.format(python=python, why=error.strerror))
-        return {"message": LACKING.format(lacks=lack)}
+        stages = [stage for need in needs for stage in need["stages"]]
+        return [(NO_PYTHON.format(python=python, why=error.strerror), stages)]
     except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
-        return {}
-    lacks = [
-        _lack(need["stages"], f"{readable(need)} ({reason}: {_install(need, python)})")
+        return []
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        (f"{readable(need)} ({reason}: {_install(need, python)})", need["stages"])
         for need, reason in zip(needs, reasons)
         if reason
     ]
-    return {"message": LACKING.format(lacks="; ".join(lacks))} if lacks else {}
+
+
+def mirror(source, folder, levels):
+    """Make a folder that shows all of `source` but caches. What programs create there is not in `source`.
+
+    A home counts for what is tried (programs below ~/.local, files that they read): an empty one would not do.
+    """
+    folder.mkdir()
+    with contextlib.suppress(OSError), os.scandir(source) as entries:
+        for entry in entries:
+            is_inner = levels < MIRRORED_LEVELS or entry.name.startswith(".")
+            if entry.name in CACHES:
+                continue
+            if is_inner and levels and entry.is_dir(follow_symlinks=False):
+                mirror(entry.path, folder / entry.name, levels - 1)
+            else:
+                (folder / entry.name).symlink_to(entry.path)
 
 
 def _lack(stages, what):
@@ -307,8 +345,8 @@ def main(runner, stream):
 def main_in_job(runner, stream, refuse):
     """Run the plan in this process, which a scheduler's job is; then remove the run's folder. Returns the exit code.
 
-    The stream is that of `main`; that of a gang has `members`, parameters by node. A refusal is given to `refuse`.
-    What the store lacks stays in the folder.
+    The stream is that of `main`; that of a gang has `members`, parameters by node. A refusal, as in a launch's outcome,
+    is given to `refuse`. What the store lacks stays in the folder.
     """
     parameters = json.loads(stream.readline())
     if "members" in parameters:
@@ -321,7 +359,7 @@ def main_in_job(runner, stream, refuse):
     except NodeError as error:
         refusal = {"message": str(error)}
     if refusal:
-        refuse(refusal["message"])
+        refuse(refusal)
         return REFUSED
     directory = Path(directory)
     runner_in(directory)
@@ -335,7 +373,7 @@ def main_in_job(runner, stream, refuse):
         if not kept:
             clean.clean(place)
     except errors.RunnerError as error:
-        refuse(str(error))
+        refuse({"message": str(error)})
         return REFUSED
     return code
 

@@ -105,6 +105,10 @@ launch:
     twin:
       description: The other name of the run under which this machine is in it.
       type: str
+    lacking_stages:
+      description: The stages for which the node lacks what they need.
+      type: list
+      elements: str
     message:
       description: Why.
       type: str
@@ -134,7 +138,7 @@ def main():
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
-            "requirements": {"type": "dict", "default": {}},
+            "requirements": {"type": "list", "elements": "dict", "default": []},
             "folders": {"type": "dict", "default": {}},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Optional, cast
 
+from gpuval_node.node_directory import inherited
+
 from gpuval_runner import descendants
-from gpuval_runner.environment import inherited
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.summary import Summary

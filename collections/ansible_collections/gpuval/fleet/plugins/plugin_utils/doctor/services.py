@@ -107,7 +107,8 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
     if answer:
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
         return Row("workloads", FAILED, f"{answer['message']}: {remedy}")
-    names = ", ".join(placement.readable(need) for need in asked.get("needs", ()) if need.get("import") != "sys")
+    needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")
+    names = ", ".join(dict.fromkeys(map(placement.readable, needs)))
     return Row("workloads", OK, f"{python} finds {names}" if names else "no stage on this machine needs a package")
 
 

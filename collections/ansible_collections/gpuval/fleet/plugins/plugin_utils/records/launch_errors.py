@@ -18,6 +18,8 @@ from .failure_classes import AGAIN, FailureClass, find
 from .states import LAUNCHED
 
 MESSAGE_CHARACTERS = 600
+#: In the remedy of the class no_package where the stages are not known.
+SOME_STAGES = "STAGE,STAGE"
 #: Begins the message of a node that the watch gave up.
 LOST = "lost contact: "
 
@@ -113,7 +115,8 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     known = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
     known = _with_run(known, message)
     name = str(launch.get("class") or known.name)
-    return {**launch, "message": text, "class": name, "remedy": launch.get("remedy") or known.remedy}
+    remedy = known.remedy.replace(SOME_STAGES, ",".join(launch.get("lacking_stages", (SOME_STAGES,))))
+    return {**launch, "message": text, "class": name, "remedy": launch.get("remedy") or remedy}
 
 
 def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:

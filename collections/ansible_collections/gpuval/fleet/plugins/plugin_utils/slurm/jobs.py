@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.escape import one_line
-from ..records import launch_errors
+from ..records import answers, launch_errors
+from ..records.evidence import Refused
 from ..runs import plans
 from . import classes
 
@@ -36,6 +38,7 @@ ENDED = {
 RETRYABLE = frozenset({"slurm_preempted", "slurm_node_failed"})
 #: Exit codes of the job's script: the node refused the plan for the reason in the comment, and no Python was found.
 REFUSED, NO_PYTHON = 96, 127
+MAX_NOTE = 8000
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def parse(text: str) -> dict[int, Job]:
                 run_id=mark[1],
                 node=mark[2],
                 attempt=int(mark[3]),
-                note=one_line(mark[4] or "", 1000),
+                note=one_line(mark[4] or "", MAX_NOTE),
             )
             found[job.id] = job
     return found
@@ -131,8 +134,8 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
         known = classes.NAMED["slurm_preempted"]
         return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
     if code == REFUSED and job.note:
-        known = launch_errors.classify("refused", job.note)
-        return End(known.name, job.note, known.remedy, refused=True)
+        launch = launch_errors.described(_refusal(job.note))
+        return End(launch["class"], launch["message"], launch["remedy"], refused=True)
     if code == NO_PYTHON:
         known = classes.NAMED["no_python"]
         return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
@@ -143,6 +146,15 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
     if name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}"
     return End(name, message, classes.NAMED[name].remedy.replace("{node}", job.node))
+
+
+def _refusal(note: str) -> dict[str, Any]:
+    """The launch that a job's note is about, as its node has written it there."""
+    try:
+        answer = {"directory": "", "launch": {"state": "refused", **json.loads(note)}}
+        return answers.accept("launch_answer", answer)["launch"]
+    except (ValueError, TypeError, Refused):
+        return {"state": "refused", "message": note}
 
 
 def forgotten(node: str, job: str) -> End:

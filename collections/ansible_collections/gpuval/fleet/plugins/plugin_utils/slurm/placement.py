@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -60,7 +60,7 @@ class Order:
     settings: script.Settings
     directory: str
     force: bool = False
-    requirements: Mapping[str, Any] = field(default_factory=dict)
+    requirements: Sequence[Mapping[str, Any]] = ()
 
 
 class SlurmPlacement(Placement):

@@ -49,7 +49,7 @@ _STEP = (
     *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
 )
 _PROGRAM = """\
-import base64, io, os, subprocess, sys, zlib
+import base64, io, json, os, subprocess, sys, zlib
 script = sys.stdin.buffer if sys.argv[1] == "-" else open(sys.argv[1], "rb")
 data = zlib.decompress(base64.b64decode(script.read().rpartition(b"\\n@MARK@\\n")[2]))
 stream = io.BytesIO(data)
@@ -59,10 +59,12 @@ with open(handle, "wb", closefd=False) as memory:
     memory.write(runner)
 sys.path[0] = "/proc/%d/fd/%d" % (os.getpid(), handle)
 from gpuval_node.placement import main_in_job
-def refuse(text):
-    text = " ".join(([os.environ["SLURMD_NODENAME"] + ":"] if sys.argv[1] == "-" else []) + text.split())
+def refuse(refusal):
+    names = [os.environ["SLURMD_NODENAME"] + ":"] if sys.argv[1] == "-" else []
+    text = " ".join(names + refusal["message"].split())
     print(text, file=sys.stderr, flush=True)
-    words = ["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "Comment=" + sys.argv[2] + " " + text[:900]]
+    note = sys.argv[2] + " " + json.dumps({**refusal, "message": text[:900]})
+    words = ["scontrol", "update", "JobId=" + os.environ["SLURM_JOB_ID"], "Comment=" + note]
     try:
         subprocess.run(words, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:

@@ -6,7 +6,6 @@ import base64
 import getpass
 import json
 import os
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,9 +35,6 @@ SIGNED_SLACK_SECONDS = 3600
 
 #: A leader of more members gets no URLs of their records: a Secret holds 1 MiB.
 MAX_MEMBER_URLS = 256
-
-#: In the remedy of the class no_package (failures/launch.yml) where the stages are not known.
-SOME_STAGES = "STAGE,STAGE"
 
 #: The program that loads models and datasets.
 LOADING = "gpuval_workloads.loading"
@@ -194,37 +190,21 @@ def still_unreachable(
     return unreachable({"nodes": {node: finding.document()}}, node)
 
 
-def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
-    """What a node's stages need on the host, with their names, and in which environment; empty for nothing."""
-    stages_of: dict[str, list[str]] = {}
-    environment: dict[str, str] = {}
+def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> list[dict[str, Any]]:
+    """What a node's stages need on the host: a trial for each environment and Python that they have."""
+    trials: dict[str, dict[str, Any]] = {}
     for stage in [*expected["stages"], *expected.get("gang_stages", ())]:
         declaration = workloads.get(stage, {})
-        needs = [] if declaration.get("image") and runtime != "host" else _needs_of(declaration)
-        for need in needs:
-            stages_of.setdefault(json.dumps(need, sort_keys=True), []).append(stage)
-        if any(need is not PYTHON for need in needs):  # others would have others' needs tried in their environment
-            environment |= {str(name): str(value) for name, value in (declaration.get("environment") or {}).items()}
-    environment.pop(job_stages.VARIABLE, None)
-    needed = [{**json.loads(need), "stages": stages} for need, stages in stages_of.items()]
-    return {"needs": needed, "environment": environment} if needed else {}
-
-
-def _needs_of(declaration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a declaration requires. Modules count for stages in the Python of workloads alone, which is tried."""
-    in_python = "{python}" in map(str, declaration.get("command", ()))
-    needs = [need for need in declaration.get("requires") or () if in_python or "start" in need]
-    return [PYTHON, *needs] if in_python else needs
-
-
-def naming_stages(launch: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-    """A described launch whose remedy for what a node lacks names the stages that need it, to leave them out."""
-    if launch.get("class") != "no_package" or not launch.get("remedy"):
-        return dict(launch)
-    lacks = re.findall(r"(?:: |; )([\w, ]+) needs? ", str(launch["message"]))
-    named = {stage for names in lacks for stage in names.split(", ")}
-    stages = ",".join(stage for stage in [*expected["stages"], *expected.get("gang_stages", ())] if stage in named)
-    return {**launch, "remedy": launch["remedy"].replace(SOME_STAGES, stages or SOME_STAGES)}
+        is_python = "{python}" in map(str, declaration.get("command", ()))
+        environment = {str(name): str(value) for name, value in (declaration.get("environment") or {}).items()}
+        environment.pop(job_stages.VARIABLE, None)
+        conditions = {"in_python": is_python, "environment": environment}
+        # modules count for stages in the Python of workloads alone, which is tried
+        needs = [need for need in declaration.get("requires") or () if is_python or "start" in need]
+        for need in [] if declaration.get("image") and runtime != "host" else [PYTHON] * is_python + needs:
+            trial = trials.setdefault(json.dumps(conditions, sort_keys=True), {**conditions, "needs": {}})
+            trial["needs"].setdefault(json.dumps(need, sort_keys=True), {**need, "stages": []})["stages"].append(stage)
+    return [{**trial, "needs": list(trial["needs"].values())} for trial in trials.values()]
 
 
 def with_needed_packages(
