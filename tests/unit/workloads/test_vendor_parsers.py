@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpuval_workloads.common import tool_output
 from gpuval_workloads.vendor_tools import agfhc, collectives, dcgm, hl_qual, rvs
-from gpuval_workloads.vendor_tools.answer import FAIL, PASS, SKIPPED, UNANSWERED
+from gpuval_workloads.vendor_tools.answer import FAIL, PASS, SKIPPED, UNANSWERED, hold_against
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ def golden(name):
 
 
 def nccl(text, ranks=8):
-    return collectives.judge(collectives.parse(text), "all_reduce", ranks, "nccl_tests")
+    return hold_against(collectives.judge(collectives.parse(text), "all_reduce", ranks, "nccl_tests"), text)
 
 
 def nccl_of_four(text):
@@ -27,23 +27,23 @@ def nccl_of_four(text):
 
 
 def dcgm_of_eight(text):
-    return dcgm.judge(text, 8)
+    return hold_against(dcgm.judge(text, 8), text, dcgm.ERROR)
 
 
 def dcgm_of_four(text):
-    return dcgm.judge(text, 4)
+    return hold_against(dcgm.judge(text, 4), text, dcgm.ERROR)
 
 
 def rvs_of_eight(text):
-    return rvs.judge(rvs.parse(text), 8)
+    return hold_against(rvs.judge(rvs.parse(text), 8), text)
 
 
 def agfhc_says(text):
-    return agfhc.judge(text)
+    return hold_against(agfhc.judge(text), text)
 
 
 def hl_qual_of_eight(text):
-    return hl_qual.judge(text, 8)
+    return hold_against(hl_qual.judge(text, 8), text)
 
 
 GOLDEN = {

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, hold_against, scope_of
+from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, scope_of
 from .job import Job, settle
 
 BINARY = "agfhc"
@@ -28,10 +28,7 @@ _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "ab
 
 def judge(text: str) -> Answer:
     """Return what the console output proves. Never raises."""
-    return hold_against(_judge(plain(text)), text)
-
-
-def _judge(text: str) -> Answer:
+    text = plain(text)
     tests: dict[str, str] = {}
     failures: list[str] = []
     for line in text.splitlines():
@@ -89,11 +86,11 @@ def run(job: Job) -> Answer:
     arguments: list[str | Path] = [job.executable(BINARY), "-r", recipe, "--simple-output", "-o", folder]
     ended = job.call(arguments, job.seconds_left())
     answer = judge(ended.output)
-    failed = _failed_in(folder)
-    if failed and answer.verdict != FAIL:
+    settled, failed = settle(ended, answer), _failed_in(folder)
+    if failed and settled.verdict != FAIL:
         faults = [Fault(NODE, f"{failed} tests failed by its results.json")]
         return Answer(FAIL, faults=faults, figures=answer.figures)
-    return settle(ended, answer)
+    return settled
 
 
 def _failed_in(folder: Path) -> int | None:

@@ -8,11 +8,11 @@ that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/u
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common.tool_output import number, plain, whole
-from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, Answer, Curve, Fault, Figure, hold_against
+from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, Answer, Curve, Fault, Figure
 from .job import Job, settle
 
 BINARIES = {
@@ -81,7 +81,6 @@ class Table:
     most_bytes: int | None = None
     step: tuple[int, str] = (2, "factor")
     problem: str = ""
-    output: str = field(default="", repr=False)
 
     @property
     def largest(self) -> Row | None:
@@ -147,7 +146,6 @@ def parse(text: str) -> Table:
         most_bytes=int(reduced[-1]) if reduced else int(limits[1]) if limits else None,
         step=(int(limits[2]), limits[3]) if limits else (2, "factor"),
         problem=problem,
-        output=text,
     )
 
 
@@ -210,10 +208,6 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
 
 def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
     """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
-    return hold_against(_judge(table, collective, ranks, prefix), table.output)
-
-
-def _judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
     largest = table.largest
     if table.problem or largest is None:
         return Answer.none(table.problem or "its table has no rows")

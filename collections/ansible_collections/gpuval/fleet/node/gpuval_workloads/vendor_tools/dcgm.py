@@ -41,7 +41,8 @@ _LABELLED = re.compile(r"([A-Za-z][A-Za-z0-9 _/-]{0,60}):\s+([0-9.]+)\s*([A-Za-z
 _GIGAFLOPS = re.compile(r"approximately\s+([0-9.]+)\s+gigaflops", re.IGNORECASE)
 #: dcgmi 2 to 4: "Error: unable to establish a connection to the specified host: localhost", and "... host engine".
 _NO_ENGINE = re.compile(r"unable to (?:establish a )?connect(?:ion)?\b.{0,40}\bhost|host ?engine connection", re.I)
-_ERROR = re.compile(r"^\s*error\b\s*:", re.IGNORECASE)
+#: dcgmi's own form of an error.
+ERROR = re.compile(r"^\s*error\b\s*:", re.IGNORECASE)
 _OF_A_GPU = re.compile(r"^(?:GPU \d+ )+")
 
 
@@ -142,10 +143,6 @@ def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
 
     Level 1 has no test of the hardware; of the others one without any proves nothing.
     """
-    return hold_against(_judge(text, gpus, level), text, _ERROR)
-
-
-def _judge(text: str, gpus: int | None, level: int) -> Answer:
     try:
         findings, version = _read(text)
     except LookupError as error:
@@ -229,7 +226,7 @@ def run(job: Job) -> Answer:
     """Run the diagnostics of the level, on all GPUs."""
     path = job.executable(BINARY)
     ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
-    answer = judge(ended.output, job.gpus, job.level)
+    answer = hold_against(judge(ended.output, job.gpus, job.level), ended.output, ERROR)
     if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):
         return Answer.left_out(
             "no host engine answers dcgmi: start nv-hostengine on the node (systemctl start nvidia-dcgm)"

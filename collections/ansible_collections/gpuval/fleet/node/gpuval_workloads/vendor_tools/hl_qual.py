@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import plain, shortened
-from .answer import FAIL, NODE, PASS, Answer, Fault, Figure, hold_against
+from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
 from .gaudi_ports import Ports
 from .job import Job, settle
 
@@ -29,10 +29,6 @@ _MODEL = re.compile(r"gaudi\d?")
 
 def judge(text: str, gpus: int | None) -> Answer:
     """Return what the output or the report file proves; ``gpus`` is how many the node is to have. Never raises."""
-    return hold_against(_judge(text, gpus), text)
-
-
-def _judge(text: str, gpus: int | None) -> Answer:
     lines = plain(text).split("\n")[:-1]  # the last has no line end: it may be cut short
     passed: bool | None = None  # the run's own verdict
     devices: list[tuple[str, bool]] = []

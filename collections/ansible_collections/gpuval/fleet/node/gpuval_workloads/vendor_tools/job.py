@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import shortened
-from .answer import PASS, SKIPPED, UNANSWERED, Answer
+from .answer import PASS, SKIPPED, UNANSWERED, Answer, hold_against
 from .places import Places
 
 MAX_LOG_BYTES = 8 << 20
@@ -70,7 +70,9 @@ class Job:
 
 
 def settle(ended: command.Ended, answer: Answer) -> Answer:
-    """Return the answer; no pass counts of a program that ended badly, and one without an answer gets the reason."""
+    """Return the answer, held against the program's output; no pass counts of a program that ended badly, and one
+    without an answer gets the reason."""
+    answer = hold_against(answer, ended.output)
     if answer.verdict == PASS and distrust(ended):
         return Answer.none(distrust(ended))
     if answer.verdict == SKIPPED and distrust(ended):

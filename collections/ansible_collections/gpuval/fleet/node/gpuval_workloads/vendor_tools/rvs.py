@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
-from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, hold_against
+from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure
 from .job import Job, settle
 
 BINARY = "rvs"
@@ -41,7 +41,6 @@ class Report:
     gflops: dict[tuple[str, str], float] = field(default_factory=dict)
     watts: dict[tuple[str, str], float] = field(default_factory=dict)
     complete: bool = False
-    output: str = field(default="", repr=False)
 
     def scope(self, gpu: str | None) -> str:
         return f"gpu:{self.gpus[gpu][0]}" if gpu in self.gpus else NODE
@@ -53,7 +52,7 @@ class Report:
 
 def parse(text: str) -> Report:
     """Read the console output or log of RVS. Never raises."""
-    report = Report(output=text)
+    report = Report()
     cells: list[str] = []
     in_actions = False
     for raw in plain(text).splitlines():
@@ -125,10 +124,6 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
 
 def judge(report: Report, gpus: int | None) -> Answer:
     """Return what the log proves; ``gpus`` is how many the node is to have."""
-    return hold_against(_judge(report, gpus), report.output)
-
-
-def _judge(report: Report, gpus: int | None) -> Answer:
     failed = [one for one in report.verdicts if not one[2]]
     faults = [
         Fault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
