@@ -11,14 +11,12 @@ from ..core.escape import one_line
 from ..records import environment, launch_errors
 from ..records.documents import Record
 from ..records.failure_classes import (
-    AGAIN,
     NODE,
     OWN_PROGRAM,
     PROGRAM,
     FailureClass,
     class_named,
     named_cause,
-    read,
     subject_of,
 )
 from ..records.states import FAILED_STATES, RUN_ENDED
@@ -27,18 +25,11 @@ from .entries import Entry, gang_of, own_entry
 from .shared_failures import SHARED, FailedStage, SharedFailure
 
 IMAGE = "image"
-NO_PACKAGE, DISK_FULL, NO_IMAGE, HARDWARE = "no_package", "disk_full", "no_image", "hardware"
+NO_IMAGE, HARDWARE = "no_image", "hardware"
 #: States without a last record. A lost contact with the node explains them.
 OPEN_STATES = ("missing", "pending", "running")
 MAX_REASON = 600
 
-#: Classes that the text of a stage that failed may name, and that of one that proves nothing.
-_OF_FAILED = frozenset({"no_engine", "read_only", "store_away", "wrong_digest", NO_PACKAGE, DISK_FULL})
-_OF_MISSING = frozenset({"store_away", "foreign_work", NO_PACKAGE, NO_IMAGE, DISK_FULL})
-#: Classes that a record may name as the cause. With more of them a node could call itself busy, for instance.
-_OF_RECORD = _OF_FAILED | {NO_IMAGE, "out_of_memory", *(row.name for row in read("stages")["causes"])}
-#: Classes of launches in a gang whose own remedy is better.
-_REFUSED_GANG = (NO_PACKAGE, NO_IMAGE, "other_run", "foreign_work")
 #: So many other nodes must have passed a stage before a repeated failure of the user's own program is the node's.
 MIN_PEERS = 2
 
@@ -49,16 +40,6 @@ _AGAIN_WITH_ALL = "run the job again on all of its nodes"
 _OF_GANG_JOB = (
     f"read nodes/NODE/{{stage}}.log of the node that the message names, fix the cause, then {_AGAIN_WITH_ALL}"
 )
-_OF_STATE = {
-    "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {AGAIN}",
-    "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {AGAIN}",
-    "timeout": "read in nodes/{node}/{stage}.log where it stopped; raise the time limit if it is healthy but slow",
-    "skipped": f"fix the stage that it waited for, {AGAIN}",
-    "cancelled": f"{_VALIDATE} with --limit {{node}}",
-    "pending": f"raise gpuval_deadline_seconds (the run ended before the stage began), {AGAIN}",
-    "running": f"raise gpuval_deadline_seconds (the run ended before the stage did), {AGAIN}",
-    "missing": f"check that the node is up and reaches the store, {AGAIN}",
-}
 
 
 @dataclass(frozen=True)
@@ -101,11 +82,11 @@ class StageEnd:
     @functools.cached_property
     def cause(self) -> str:
         """The class of what made it fail, or of what is missing, by its record, else by its text; empty for none."""
-        named = named_cause(self.record) if self.record and self.failed else ""
-        if named in _OF_RECORD and (named != NO_IMAGE or lacks_image(self.record)):
-            return named
-        classes = _OF_FAILED if self.failed and not self.of_gang else _OF_MISSING
-        return self.text_class.name if self.text_class.name in classes else ""
+        named = class_named(named_cause(self.record)) if self.record and self.failed else None
+        if named and "record" in named.explains and (named.name != NO_IMAGE or lacks_image(self.record)):
+            return named.name
+        of_text = "failed" if self.failed and not self.of_gang else "missing"
+        return self.text_class.name if of_text in self.text_class.explains else ""
 
     @property
     def failure_class(self) -> str:
@@ -191,13 +172,13 @@ def _repeated(end: StageEnd, remedy: str) -> str:
     return text if end.shipped else text.replace(_VALIDATE, "repeat the command")
 
 
-def _remedy_of_state(end: StageEnd) -> str:
-    return _repeated(end, _OF_STATE[end.state])
-
-
 def _remedy_of_class(end: StageEnd, name: str = "") -> str:
     row = class_named(name or end.failure_class)
-    return _repeated(end, row.remedy) if row and row.steps else _remedy_of_state(end)
+    return _repeated(end, row.remedy if row else "")
+
+
+def _remedy_of_state(end: StageEnd) -> str:
+    return _remedy_of_class(end, f"{end.stage}_{end.state}")
 
 
 def _remedy_of_gang_refusal(end: StageEnd) -> str:
@@ -214,7 +195,7 @@ RULES = (
     ),
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
     StageRule(
-        "refused its part in a gang", lambda end: end.of_gang and end.text_class.name in _REFUSED_GANG, "missing",
+        "refused its part in a gang", lambda end: end.of_gang and "gang" in end.text_class.explains, "missing",
         _remedy_of_gang_refusal,
     ),
     StageRule(
@@ -247,7 +228,7 @@ RULES = (
     StageRule("failed", lambda end: end.failed, "fail", _remedy_of_class),
     StageRule(
         "ended by a clean", lambda end: end.is_open and end.cleaned, "missing",
-        lambda end: _repeated(end, _OF_STATE["cancelled"]),
+        lambda end: _remedy_of_class(end, f"{end.stage}_cancelled"),
     ),
     StageRule("no end", lambda _: True, "missing", _remedy_of_state),
 )  # fmt: skip

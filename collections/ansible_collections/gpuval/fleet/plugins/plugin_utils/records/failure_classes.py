@@ -28,7 +28,8 @@ class FailureClass:
     """`name` may be a pattern with `*`; `subject` is what the class speaks of; `steps` say what to do about it;
     `ladder` names the steps of ``actions/rules.yml``; `pattern` matches a message (None: known by its name alone).
     `also_incomplete`: it speaks of the node where evidence is missing, too. `retried`: a launch that failed so is tried
-    again. `other_work`: other work has the node, or took it."""
+    again. `other_work`: other work has the node, or took it. `explains`: the ends of stages that it explains, by text
+    (failed, missing, gang) or by record. `repeats`: the node is validated again after the steps."""
 
     name: str
     steps: str = ""
@@ -39,10 +40,12 @@ class FailureClass:
     also_incomplete: bool = False
     retried: bool = True
     other_work: bool = False
+    explains: tuple[str, ...] = ()
+    repeats: bool = True
 
     @property
     def remedy(self) -> str:
-        return f"{self.steps}, {AGAIN}"
+        return f"{self.steps}, {AGAIN}" if self.repeats else self.steps
 
 
 @functools.cache
@@ -54,7 +57,8 @@ def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
 
 def _class_of(row: Mapping[str, Any]) -> FailureClass:
     declared = {field.name: row[field.name] for field in fields(FailureClass) if field.name in row}
-    return FailureClass(**declared, ladder=row["action"], pattern=_pattern(row.get("patterns", ())))
+    declared |= {"explains": tuple(row.get("explains", ())), "pattern": _pattern(row.get("patterns", ()))}
+    return FailureClass(**declared, ladder=row["action"])
 
 
 def _pattern(patterns: Iterable[str]) -> re.Pattern[str] | None:
