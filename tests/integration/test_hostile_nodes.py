@@ -65,7 +65,7 @@ def test_each_node_is_judged_by_its_own_answer_alone(run):
     fleet, run_id, done, _ = run
     report = json.loads((fleet.results / run_id / "report.json").read_text())
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
-    assert verdicts == {**dict.fromkeys(LAUNCHES, "INCOMPLETE"), "twin": "FAIL", "honest": "PASS"}, done
+    assert verdicts == {**dict.fromkeys(LAUNCHES, "INCOMPLETE"), "honest": "PASS"}, done
     classes = {node["name"]: node["class"] for node in report["nodes"]}
     assert {classes[name] for name in ("attempt", "stages", "contact", "remedy", "nothing")} == {"bad_answer"}
     assert classes["twin"] == "same_machine_twice"

@@ -14,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import identity
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import earlier_faults, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import drains
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.drains import SlurmNode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,8 +197,24 @@ def test_a_fault_of_the_node_stands_before_its_identity():
     message = "8 GPUs on the PCI bus, but no working driver"
     evidence.records["b"]["facts"].update(state="failure", message=message, exit_code=1)
     lines = judge(run, evidence)["summary"]
-    assert any(line.startswith("a FAIL") and "one machine listed twice" in line for line in lines)
+    assert any(line.startswith("a INCOMPLETE") and "one machine listed twice" in line for line in lines)
     assert any(line.startswith("b FAIL facts") and message in line for line in lines)
+
+
+def test_a_machine_that_is_listed_twice_is_an_error_of_the_inventory():
+    """Of no node: no action that takes one out of use, none that earlier runs make graver, and no drain."""
+    run, evidence = evidence_of([machine("a", LOCAL), copy_of(A, "b", LOCAL)])
+    report = judge(run, evidence, earlier={("same_machine_twice", "serial serial-of-a"): {"r1", "r2", "r3"}})
+    for node in report["nodes"]:
+        (check,) = [check for check in node["checks"] if check["verdict"] == "fail"]
+        assert (node["verdict"], node["class"], node["flaky"]) == ("INCOMPLETE", "same_machine_twice", False)
+        assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("inspect", [])
+        assert (check["name"], check["class"]) == ("identity", "same_machine_twice")
+        assert check["remedy"].startswith("fix the inventory: give every machine one name")
+        seen = SlurmNode(node["name"], frozenset({"IDLE"}))
+        for incomplete in (False, True):
+            assert drains.decide(seen, node, report["run"], None, incomplete=incomplete).state == ""
+    assert report["verdict"] == "INCOMPLETE"
 
 
 @pytest.mark.parametrize(("clone", "verdict"), [(IMAGE, "PASS"), ({}, "INCOMPLETE")])
@@ -220,7 +238,7 @@ def test_figures_that_a_liar_copied_are_held_against_it_alone(listed, verdict):
             for what, factor in (("step", 1.0), ("data", 1.7), ("sync", 2.3))
         ]
     verdicts = {node["name"]: node["verdict"] for node in judge(run, evidence)["nodes"]}
-    assert verdicts == {"a": verdict, "b": "FAIL" if listed else "INCOMPLETE"}
+    assert verdicts == {"a": verdict, "b": "INCOMPLETE"}
 
 
 @st.composite

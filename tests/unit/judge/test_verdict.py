@@ -479,7 +479,7 @@ def test_one_machine_listed_twice(same):
     for what in same:
         second[what] = first[what] if what == "gpu_uuids" else first[what].upper()
     report = judge(run, evidence)
-    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", "FAIL", "PASS"]
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", "INCOMPLETE", "PASS"]
     assert "one machine listed twice: b has the same" in only(report, "identity", 0)["reason"]
     assert "one machine listed twice: a has the same" in only(report, "identity", 1)["reason"]
 
@@ -510,7 +510,7 @@ def test_a_disk_that_was_cloned_to_many_nodes(hardware):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_node_that_lists_gpus_of_others_fails_alone(own):
+def test_a_node_that_lists_gpus_of_others_is_alone_incomplete(own):
     names = ["evil", "n1", "n2", "n3", "n4", "n5"]
     run = make_run(names)
     evidence = healthy(run)
@@ -518,13 +518,13 @@ def test_a_node_that_lists_gpus_of_others_fails_alone(own):
     stolen = [identity[name]["gpu_uuids"][0] for name in names[1:]]
     identity["evil"]["gpu_uuids"] = [*identity["evil"]["gpu_uuids"][: 8 if own else 3], *stolen]
     report = judge(run, evidence)
-    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", *["PASS"] * 5]
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", *["PASS"] * 5]
     assert identities(report) == {"evil": "fail", **dict.fromkeys(names[1:], "warn")}
     assert "n1 (and n2, n3, n4, n5) has the same GPU UUID" in only(report, "identity", 0)["reason"]
 
 
 @pytest.mark.parametrize("how", ["more", "all", "not its own", "nothing else"])
-def test_a_claim_on_one_other_node_fails_its_maker_alone(how):
+def test_a_claim_on_one_other_node_is_held_against_its_maker_alone(how):
     run = make_run(["evil", "good"])
     evidence = healthy(run)
     evil, good = (evidence.records[name]["facts"]["environment"] for name in ("evil", "good"))
@@ -541,7 +541,7 @@ def test_a_claim_on_one_other_node_fails_its_maker_alone(how):
     else:
         evil["identity"] = {"machine_id": good["identity"]["machine_id"], "serial": good["identity"]["serial"]}
     report = judge(run, evidence)
-    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", "PASS"]
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", "PASS"]
     assert identities(report) == {"evil": "fail", "good": "warn"}
 
 
@@ -593,40 +593,40 @@ def refused_as_twin(run, evidence, name, twin):
 
 
 @pytest.mark.parametrize("stages", [["facts", "training"], ["training"]])
-def test_a_name_that_its_machine_refused_fails_and_the_other_stands_by_its_own_evidence(stages):
+def test_a_name_that_its_machine_refused_is_incomplete_and_the_other_stands_by_its_own_evidence(stages):
     run = make_run(["a", "b", "c"], stages=stages)
     evidence = healthy(run)
     refused_as_twin(run, evidence, "b", "a")
     report = judge(run, evidence)
     assert report["nodes"][0]["verdict"] == judge(run, healthy(run))["nodes"][0]["verdict"]
-    assert (report["nodes"][1]["verdict"], report["nodes"][1]["class"]) == ("FAIL", "same_machine_twice")
+    assert (report["nodes"][1]["verdict"], report["nodes"][1]["class"]) == ("INCOMPLETE", "same_machine_twice")
     for index, other, found in ((0, "b", "warn"), (1, "a", "fail")):
         check = only(report, "identity", index)
         assert f"{other} is the same machine" in check["reason"]
         assert (check["value"], check["verdict"]) == (other, found)
         assert "inventory" in check["remedy"]
-    assert report["verdict"] == "FAIL"
+    assert report["verdict"] == "INCOMPLETE"
 
 
-def test_both_names_of_one_machine_fail_where_both_show_one_host_key():
+def test_both_names_of_one_machine_are_incomplete_where_both_show_one_host_key():
     run = make_run(["a", "b", "c"])
     evidence = healthy(run)
     refused_as_twin(run, evidence, "b", "a")
     for name, key in (("a", "SHA256:one"), ("b", "SHA256:one"), ("c", "SHA256:other")):
         evidence.launches[name]["host_key"] = key
     report = judge(run, evidence)
-    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", "FAIL", "PASS"]
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", "INCOMPLETE", "PASS"]
     assert [node["class"] for node in report["nodes"][:2]] == ["same_machine_twice"] * 2
     evidence.launches["b"]["twin"] = "c"
-    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["PASS", "FAIL", "PASS"]
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["PASS", "INCOMPLETE", "PASS"]
 
 
-def test_names_that_both_say_they_are_the_other_fail_both():
+def test_names_that_both_say_they_are_the_other_are_both_incomplete():
     run = make_run(["a", "b", "c"])
     evidence = healthy(run)
     refused_as_twin(run, evidence, "b", "a")
     refused_as_twin(run, evidence, "a", "b")
-    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["FAIL", "FAIL", "PASS"]
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["INCOMPLETE", "INCOMPLETE", "PASS"]
 
 
 @pytest.mark.parametrize("twin", ["b", "gone", None, ["a"]])

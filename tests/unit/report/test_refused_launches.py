@@ -40,7 +40,7 @@ CASES = {
             "-e gpuval_force=true runs anyway",
         ),
     ),
-    "same_machine_twice": (placement.TWICE.format(name="good"), ("in the inventory", "machine id")),
+    "same_machine_twice": (placement.TWICE.format(name="good"), ("fix the inventory", "machine id")),
     "no_space": (
         placement.NO_SPACE.format(needed=140, place="/var/lib/gpuval/models", spare=0.27, free=8),
         ("free space on the node", "set gpuval_models_dir"),

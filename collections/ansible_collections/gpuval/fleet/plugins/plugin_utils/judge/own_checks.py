@@ -152,8 +152,8 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
         if others:
             named, reason = _named(others)
             text = sentence.format(reason=reason, contradiction=twins.contradiction and f": {twins.contradiction}")
-            severity = {"severity": "advisory"} if verdict == "warn" else {}
-            return [entry(verdict, text, value=named, remedy=remedy or listed_twice, **severity)]
+            fields = {"severity": "advisory"} if verdict == "warn" else {"class": "same_machine_twice"}
+            return [entry(verdict, text, value=named, remedy=remedy or listed_twice, **fields)]
     if facts is None:
         return []
     if identity_values(facts):

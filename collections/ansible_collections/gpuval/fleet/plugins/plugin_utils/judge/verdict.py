@@ -233,7 +233,7 @@ def node_class(checks: Sequence[Entry]) -> str:
         return "nothing_proven"
     if check["kind"] == "launch":
         return str(check["value"])
-    return str(check.get("class") or ("same_machine_twice" if check["name"] == "identity" else check["name"]))
+    return str(check.get("class") or check["name"])
 
 
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -244,9 +244,6 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
-    faults = [check for check in failed if check["stage"] == FACTS or check["kind"] == "state"]
-    has_fault = any(check["name"] != "identity" for check in faults)  # of the node itself: before whose machine it is
-    failed.sort(key=lambda check: has_fault and check["name"] == "identity")
     failed.sort(key=lambda check: not speaks_of_node(check))
     cause = failed[0].get("cause") if failed else None
     failed.sort(key=lambda check: bool(cause) and check["part"] != cause)
