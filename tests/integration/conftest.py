@@ -1,14 +1,15 @@
 """Fleets for the tests of the whole road: real playbooks, real work, faults that are really injected."""
 
-import os
 import shutil
 import socket
+import subprocess
 from contextlib import contextmanager
 
 import pytest
 
 from tests.kit.cluster_fleet import ClusterFleet
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
+from tests.kit.needs import SYS_ADMIN
 from tests.kit.podman_pod import PodmanPods
 from tests.kit.processes import end_all_below
 from tests.kit.slurm_bed import SlurmBed
@@ -89,8 +90,8 @@ def slurm(slurm_cluster):
 
 @pytest.fixture(scope="session")
 def as_root():
-    if os.geteuid() != 0:
-        pytest.skip("needs root: mounts a file system or makes namespaces")
     for tool in ("mount", "umount", "unshare", "nsenter"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool} (util-linux)")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip(SYS_ADMIN.format(to="to mount file systems and to make namespaces"))

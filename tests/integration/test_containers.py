@@ -331,7 +331,7 @@ def test_auto_takes_an_engine_that_answers(engine, image, node):
     assert (node.record("a")["image"], node.record("b")["image"]) == (image, None)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the right to change the user is missing: run the tests as root")
 def test_files_of_another_user_are_removed(engine, image, node):
     write = f"id -u; echo x > $TMPDIR/mine; {SUCCEED}"
     stages = [stage("a", write, image=image, container={"user": "12345:12345"})]
@@ -341,7 +341,7 @@ def test_files_of_another_user_are_removed(engine, image, node):
 
 
 @ONCE
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the right to change the user is missing: run the tests as root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)")
 def test_a_runner_that_is_not_root_gets_its_files_back(engine, image):
     """With podman each user has containers and images of its own."""

@@ -1,8 +1,10 @@
 """What tests need of the machine: without it they are skipped, and fail where all is said to be there (CI)."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,19 @@ def needs_programs(packages: Mapping[str, str]) -> None:
     if missing:
         names = " ".join(sorted({packages[program] for program in missing}))
         lacking(f"needs {', '.join(missing)} (apt-get install {names})")
+
+
+#: What root in a container without --privileged lacks as well.
+SYS_ADMIN = "the right {to} is missing (CAP_SYS_ADMIN): run the tests as root, in a container with --privileged"
+
+
+@contextlib.contextmanager
+def tmpfs(folder: Path, options: str) -> Iterator[Path]:
+    """A file system in memory at a folder; it is removed though processes work there."""
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        lacking(SYS_ADMIN.format(to="to mount a file system"))
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as 
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT
+from tests.kit.needs import tmpfs
 from tests.kit.run_commands import lay_out, opened
 
 
@@ -70,15 +71,10 @@ def test_a_full_results_disk_at_the_end_is_a_warning(monkeypatch, tmp_path, smal
 
 @pytest.fixture
 def small_disk(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("needs root: mounts a file system")
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)], check=True, timeout=30)
-    try:
+    with tmpfs(place, "size=256k"):
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("judged", [True, False])

@@ -1,12 +1,11 @@
 """What a stage needs is not there, or may not be used: the record names it as the site's, not the node's."""
 
 import json
-import os
-import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import NODE, named_cause, subject_of
 
+from tests.kit.needs import tmpfs
 from tests.kit.runner import stage
 
 
@@ -74,18 +73,12 @@ def test_a_folder_that_cannot_be_made_is_no_fault_of_the_node(node, tmp_path):
     assert named_cause(record) == "environment"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
 def test_a_file_system_that_became_read_only_may_be_a_broken_disk(node, tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], check=False)
-    if mounted.returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    try:
+    with tmpfs(folder, "ro"):
         node.put_plan(stage("work"), models_dir=str(folder / "cache"))
         node.call("run")
-    finally:
-        subprocess.run(["umount", folder], check=True)
     record = node.record("work")
     assert "Read-only file system" in record["message"]
     assert "fault" not in record["environment"]

@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from gpuval_runner import lock
 from gpuval_runner import state as states
 
+from tests.kit.needs import tmpfs
 from tests.kit.runner import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until, until_written
 
 RESULT = """{"state":"success","message":"m",
@@ -445,13 +445,8 @@ def test_files_that_cannot_grow_do_not_end_the_run(node):
 
 @pytest.fixture
 def small_disk(node):
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(node.files.root)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield node.files.root
-    subprocess.run(["umount", "-l", str(node.files.root)], check=True)
+    with tmpfs(node.files.root, "size=256k"):
+        yield node.files.root
 
 
 def test_a_full_disk_costs_evidence_on_the_node_not_in_the_store(node, store, small_disk):
@@ -505,7 +500,7 @@ def small_memory():
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(64 << 20))
     except OSError:
-        pytest.skip("needs the right to make a control group of version 1")
+        pytest.skip("the right to make a control group of version 1 is missing: run the tests as root")
     yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
     until(lambda: not (group / "cgroup.procs").read_text())
     group.rmdir()

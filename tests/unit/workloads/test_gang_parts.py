@@ -31,7 +31,7 @@ from gpuval_workloads.gang.control_channel import Stop
 from gpuval_workloads.gang.host import rdma
 from gpuval_workloads.gang.host.sysfs import Sysfs
 
-from tests.kit.needs import lacking
+from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.sysfs_tree import Tree
 from tests.kit.workload_process import NODE
 
@@ -114,7 +114,7 @@ def test_the_interface_of_an_address():
 def in_a_namespace(*lines):
     """What a script prints where eth7 has two IPv4 addresses of one network, and one of IPv6."""
     if os.geteuid() or not shutil.which("ip") or subprocess.run(["unshare", "-n", "true"], check=False).returncode:
-        lacking("needs root, iproute2 and network namespaces")
+        lacking(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
     script = (
         "set -e; ip link set lo up; ip link add eth7 type veth peer name eth8; ip link set eth8 up; "
         "ip link set eth7 up; ip address add 10.9.8.7/24 dev eth7; ip address add 10.9.8.8/24 dev eth7; "

@@ -14,6 +14,7 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.loading import program, rclone
 
 from tests.kit.model_server import ModelServer
+from tests.kit.needs import tmpfs
 from tests.kit.workload_process import Workload
 
 MODULE = "gpuval_workloads.loading"
@@ -65,11 +66,8 @@ def small_disk(tmp_path):
     """A file system of 2 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with tmpfs(folder, "size=2m"):
+        yield folder
 
 
 def names(ended):

@@ -13,13 +13,14 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
+from tests.kit.needs import SYS_ADMIN
 from tests.kit.runner import until
 from tests.kit.workload_process import Workload, is_alive
 
 pytestmark = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 needs_loop = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/dev/loop-control").exists() or shutil.which("mkfs.ext4") is None,
-    reason="needs root, loop devices and mkfs.ext4",
+    reason=f"{SYS_ADMIN.format(to='to mount a loop device')}, with mkfs.ext4 (apt-get install e2fsprogs)",
 )
 MIB = 1 << 20
 REAL_FIO = shutil.which("fio")
@@ -301,7 +302,7 @@ def test_disks_that_hold_anything_are_refused(tmp_path):
 )
 def test_partitions_and_members_are_refused(tmp_path, made, problem):
     if os.geteuid() != 0:
-        pytest.skip("only root makes device nodes")
+        pytest.skip("the right to make device nodes is missing: run the tests as root")
     device = tmp_path / "node"
     os.mknod(device, 0o600 | 0o060000, os.makedev(259, 77))
     system = tmp_path / "sys/dev/block/259:77"
