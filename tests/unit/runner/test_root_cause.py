@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from gpuval_node import root_cause
+from gpuval_node import cause_patterns, root_cause
 from gpuval_runner.telemetry.events import HARMLESS_XIDS
 
 from tests.kit.runner import stage
@@ -139,20 +139,18 @@ def test_lines_that_are_compared_are_bounded(monkeypatch):
 def sample_of(line, choice):
     """A line of a log that a line of the data describes, with the same choice at all its places."""
     sample = re.sub(r"\{(package|command|file)\}", "libx", line.strip("^$"))
-    sample = re.sub(r"\{(rank|number)\}", "7", sample)
+    sample = re.sub(r"\{(rank|local|code|number)\}", "7", sample)
     return re.sub(r"\{([^}]*)\}", lambda place: (place[1].split("|") * 8)[choice], sample).replace("*", "x")
 
 
 def test_the_data_is_what_its_schema_says_and_every_line_of_it_can_be_found():
-    document = root_cause.data()
+    document = cause_patterns.data()
     schemas.validate("causes", document, what="root_causes.json")
-    patterns = root_cause._patterns()
-    assert len(patterns.lines) == sum(len(group["lines"]) for group in document["lines"])
+    patterns = cause_patterns.patterns()
     for group in document["lines"]:
         for line, choice in itertools.product(group["lines"], range(8)):
             sample = sample_of(line, choice)
-            hits = [index for part, indices in patterns.parts if part in sample for index in indices]
-            assert any(patterns.lines[index][0].search(sample) for index in hits), (line, sample)
+            assert patterns.look_up(sample)[0], (line, sample)
             is_failure = group["weight"] not in ("none", "detail")
             assert not is_failure or any(word in sample.lower() for word in patterns.words), sample
 
