@@ -1,9 +1,7 @@
 """Every word that the class of a node can be, but for checks of a user's own."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
 from tests.kit.builders import SHIPPED
 
@@ -32,8 +30,8 @@ def class_names():
     shipped = {one.name for one in SHIPPED if one.required}
     launches = set(launch_errors.NAMED)
     causes = {row.name for row in failure_classes.read("stages")["causes"]}
-    clusters = {one.name for one in (*classes.CLASSES, *classes.OF_NODES)}
-    clusters |= {one.name for one in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
+    schedulers = (*failure_classes.read("kubernetes").values(), *failure_classes.read("slurm").values())
+    clusters = {row.name for rows in schedulers for row in rows}
     ends = (*STATES, "figures", "plausible", "coherent", "hidden_fault", "shared")
     stages = {f"{stage}_{state}" for stage in ("image", "training") for state in ends}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}

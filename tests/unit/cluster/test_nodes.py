@@ -1,7 +1,6 @@
 """What a Node object means: its description, SKU and GPUs, and whether work can be placed on it."""
 
 import json
-from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
@@ -314,18 +313,6 @@ def test_what_the_probe_found_reaches_the_launch():
     away = launching.unreachable(probed, "gpu-001")
     assert (away["state"], away["class"], away["remedy"]) == ("unreachable", "node_missing", missing.remedy)
     assert launching.unreachable(probed, "gpu-002") is None
-
-
-def test_names_of_classes_are_unique():
-    names = [known.name for known in classes.CLASSES]
-    assert len(names) == len(set(names))
-
-
-def test_the_documentation_names_every_class():
-    docs = Path(__file__).resolve().parents[3] / "docs"
-    text = "".join((docs / name).read_text(encoding="utf-8") for name in ("kubernetes.md", "troubleshooting.md"))
-    names = {known.name for known in classes.CLASSES}
-    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
 # --- inventory -------------------------------------------------------------------------------------------------------

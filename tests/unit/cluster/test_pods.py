@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
-    classes,
     names,
     pod_classes,
     pod_diagnosis,
@@ -14,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodTracker
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import row_of
 
 TEXTS = json.loads((Path(__file__).parent / "data" / "pod_texts.json").read_text())
 RUN, NODE = "20261120-201500-3f2a", "gpu-pool-7x2vd"
@@ -881,7 +881,7 @@ def test_a_heartbeat_of_a_node_concerns_no_node():
 
 def test_every_class_of_a_reason_is_known():
     for name in {*pod_diagnosis._DISRUPTIONS.values(), *pod_diagnosis._POD_REASONS.values()}:
-        assert classes.NAMED[name].remedy.endswith("--limit {node}")
+        assert row_of(name).remedy.endswith("--limit {node}")
 
 
 def test_texts_of_the_cluster_are_cleaned():

@@ -5,14 +5,12 @@ import re
 from pathlib import Path
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes as pod_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document as job_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.prometheus import METRICS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import classes as slurm_classes
 
 from tests.kit.plan_settings import SETTINGS
 
@@ -169,8 +167,8 @@ def test_the_examples_of_jobs_are_valid(tmp_path):
 
 def test_every_class_of_a_failure_is_in_troubleshooting():
     text = (DOCS / "troubleshooting.md").read_text()
-    classes = {known.name for known in (*launch_errors.CLASSES, *pod_classes.CLASSES)}
-    classes |= {known.name for known in (*slurm_classes.OF_NODES, *slurm_classes.OF_JOBS)}
+    schedulers = (*failure_classes.read("kubernetes").values(), *failure_classes.read("slurm").values())
+    classes = {row.name for rows in (launch_errors.CLASSES, *schedulers) for row in rows}
     classes |= {launch_errors.runner_gone(ended)["class"] for ended in ("", "out of memory")}
     assert {name for name in classes if f"`{name}`" not in text} == set()
 

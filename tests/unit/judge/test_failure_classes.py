@@ -107,7 +107,7 @@ def test_the_names_of_the_judges_own_checks_have_rows():
 def test_classes_that_code_looks_up_by_name_have_rows():
     found = set()
     for path in (COLLECTION / "plugins/plugin_utils").rglob("*.py"):
-        found |= set(re.findall(r"\bNAMED\[\"(\w+)\"\]", path.read_text()))
+        found |= set(re.findall(r"\b(?:NAMED\[|row_of\()[\"'](\w+)[\"']", path.read_text()))
     assert len(found) > 20
     assert sorted(name for name in found if class_named(name) is None) == []
 

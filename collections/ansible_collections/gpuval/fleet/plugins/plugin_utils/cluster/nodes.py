@@ -12,9 +12,9 @@ from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..inventory.fleet import sku_name
-from ..records.failure_classes import AGAIN
+from ..records.failure_classes import AGAIN, row_of
 from ..ssh.findings import REACHABLE, Finding
-from . import classes, names, pod_settings
+from . import names, pod_settings
 from .pod_settings import CPU, RESOURCES, PodSettings
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -311,7 +311,7 @@ def _condition(kind: str, known: Mapping[str, str] | None) -> str:
 
 
 def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), classes.NAMED[state].remedy.replace("{node}", name))
+    return Finding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))
 
 
 def finding_for(

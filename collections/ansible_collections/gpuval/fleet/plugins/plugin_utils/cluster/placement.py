@@ -17,6 +17,7 @@ from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
 from ..records.evidence import Evidence, take_record
+from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
@@ -631,7 +632,7 @@ class ClusterPlacement(Placement):
         """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
         key = f"{name} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
-            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {classes.NAMED[name].steps}")
+            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {row_of(name).steps}")
         return True
 
     def _warn_once(self, name: str, line: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..records.failure_classes import FailureClass
-from .classes import NAMED, OF_REFUSALS, classify
+from ..records.failure_classes import FailureClass, row_of
+from .classes import OF_REFUSALS, classify
 from .pod_state import Node
 
 #: Classes of a text by what it is about, in the order of their tables.
@@ -57,7 +57,7 @@ def without_pod_name(message: str) -> str:
 
 def _among(names: Sequence[str], text: str) -> FailureClass:
     """The class of the text, else the last one."""
-    return classify(text, names) or NAMED[names[-1]]
+    return classify(text, names) or row_of(names[-1])
 
 
 def unschedulable(name: str, message: str, node: Node | None) -> tuple[FailureClass, str]:
@@ -75,13 +75,13 @@ def unschedulable(name: str, message: str, node: Node | None) -> tuple[FailureCl
     if own or not foreign:
         text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
         if node is not None and not node.ready and _SOME_TAINT.search(text):
-            return NAMED["node_not_ready"], text
-        return NAMED[_scheduling(text)], text
+            return row_of("node_not_ready"), text
+        return row_of(_scheduling(text)), text
     if node is None:
-        return NAMED["node_missing"], "the cluster has no node of this name"
+        return row_of("node_missing"), "the cluster has no node of this name"
     if node.hostname not in (None, name):
-        return NAMED["wrong_hostname"], f"its label kubernetes.io/hostname is {node.hostname!r}"
-    return NAMED["not_selected"], _COUNT.sub("", foreign[0])
+        return row_of("wrong_hostname"), f"its label kubernetes.io/hostname is {node.hostname!r}"
+    return row_of("not_selected"), _COUNT.sub("", foreign[0])
 
 
 def _scheduling(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.escape import one_line
-from ..records.failure_classes import FailureClass
+from ..records.failure_classes import FailureClass, row_of
 from . import pod_classes as known
 from .pod_state import MESSAGE_CHARACTERS, NOT_RUN_REASONS, Container, Event, Node, Pod, progressed, termination_report
 
@@ -186,7 +186,7 @@ def _job_failed(case: Case) -> Cause | None:
         return None
     reason, message = case.attempt.failed
     text = f"its Job failed ({reason}), and its pod is gone: {message}"
-    return Cause(known.NAMED["pod_failed"], text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
+    return Cause(row_of("pod_failed"), text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
 
 
 def _disrupted(case: Case) -> Cause | None:
@@ -202,13 +202,13 @@ def _disrupted(case: Case) -> Cause | None:
             name = "node_lost" if lost else "drained"
         if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
             name = _POD_REASONS.get(pod.reason, "evicted")
-        return Cause(known.NAMED[name], f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
+        return Cause(row_of(name), f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
     if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
         name = "gpu_allocation" if known.classify(pod.reason, ["gpu_allocation"]) else "node_refused"
     if name is None or name == "deadline_exceeded":
         return None
-    return Cause(known.NAMED[name], f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
+    return Cause(row_of(name), f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
 
 
 def _deadline(case: Case) -> Cause | None:
@@ -222,7 +222,7 @@ def _deadline(case: Case) -> Cause | None:
     message = one.failed[1] if by_job and one.failed else pod.message if pod else ""
     stage = _stage(case)
     text = f"ended by its deadline{f' in {stage}' if stage else ''}: {message}"
-    return Cause(known.NAMED["deadline_exceeded"], text, "deadline", stage=stage)
+    return Cause(row_of("deadline_exceeded"), text, "deadline", stage=stage)
 
 
 def _deleted(case: Case) -> Cause | None:
@@ -231,24 +231,22 @@ def _deleted(case: Case) -> Cause | None:
         return None  # the pod went with its node
     if one.job_deleted and one.job_set:
         text = f"its JobSet {one.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
-        return Cause(known.NAMED["job_set_ended"], text, "deleted", stage=stage, retryable=True)
+        return Cause(row_of("job_set_ended"), text, "deleted", stage=stage, retryable=True)
     if one.job_deleted:
-        return Cause(
-            known.NAMED["job_deleted"], f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True
-        )
+        return Cause(row_of("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True)
     if pod is None or not (pod.gone or pod.deleted_at):
         return None
     if one.suspended:
         text = "preempted by its queue: the Job is suspended again"
-        return Cause(known.NAMED["suspended"], text, "deleted", stage=stage, retryable=True)
+        return Cause(row_of("suspended"), text, "deleted", stage=stage, retryable=True)
     # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
     how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
-    return Cause(known.NAMED["pod_deleted"], f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
+    return Cause(row_of("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
 
 
 def _node_trouble(case: Case) -> Cause | None:
     """Only for a scheduled pod: before, the scheduler reports what is wrong with the node."""
-    host, stage, lost = case.host, _stage(case), known.NAMED["node_lost"]
+    host, stage, lost = case.host, _stage(case), row_of("node_lost")
     if case.pod is None or not case.pod.host or host is None:
         return None
     if host.gone:
@@ -266,11 +264,11 @@ def _no_pod(case: Case) -> Cause:
     if case.attempt.suspended:
         queue = case.attempt.queue
         text = f"waits for queue {queue}" if queue else "its Job is suspended: a queue holds it back"
-        return Cause(known.NAMED["suspended"], text, "suspended", limits.admission_seconds)
+        return Cause(row_of("suspended"), text, "suspended", limits.admission_seconds)
     if event and event.message:
         text = known.without_pod_name(event.message)
         return Cause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)
-    return Cause(known.NAMED["no_pod"], "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
+    return Cause(row_of("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
 def _ended_badly(case: Case) -> Cause | None:
@@ -289,7 +287,7 @@ def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause 
     """What the end of a container with an exit code other than 0 means."""
     if container.reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
-        return Cause(known.NAMED["container_lost"], f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
+        return Cause(row_of("container_lost"), f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
     if container.reason in NOT_RUN_REASONS:
         text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
         start_class = known.start(text)
@@ -298,17 +296,15 @@ def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause 
         text = (
             f"{OOM}: the kernel killed the container of {stage}: out of memory (its limit is in gpuval_pods.resources)"
         )
-        return Cause(known.NAMED["oom_killed"], text, "ended", stage=stage, evidence=True)
+        return Cause(row_of("oom_killed"), text, "ended", stage=stage, evidence=True)
     if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
         detail = one_line(container.message, 300)
         text = f"the runner of {stage} refused (exit code {container.exit_code})" + (f": {detail}" if detail else "")
-        return Cause(known.NAMED["runner_refused"], text, "ended", stage=stage)
+        return Cause(row_of("runner_refused"), text, "ended", stage=stage)
     if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
     how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
-    return Cause(
-        known.NAMED["container_failed"], f"the container of {stage} {how}", "ended", stage=stage, evidence=True
-    )
+    return Cause(row_of("container_failed"), f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
 
 
 def _not_running(case: Case) -> Cause | None:
@@ -327,7 +323,7 @@ def _unscheduled(case: Case, pod: Pod) -> Cause:
     limit = case.limits.patience_seconds
     if pod.unscheduled is None:
         text = "no scheduler has handled its pod"
-        return Cause(known.NAMED["unschedulable"], text, "unschedulable", limit, quiet=True)
+        return Cause(row_of("unschedulable"), text, "unschedulable", limit, quiet=True)
     reason, message = pod.unscheduled
     node = case.named if case.named is not None and not case.named.gone else None
     scheduling_class, text = known.unschedulable(case.attempt.node, message, node)
@@ -364,13 +360,13 @@ def _prepare(case: Case, pod: Pod, stage: str, _container: Container) -> Cause |
         if reason in case.pod_events and not (pod.prepared or pod.ran or progressed(case.pod_events, {reason})):
             # older kubelets set the condition late, and events may be lost: either will do
             text = f"{reason}: {case.pod_events[reason].message}"
-            return Cause(known.NAMED[name], text, "prepare", case.limits.patience_seconds, stage)
+            return Cause(row_of(name), text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 
 def _no_progress(case: Case, _pod: Pod, stage: str, container: Container) -> Cause:
     text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
-    return Cause(known.NAMED["not_starting"], text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
+    return Cause(row_of("not_starting"), text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
 
 
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)

@@ -79,9 +79,12 @@ def all_classes() -> tuple[FailureClass, ...]:
 @functools.lru_cache(maxsize=4096)
 def class_named(name: str) -> FailureClass | None:
     """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
-    rows = all_classes()
-    exact = (row for row in rows if row.name == name)
-    return next(exact, None) or next((row for row in rows if fnmatchcase(name, row.name)), None)
+    return _by_name().get(name) or next((row for row in all_classes() if fnmatchcase(name, row.name)), None)
+
+
+def row_of(name: str) -> FailureClass:
+    """The row of that very name, which code relies on. Raises KeyError."""
+    return _by_name()[name]
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
@@ -108,9 +111,9 @@ def named_cause(record: Mapping[str, Any]) -> str:
     """
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
-    return next((word for word in words if isinstance(word, str) and word in _names()), "")
+    return next((word for word in words if isinstance(word, str) and word in _by_name()), "")
 
 
 @functools.cache
-def _names() -> frozenset[str]:
-    return frozenset(row.name for row in all_classes())
+def _by_name() -> dict[str, FailureClass]:
+    return {row.name: row for row in all_classes()}

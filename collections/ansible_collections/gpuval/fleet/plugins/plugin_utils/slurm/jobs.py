@@ -11,8 +11,8 @@ from typing import Any
 from ..core.escape import one_line
 from ..records import answers, launch_errors
 from ..records.evidence import Refused
+from ..records.failure_classes import row_of
 from ..runs import plans
-from . import classes
 
 #: Of squeue: id, state, reason, comment (last, since it may hold the separator).
 FORMAT = "%i|%T|%r|%k"
@@ -131,13 +131,13 @@ def pending(job: Job) -> str:
 def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
     """What the end of a job means that left records open. `suspended`: it was cancelled for that."""
     if suspended:
-        known = classes.NAMED["slurm_preempted"]
+        known = row_of("slurm_preempted")
         return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
     if code == REFUSED and job.note:
         launch = launch_errors.described(_refusal(job.note))
         return End(launch["class"], launch["message"], launch["remedy"], refused=True)
     if code == NO_PYTHON:
-        known = classes.NAMED["no_python"]
+        known = row_of("no_python")
         return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
     name = ENDED.get(job.state, "slurm_job_failed")
     message = f"job {job.id} ended: {job.state}"
@@ -145,7 +145,7 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
         message += f" ({job.reason})"
     if name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}"
-    return End(name, message, classes.NAMED[name].remedy.replace("{node}", job.node))
+    return End(name, message, row_of(name).remedy.replace("{node}", job.node))
 
 
 def _refusal(note: str) -> dict[str, Any]:
@@ -159,5 +159,5 @@ def _refusal(note: str) -> dict[str, Any]:
 
 def forgotten(node: str, job: str) -> End:
     """Slurm remembers the job no more."""
-    known = classes.NAMED["slurm_job_forgotten"]
+    known = row_of("slurm_job_forgotten")
     return End(known.name, f"Slurm does not remember job {job}", known.remedy.replace("{node}", node))

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..core.escape import one_line
+from ..records.failure_classes import row_of
 from ..ssh.findings import REACHABLE, Finding
-from . import classes
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
 #: The last field; who set it and when follows in brackets, if Slurm knows it.
@@ -137,4 +137,4 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
 
 
 def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), classes.NAMED[state].remedy.replace("{node}", name))
+    return Finding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))

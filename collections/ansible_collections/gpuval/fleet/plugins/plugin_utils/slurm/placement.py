@@ -19,6 +19,7 @@ from ..core.escape import one_line
 from ..gang import keys
 from ..judge.check import Check
 from ..records import launch_errors
+from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
@@ -29,7 +30,7 @@ from ..watch.decisions import NodeView, keep_started
 from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
 from ..watch.watch import Limits, RunWatch, Watcher
-from . import classes, nodes, script
+from . import nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import End, Job, end_of, forgotten, members_of, of_run, pending
 
@@ -140,7 +141,7 @@ class SlurmPlacement(Placement):
         except SlurmError as error:
             if error.away or error.full:
                 raise
-            remedy = classes.NAMED["slurm_refused"].remedy
+            remedy = row_of("slurm_refused").remedy
             launch |= {"state": "failed", "class": "slurm_refused", "message": str(error), "remedy": remedy}
         except (plans.PlanError, SettingError) as error:
             launch |= {"state": "refused", "message": str(error)}
@@ -282,7 +283,7 @@ class SlurmPlacement(Placement):
 
     def _lost_slurmctld(self, error: SlurmError) -> None:
         if not self._away:
-            self._warn(f"{error}; jobs that run continue: {classes.NAMED['slurm_away'].remedy}")
+            self._warn(f"{error}; jobs that run continue: {row_of('slurm_away').remedy}")
         self._away, self._polled_at = str(error), time.monotonic()
 
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
@@ -329,7 +330,7 @@ class SlurmPlacement(Placement):
         down = [(name, finding.message) for name, finding in found if finding.state == "slurm_node_down"]
         if not down:
             return end
-        known, (name, reason) = classes.NAMED["slurm_node_failed"], down[0]
+        known, (name, reason) = row_of("slurm_node_failed"), down[0]
         message = f"job {job.id} lost {', '.join(name for name, _reason in down)}: {reason}"
         return End(known.name, message, known.remedy.replace("{node}", name))
 
@@ -395,7 +396,7 @@ class SlurmPlacement(Placement):
                 self._failed(view, "slurm_pending", pending(job))
 
     def _failed(self, view: NodeView, name: str, message: str) -> None:
-        reason = {"class": name, "message": message, "remedy": classes.NAMED[name].remedy.replace("{node}", view.name)}
+        reason = {"class": name, "message": message, "remedy": row_of(name).remedy.replace("{node}", view.name)}
         self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
 
 
