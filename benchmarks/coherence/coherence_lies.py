@@ -227,9 +227,7 @@ def consistent_lies(node: HealthyNode, factor: float) -> Iterator[tuple[str, set
 
     def sizes(metric: Mapping[str, Any], times: float) -> float:
         is_size = metric["unit"] == "bytes" and not metric["name"].startswith(TELEMETRY)
-        return (
-            metric["value"] * times if is_size or metric["unit"] in ("bytes/s", "bytes_per_second") else metric["value"]
-        )
+        return metric["value"] * times if is_size or metric["unit"] == "bytes/s" else metric["value"]
 
     for stage in node.records:
         for source in (speeds, telemetry, sizes):

@@ -129,7 +129,7 @@ def training_metrics(gpus=8, tflops=700.0, part="gpu"):
         metric("training_duration_seconds", 20.93, "seconds"),
         metric("training_loss_first", 8.0, "loss"),
         metric("training_loss_last", 4.0, "loss"),
-        metric("training_tokens_per_second", 56000.0, "tokens_per_second"),
+        metric("training_tokens_per_second", 56000.0, "tokens/s"),
         metric("training_processes_count", gpus),
         *(metric("training_model_tflops", tflops + index, "TFLOP/s", f"{part}:{index}") for index in range(gpus)),
         *(metric("training_step_p99_seconds", 0.2, "seconds", f"rank:{index}") for index in range(gpus)),
@@ -151,7 +151,7 @@ def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
             metrics=[
                 metric("loading_bytes", 8_035_000_000, "bytes"),
                 metric("loading_duration_seconds", 11.1, "seconds"),
-                metric("loading_bytes_per_second", 5.79e9 / 8, "bytes_per_second"),
+                metric("loading_bytes_per_second", 5.79e9 / 8, "bytes/s"),
             ],
         ),
         "inference": make_record(

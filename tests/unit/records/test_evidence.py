@@ -7,6 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
     Refused,
     accept_record,
     accept_series,
+    digest_of,
     parse_key,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
@@ -383,3 +384,22 @@ def test_a_failed_attempt_that_the_controller_saw_stays(before, attempts, is_tak
     later = make_record(attempt=2, attempts=[make_record(**fields) for fields in attempts])
     assert bool(evidence.take_record(found, run, key, json.dumps(later).encode())) == is_taken
     assert found.records["node-1"]["training"]["state"] == ("success" if is_taken else before)
+
+
+@pytest.mark.parametrize(
+    ("written", "notation"),
+    [("bytes_per_second", "bytes/s"), ("tokens_per_second", "tokens/s"), ("bytes/s", "bytes/s"), ("norm", "norm")],
+)
+def test_a_unit_has_one_notation_and_the_digest_is_of_what_the_node_wrote(written, notation):
+    document = make_record(metrics=[{"name": "speed_of_it", "value": 7, "unit": written, "scope": "node"}])
+    found = accept(document)
+    assert [one["unit"] for one in found["metrics"]] == [notation]
+    assert digest_of(found) == digest_of(document)
+
+
+def test_a_figure_has_a_revision_or_none():
+    figure = {"name": "speed_of_it", "value": 7, "unit": "bytes/s", "scope": "node"}
+    assert accept(make_record(metrics=[{**figure, "revision": 2}]))["metrics"] == [{**figure, "revision": 2}]
+    for revision in (0, 1.5, "2", None):
+        with pytest.raises(Refused):
+            accept(make_record(metrics=[{**figure, "revision": revision}]))

@@ -89,7 +89,7 @@ def test_compares_with_the_baseline_of_the_same_kind_of_node(tmp_path):
         set_speed(now, node["name"], value)
     kind = {"sku": now["nodes"][0].get("catalogue_sku"), "gpus": len(now["nodes"][0]["identity"].get("gpus", ()))}
     figure = {
-        "stage": SPEED[0], "metric": SPEED[1], "scope": "node", "unit": "tokens_per_second", "workload": workload,
+        "stage": SPEED[0], "metric": SPEED[1], "scope": "node", "unit": "tokens/s", "workload": workload,
         "nodes": 8, "median": 50_000, **kind,
     }  # fmt: skip
     others = [{**figure, "sku": "b200", "nodes": 99}, {**figure, "workload": "other/1", "nodes": 99}]

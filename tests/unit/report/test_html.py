@@ -256,7 +256,7 @@ def fleet_of_figures(values, name="training_tokens_per_second"):
     evidence = healthy(run)
     for node, value in zip(run["nodes"], values, strict=True):
         evidence.records[node]["training"]["metrics"] = [
-            *(one for one in training_metrics() if one["name"] != name), metric(name, value, "tokens_per_second"),
+            *(one for one in training_metrics() if one["name"] != name), metric(name, value, "tokens/s"),
         ]  # fmt: skip
     report = judge(run, evidence)
     return report, {one.metric: one for one in figures.figures_of(report).figures}

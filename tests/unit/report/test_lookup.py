@@ -36,7 +36,7 @@ def test_facts(report):
     assert facts["run_id"] == "run-1"
     assert facts["verdict"] == "PASS"
     assert facts["metrics"]["training_tokens_per_second"] == 56000.0
-    assert facts["units"]["training_tokens_per_second"] == "tokens_per_second"
+    assert facts["units"]["training_tokens_per_second"] == "tokens/s"
     assert facts["parts"]["training_model_tflops"]["gpu:3"] == 703.0
     assert facts["stages"]["training"]["state"] == "success"
     assert facts["stages"]["training"]["duration_seconds"] == 25.0

@@ -118,3 +118,11 @@ def test_whatever_a_file_holds_the_rest_is_valid(document):
         "series": read.series,
     }
     SERIES_SCHEMA.validate(series)
+
+
+@pytest.mark.parametrize(("revision", "kept"), [(2, {"revision": 2}), (1, {}), (0, None), ("2", None), (True, None)])
+def test_the_revision_of_a_figure_is_kept_and_one_that_is_none_is_refused(revision, kept):
+    metric = {"name": "speed", "value": 1, "unit": "bytes/s", "scope": "node"}
+    found = result.parse(json.dumps({"state": "success", "metrics": [{**metric, "revision": revision}]}).encode())
+    assert found.metrics == ([] if kept is None else [{**metric, **kept}])
+    assert bool(found.problems) == (kept is None)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any, Optional, TypedDict
 
 
-class Metric(TypedDict):
-    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``."""
-
+class _Figure(TypedDict):
     name: str
     value: Optional[float]
     unit: str
     scope: str
+
+
+class Metric(_Figure, total=False):
+    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``; ``revision`` of its
+    definition, where that is not the first."""
+
+    revision: int
 
 
 class Curve(TypedDict):

@@ -24,6 +24,7 @@ MAX_FINGERPRINTS = 1024
 MAX_ENVIRONMENT = 256
 MAX_ARTIFACTS = 256
 MAX_DEPTH = 16
+MAX_REVISION = 99
 MAX_PROBLEMS = 8
 
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
@@ -142,12 +143,18 @@ def _metric(item: Any) -> Optional[Metric]:
     value = item.get("value")
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
-    return {
+    metric: Metric = {
         "name": item["name"],
         "value": number(value),
         "unit": one_line(item["unit"], 32),
         "scope": item.get("scope", "node"),
     }
+    revision = item.get("revision", 1)
+    if type(revision) is not int or not 1 <= revision <= MAX_REVISION:
+        return None
+    if revision > 1:
+        metric["revision"] = revision
+    return metric
 
 
 def _curve(item: Any) -> Optional[Curve]:

@@ -151,7 +151,7 @@ def _metrics(done: Brought, seconds: float) -> list[Metric]:
     ]
     if done.downloaded_bytes and done.download_seconds > 0:
         speed = done.downloaded_bytes / done.download_seconds
-        metrics.append(("image_bytes_per_second", speed, "bytes_per_second"))
+        metrics.append(("image_bytes_per_second", speed, "bytes/s"))
     return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
 
 

@@ -71,14 +71,15 @@ class Result:
     environment: dict = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
 
-    def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node") -> None:
+    def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node", revision: int = 1) -> None:
         """Add one figure, in place of an earlier one of the same name and scope.
 
-        A value that is not finite is kept as null: it was measured and is no number. Raises ``ValueError`` for a
-        malformed name or scope.
+        ``revision`` counts the definitions of the figure: those of different ones are not compared. A value that is not
+        finite is kept as null: it was measured and is no number. Raises ``ValueError`` for a malformed name or scope.
         """
         _check(name, scope)
         metric = {"name": name, "value": finite_or_none(value), "unit": unit, "scope": scope}
+        metric.update({"revision": revision} if revision > 1 else {})
         self.metrics = [m for m in self.metrics if (m["name"], m["scope"]) != (name, scope)]
         self.metrics.append(metric)
 

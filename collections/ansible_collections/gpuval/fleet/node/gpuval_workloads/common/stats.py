@@ -75,6 +75,10 @@ class Curve:
             self._latest.append(value)
             self._count += 1
 
+    def whole_stretches(self) -> list[float]:
+        """Return the mean of each stretch that is complete."""
+        return [total / self._stretch for total in self._sums[: self._count // self._stretch]]
+
     @property
     def last(self) -> float:
         """The latest value."""

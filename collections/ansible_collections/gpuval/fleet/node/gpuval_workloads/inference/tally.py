@@ -74,8 +74,8 @@ class Tally:
                 ("inference_itl_p99_seconds", _percentile(self.gaps, 99), "seconds"),
             ]
             if seconds > 0:
-                figures.append(("inference_tokens_per_second", self.generated_tokens / seconds, "tokens_per_second"))
-                figures.append(("inference_requests_per_second", self.done / seconds, "requests_per_second"))
+                figures.append(("inference_tokens_per_second", self.generated_tokens / seconds, "tokens/s"))
+                figures.append(("inference_requests_per_second", self.done / seconds, "requests/s"))
         return [(name, value, unit) for name, value, unit in figures if value is not None]
 
 

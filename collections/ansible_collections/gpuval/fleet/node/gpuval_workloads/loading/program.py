@@ -210,7 +210,7 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
     result.environment["transfer_retries"] = retries
     result.add_metric("loading_bytes", needed, "bytes")
     result.add_metric("loading_duration_seconds", seconds, "seconds")
-    result.add_metric("loading_bytes_per_second", needed / seconds, "bytes_per_second")
+    result.add_metric("loading_bytes_per_second", needed / seconds, "bytes/s")
     return seconds
 
 

@@ -21,13 +21,15 @@ def _table() -> dict[str, tuple[str, Fraction]]:
             units[name] = (dimension, Fraction(factor))
 
     add("time", 1, "seconds", "second", "s", "sec")
-    add("time", Fraction(1, 10**3), "milliseconds", "ms")
-    add("time", Fraction(1, 10**6), "microseconds", "us", "\u00b5s", "\u03bcs")
-    add("time", Fraction(1, 10**9), "nanoseconds", "ns")
+    add("time", Fraction(1, 10**3), "ms", "milliseconds")
+    add("time", Fraction(1, 10**6), "us", "microseconds", "\u00b5s", "\u03bcs")
+    add("time", Fraction(1, 10**9), "ns", "nanoseconds")
     add("time", 60, "minutes", "min")
     add("time", 3600, "hours", "h")
     add("size", 1, "bytes", "byte")
-    add("rate", 1, "bytes_per_second", "bytes/s")
+    add("rate", 1, "bytes/s", "bytes_per_second")
+    add("power", 1, "watts")
+    add("frequency", 1, "hertz")
     for prefix, power in _DECIMAL.items():
         factor = Fraction(10) ** power
         add("size", factor, f"{prefix}B")
@@ -40,15 +42,13 @@ def _table() -> dict[str, tuple[str, Fraction]]:
         add("size", 2**power, f"{prefix}B")
         add("rate", 2**power, f"{prefix}B/s")
     add("flops", 10**12, "tflops")
-    add("power", 1, "watts")
     add("power", Fraction(1, 1000), "mW")
-    add("frequency", 1, "hertz")
     add("temperature", 1, "celsius", "C", "\u00b0C")
     add("count", 1, "count")
     add("ratio", 1, "ratio")
     add("ratio", Fraction(1, 100), "%", "percent")
     for thing in ("tokens", "samples", "requests", "examples", "images"):
-        add(f"{thing} rate", 1, f"{thing}_per_second", f"{thing}/s", f"{thing}/sec")
+        add(f"{thing} rate", 1, f"{thing}/s", f"{thing}_per_second", f"{thing}/sec")
     return units
 
 
@@ -57,6 +57,9 @@ _FACTORS = {unit: float(factor) for unit, (_, factor) in _UNITS.items()}
 _TIMED = frozenset(
     unit for unit, (dimension, _) in _UNITS.items() if dimension in ("time", "flops") or dimension.endswith("rate")
 )
+
+
+_NOTATIONS = {meaning: unit for unit, meaning in reversed(_UNITS.items())}
 
 
 class UnitError(ValueError):
@@ -75,6 +78,11 @@ def compatible(one: str, other: str) -> bool:
     if one == other:
         return True
     return one in _UNITS and other in _UNITS and _UNITS[one][0] == _UNITS[other][0]
+
+
+def notation(unit: str) -> str:
+    """The one notation of a unit: ``bytes/s`` for ``bytes_per_second``. An unknown unit is its own."""
+    return _NOTATIONS[_UNITS[unit]] if unit in _UNITS else unit
 
 
 def is_timed(unit: str) -> bool:

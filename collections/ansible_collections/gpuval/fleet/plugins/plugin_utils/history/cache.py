@@ -4,7 +4,7 @@
     <run>/state.json       which run, and the stamps of the run.json and report.json behind the files
     <run>/nodes.parquet    the expected nodes
     <run>/records.parquet  each record without its metrics, with its object's stamp; the reason for refused ones
-    <run>/metrics.parquet  node, stage, part, metric, unit, value
+    <run>/metrics.parquet  node, stage, part, metric, unit, revision, value
     <run>/gpus.parquet     the GPUs of each node, by its facts
     <run>/judged.parquet   the verdicts, where the run was judged
 
@@ -30,7 +30,7 @@ from . import database
 from .database import json_lines, parquet
 
 #: Version of the files' format; a cache of another version is rebuilt.
-FORMAT = 4
+FORMAT = 5
 TABLES = ("nodes", "records", "gpus", "judged", "metrics")
 #: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
@@ -127,7 +127,7 @@ class Cache:
             return f"UNION ALL BY NAME SELECT * FROM {parquet(path)} ANTI JOIN gone USING (node, stage)"
 
         old = all(run.file(name).exists() for name in ("metrics", "gpus", "records"))
-        metrics = f"""SELECT folder, node, stage, m.scope AS part, m.name AS metric, m.unit, m.value
+        metrics = f"""SELECT folder, node, stage, m.scope AS part, m.name AS metric, m.unit, m.revision, m.value
             FROM (SELECT folder, node, stage, unnest(metrics) AS m FROM {fresh}) {kept("metrics") if old else ""}"""
         self._replace(run, "metrics", metrics, "stage, metric, part, node", [folder])
         gpus = f"""SELECT folder, node, stage, g."index", g.model, g.serial, g.uuid

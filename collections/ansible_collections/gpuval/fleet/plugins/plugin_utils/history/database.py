@@ -23,7 +23,7 @@ MAX_LINE_BYTES = 64 << 20
 
 #: Columns of the cached files, as they are read from JSON lines.
 GPUS = 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]'
-METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR)[]"
+METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR, revision INTEGER)[]"
 COLUMNS = {
     "records": {
         "node": "VARCHAR", "stage": "VARCHAR", "stamp": "VARCHAR", "refused": "VARCHAR", "state": "VARCHAR",

@@ -24,10 +24,7 @@ from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Trend, trend_of
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
 #: Units of the figures shown by default; more is faster, except for seconds.
-SPEEDS = (
-    "bytes/s", "bytes_per_second", "TFLOP/s", "tokens/s", "tokens_per_second", "samples/s", "samples_per_second",
-    "images/s", "images_per_second", "requests/s", "requests_per_second", "seconds",
-)  # fmt: skip
+SPEEDS = ("bytes/s", "TFLOP/s", "tokens/s", "samples/s", "images/s", "requests/s", "seconds")
 #: Min number of sister parts for a meaningful median scatter.
 MIN_SISTERS = 3
 MAX_DRIFTS = 1000
@@ -48,6 +45,10 @@ _JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.n
 _PLACED = """* REPLACE (CASE WHEN part LIKE 'gpu:%' AND (folder, node, stage)
     IN (SELECT (folder, node, unnest(renumbered)) FROM judged)
     THEN part || ' as ' || stage || ' numbers it' ELSE part END AS part)"""
+
+
+#: Figures of one revision of their definition make a series: which, where it is not the first, stands before the setup.
+_SETUP = "concat(CASE WHEN m.revision > 1 THEN concat('revision ', m.revision, ' ') END, c.setup)"
 
 
 @dataclass(frozen=True)
@@ -191,15 +192,16 @@ class History:
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE groups AS
             SELECT *, hash(stage, metric, unit, scope, sku, gpus, workload, setup) AS group_key FROM
-            (SELECT DISTINCT stage, metric, unit, split_part(part, ':', 1) AS scope FROM metrics
-                SEMI JOIN wanted USING (stage, metric) WHERE {units})
-            JOIN (SELECT DISTINCT stage, sku, gpus, workload, setup FROM contexts) USING (stage)"""
+            (SELECT DISTINCT stage, metric, unit, scope, sku, gpus, workload, {_SETUP} AS setup FROM
+            (SELECT DISTINCT stage, metric, unit, revision, split_part(part, ':', 1) AS scope FROM metrics
+                SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
+            JOIN (SELECT DISTINCT stage, sku, gpus, workload, setup FROM contexts) c USING (stage))"""
         )
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE figures AS
             SELECT c.no, hash(c.node) AS node_key, m.part, m.value,
                 hash(coalesce(p.gpu, c.machine || ' ' || m.part)) AS subject_key,
-                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, c.setup)
+                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, {_SETUP})
                     AS group_key
             FROM (SELECT * FROM metrics SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
             JOIN contexts c ON c.folder = m.folder AND c.node = m.node AND c.stage = m.stage

@@ -42,13 +42,14 @@ class Baseline:
         return f"{self.document['name']} version {self.document['version']}"
 
     def find(
-        self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str]
+        self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str], revision: int = 1
     ) -> Mapping[str, Any] | None:
         """The figure that the check's node is held against; of several that with the most nodes."""
         fitting = [
             one
             for one in self.figures.get((check.stage, check.metric, check.scope), ())
             if (one["sku"], one["gpus"], one["workload"]) == (sku, gpus, workload)
+            and one.get("revision", 1) == revision
             and all(one["setup"].get(path) == value for path, value in setup.items())
         ]
         return max(fitting, key=lambda one: (one["nodes"], sorted(one["setup"].items())), default=None)

@@ -73,11 +73,11 @@ def _identity(figure: Mapping[str, Any]) -> tuple[str, ...]:
     """What a figure is; torch is left out, so that a new one shows."""
     setup = tuple(value for path, value in sorted(figure["setup"].items()) if path != "torch")
     keys = ("stage", "metric", "scope", "unit", "sku", "gpus", "workload")
-    return tuple(str(figure[key]) for key in keys) + setup
+    return (*(str(figure[key]) for key in keys), str(figure.get("revision", 1)), *setup)
 
 
 def _title(figure: Mapping[str, Any]) -> str:
-    kind = " ".join(str(figure[key]) for key in ("sku", "gpus") if figure[key] is not None)
+    kind = " ".join(str(figure[key]) for key in ("sku", "gpus", "revision") if figure.get(key) is not None)
     setup = figure["setup"].get("fingerprints.training_setup", "")
     return " ".join(f"{figure['stage']} {figure['metric']} per {figure['scope']} ({kind} {setup}".split()) + ")"
 

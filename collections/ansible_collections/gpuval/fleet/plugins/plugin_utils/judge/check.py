@@ -32,6 +32,8 @@ class Check:
     scope: str = "node"
     parts_from: str | None = None
     unit: str | None = None
+    #: Of the definition of its metric: the limit is for figures of that one.
+    revision: int = 1
     value: float | str | None = None
     value_from: str | None = None
     low: float | None = None

@@ -22,7 +22,8 @@ from .check import Informational
 from .comparison_rules import ComparisonRule, comparison_rule_of
 from .coverage import is_informational
 from .entries import Entry, gang_of, own_entry
-from .subject import FACTS, Subject
+from .peer_samples import revision_words
+from .subject import FACTS, Subject, revision_of
 
 #: Fewer nodes do not show which of them is right.
 MIN_NODES = 4
@@ -140,7 +141,8 @@ def _collected(
                 if not among or value is None:
                     continue
                 scope = scopes.get(part) or scopes.setdefault(part, part.partition(":")[0])
-                parts = figures[FigureKey(kinds[among], stage, name, scope, metric["unit"])]
+                kind = (*kinds[among], *revision_words(revision_of(metric)))
+                parts = figures[FigureKey(kind, stage, name, scope, metric["unit"])]
                 column = parts.get(part) or parts.setdefault(part, PartValues([], []))
                 column.nodes.append(number)
                 column.values.append(value)

@@ -18,7 +18,7 @@ from ..records import environment
 from ..records.documents import Record
 from ..records.states import UNFINISHED
 from .check import Applies, Check
-from .subject import Subject
+from .subject import Subject, revision_of
 
 MAX_PARTS = 1_000_000
 MAX_FAILED_PARTS = 64
@@ -272,7 +272,7 @@ def gang_of(record: Record) -> str:
 def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> tuple[str, str] | None:
     """The first part that did not report the check's metric, and why that counts."""
     if check.scope == "node":
-        return None if reported else ("node", f"{check.stage} reported no {check.metric}")
+        return None if reported else ("node", f"{check.stage} reported no {_wanted_figure(check, subject, record)}")
     count, why = expected_parts(check, subject, record)
     if count is None:
         return "node", why
@@ -282,7 +282,14 @@ def lacking(check: Check, subject: Subject, record: Record, reported: Collection
     absent = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
     if not absent:
         return None
-    return absent[0], f"no {check.metric} of {some_of(absent, MAX_NAMED_PARTS)} ({count} expected)"
+    figure = _wanted_figure(check, subject, record)
+    return absent[0], f"no {figure} of {some_of(absent, MAX_NAMED_PARTS)} ({count} expected)"
+
+
+def _wanted_figure(check: Check, subject: Subject, record: Record) -> str:
+    """The metric of a check, with the revision of its definition where the record has another."""
+    revisions = {revision_of(metric) for metric in subject.metrics(record, check.metric, check.scope, None)}
+    return f"{check.metric} of revision {check.revision}" if revisions - {check.revision} else check.metric
 
 
 def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int | None, str]:

@@ -18,7 +18,7 @@ from . import peer_statistics
 from .baseline import SCHEMA, SETUPS
 from .peer_groups import as_wide_as_all
 from .peer_samples import LEAST, MOST, is_part_of, values_at
-from .subject import Subject
+from .subject import Subject, revision_of
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
@@ -35,7 +35,7 @@ class _Gathered:
     spreads: list[float] = field(default_factory=list)
 
 
-_Key = tuple[str, str, str, str, str, Any, str, tuple[tuple[str, str], ...]]
+_Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]]
 
 
 def make(
@@ -90,7 +90,8 @@ def _gather(subject: Subject, stage: str, record: Record, gathered: dict[_Key, _
             continue
         gpus = None if subject.gpus is None else int(subject.gpus)
         scope = part.split(":")[0]
-        key = (stage, metric["name"], scope, unit, subject.kind, gpus, record["workload"], setup)
+        revision = revision_of(metric)
+        key = (stage, metric["name"], scope, unit, revision, subject.kind, gpus, record["workload"], setup)
         figure = gathered[key]
         figure.nodes[subject.name][part] = value
         spread = spreads.get((_spread_name(metric["name"]), part))
@@ -108,7 +109,7 @@ def _spread_name(name: str) -> str:
 
 
 def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
-    stage, metric, scope, unit, sku, gpus, workload, setup = key
+    stage, metric, scope, unit, revision, sku, gpus, workload, setup = key
     gathered = _of_one_size(gathered)
     nodes = [list(node.values()) for node in gathered.nodes.values()]
     values = [value for node in nodes for value in node]
@@ -133,7 +134,8 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
     places = _places(gathered) if scope == "gpu" else {}
-    yield {**figure, "places": places} if places else figure
+    optional = {"places": places or None, "revision": revision if revision > 1 else None}
+    yield {**figure, **{name: value for name, value in optional.items() if value is not None}}
 
 
 def _places(gathered: _Gathered) -> dict[str, list[float]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import peer_statistics
 from .check import Check
-from .peer_statistics import MEDIAN_ERROR, Peers
+from .peer_statistics import Peers
 from .populations import two_modes
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class PeerGroup:
 
     @classmethod
     def of(cls, check: Check, samples: Sequence[PeerSample], kind: str, reach: Reach | None = None) -> PeerGroup:
-        spreads = [spread for sample in samples for spread in sample.spreads]
-        floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
+        errors = [error for sample in samples for error in sample.errors]
+        floor = statistics.median(errors) if errors else 0.0
         margin = least_margin(check)
         modes = modes_of(check, samples)
         main = samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import units
@@ -15,7 +15,7 @@ from . import peer_statistics
 from .check import Check
 from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
 from .peer_groups import GroupKey
-from .subject import Subject
+from .subject import Subject, revision_of
 
 FINGERPRINT = "fingerprints."
 #: No hardware has figures beyond these, in any unit; their ratios would not be numbers.
@@ -24,20 +24,30 @@ LEAST, MOST = 1e-50, 1e50
 
 @dataclass(frozen=True)
 class PeerSample:
-    """What one node reported: by part its figure in the unit of the check, and the spread of its repeats."""
+    """What one node reported: by part its figure in the unit of the check, and how well repeats know it.
+
+    ``errors``: of figures the relative standard error, of those whose repeats show it.
+    """
 
     subject: Subject
     record: Record
     group: GroupKey
     alike: GroupKey
     figures: Sequence[tuple[str, float]]
-    spreads: Sequence[float]
+    errors: Sequence[float]
     #: Parts that are judged without peers: not a number, another unit.
     settled: Sequence[PartResult]
-    #: Parts that do not report their spread, which is missing only where there are peers.
+    #: Parts that do not report their spread or error, which is missing only where there are peers.
     unknown: Sequence[PartResult] = ()
     #: How many parts it reports to have, where the check asks (parts_from).
     parts: int | None = None
+    #: Of the definition of its figures.
+    revision: int = 1
+
+    def of_first_revision(self, check: Check) -> PeerSample:
+        """The same node by the figures that limits and known figures of revision 1 are for."""
+        figures, settled = figures_of(check, self.subject, self.record, 1)
+        return replace(self, figures=figures, settled=settled, errors=(), revision=1)
 
     @property
     def reported(self) -> set[str]:
@@ -64,10 +74,22 @@ def sample_of(check: Check, subject: Subject, expected: str) -> PeerSample | lis
     for path in (*unreported, *unreported_too):
         reason = f"{check.stage} does not report its {path}"
         return [entry_of(check, "missing", reason, expected)]
-    figures, settled = figures_of(check, subject, record)
-    spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
+    revision = newest_revision(check, subject, record)
+    figures, settled = figures_of(check, subject, record, revision)
+    errors, unknown = _errors(check, subject, record, {part for part, _ in figures}, revision)
     parts = expected_parts(check, subject, record)[0] if check.parts_from else None
-    return PeerSample(subject, record, group, alike, figures, spreads, settled, unknown, parts)
+    group = (*group, *revision_words(revision))
+    return PeerSample(subject, record, group, alike, figures, errors, settled, unknown, parts, revision)
+
+
+def newest_revision(check: Check, subject: Subject, record: Record) -> int:
+    """The revision of the definition by which the record has the check's metric."""
+    return max(map(revision_of, subject.metrics(record, check.metric, check.scope, None)), default=1)
+
+
+def revision_words(revision: int) -> GroupKey:
+    """What sets figures of later revisions apart from the first ones, which were compared before there were others."""
+    return () if revision == 1 else (f"revision {revision}",)
 
 
 def too_few_parts(check: Check, subject: Subject, expected: str) -> list[Entry]:
@@ -106,12 +128,14 @@ def values_at(record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]
     return tuple(values), unreported
 
 
-def figures_of(check: Check, subject: Subject, record: Record) -> tuple[list[tuple[str, float]], list[PartResult]]:
+def figures_of(
+    check: Check, subject: Subject, record: Record, revision: int
+) -> tuple[list[tuple[str, float]], list[PartResult]]:
     """By part its figure in the unit of the check, and the parts without a valid one: one figure for each part, and
     none of a part that the node cannot have."""
     figures: list[tuple[str, float]] = []
     settled: list[PartResult] = []
-    metrics = subject.metrics(record, check.metric, check.scope)
+    metrics = subject.metrics(record, check.metric, check.scope, revision)
     times = Counter(metric["scope"] for metric in metrics)
     count = None if check.scope == "node" else expected_parts(check, subject, record)[0]
     for metric in metrics:
@@ -159,12 +183,26 @@ def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
     return len(figure[0]), figure[0], figure[1]
 
 
-def _spreads(check: Check, subject: Subject, record: Record, parts: set[str]) -> tuple[list[float], list[PartResult]]:
-    """The spreads of the repeats, and the parts that do not report theirs."""
+def _errors(
+    check: Check, subject: Subject, record: Record, parts: set[str], revision: int
+) -> tuple[list[float], list[PartResult]]:
+    """The relative standard errors of the parts' figures, where enough repeats show them; and the parts without one.
+
+    A median has that of so many normal repeats of the reported spread at least; a later revision reports its own, or
+    that its repeats are too few: then the spread of the SKU stands for it, where that is known.
+    """
     if check.spread_from is None:
         return [], []
-    reported = subject.metrics(record, check.spread_from, check.scope)
-    known = {one["scope"]: one["value"] for one in reported if one["value"] is not None and one["value"] >= 0}
-    reason = f"{check.stage} reported no {check.spread_from}"
-    unknown = [PartResult(part, None, None, "", f"{reason} of {part}") for part in sorted(parts - known.keys())]
-    return [known[part] for part in sorted(parts & known.keys())], unknown
+    name, factor = check.spread_from, peer_statistics.MEDIAN_ERROR / check.repeats**0.5
+    if revision > 1:
+        name, factor = f"{name.removesuffix('_spread_ratio')}_uncertainty_ratio", 1.0
+    usual = subject.known_spreads.get((check.metric, revision)) if revision > 1 else None
+    reported = {
+        metric["scope"]: usual if metric["value"] is None else factor * metric["value"]
+        for metric in subject.metrics(record, name, check.scope)
+        if (revision > 1 if metric["value"] is None else metric["value"] >= 0)
+    }
+    reason = f"{check.stage} reported no {name}"
+    unknown = [PartResult(part, None, None, "", f"{reason} of {part}") for part in sorted(parts - reported.keys())]
+    known = (reported[part] for part in sorted(parts & reported.keys()))
+    return [error for error in known if error is not None], unknown

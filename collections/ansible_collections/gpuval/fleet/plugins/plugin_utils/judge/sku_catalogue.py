@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ class Sku:
     part_gpus: tuple[int, ...] = ()
     gpu: dict[str, Any] = field(default_factory=dict, hash=False)
     links: dict[str, Any] = field(default_factory=dict, hash=False)
-    part_spreads: dict[str, float] = field(default_factory=dict, hash=False)
-    measured: dict[str, float] = field(default_factory=dict, hash=False)
+    part_spreads: dict[tuple[str, int], float] = field(default_factory=dict, hash=False)
+    measured: dict[tuple[str, int], float] = field(default_factory=dict, hash=False)
     checks: tuple[Check, ...] = ()
 
     def is_model(self, model: str) -> bool:
@@ -61,10 +61,16 @@ def read(path: Path) -> Sku:
         part_gpus=tuple(count.get("part", ())),
         gpu=document.get("gpu", {}),
         links=document.get("links", {}),
-        part_spreads=document.get("part_spreads", {}),
-        measured=document.get("measured", {}),
+        part_spreads=_by_revision(document.get("part_spreads", {})),
+        measured=_by_revision(document.get("measured", {})),
         checks=tuple(checks),
     )
+
+
+def _by_revision(figures: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """By metric and revision of its definition: 1, unless the figure tells it."""
+    known = {name: figure if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
+    return {(name, figure.get("revision", 1)): figure["value"] for name, figure in known.items()}
 
 
 @functools.cache

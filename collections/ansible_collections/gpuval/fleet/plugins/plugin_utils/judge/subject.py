@@ -6,10 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
+
 from ..records.documents import Metric, Record
 
 #: The stage that reports what a node is.
 FACTS = "facts"
+
+
+def revision_of(metric: Metric) -> int:
+    return metric.get("revision", 1)
 
 
 @dataclass
@@ -32,10 +38,10 @@ class Subject:
     catalogue_sku: str | None = None
     #: What the node has: versions by its facts, and the labels of the inventory.
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: By metric how much healthy parts of one node of its SKU differ, relative; where it was measured.
-    known_spreads: Mapping[str, float] = field(default_factory=dict)
-    #: By metric what healthy nodes of the SKU made.
-    measured: Mapping[str, float] = field(default_factory=dict)
+    #: By metric and revision how much healthy parts of one node of its SKU differ, relative; where it was measured.
+    known_spreads: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    #: By metric and revision what healthy nodes of the SKU made.
+    measured: Mapping[tuple[str, int], float] = field(default_factory=dict)
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
     #: By stage the workload of its plan, which decides which checks hold; the record's own does not.
@@ -46,14 +52,21 @@ class Subject:
     precisions: frozenset[str] = frozenset()
     _indexes: dict[int, dict[tuple[str, str], list[Metric]]] = field(default_factory=dict)
 
-    def metrics(self, record: Record, name: str, scope: str) -> Sequence[Metric]:
-        """The metrics of that name in that kind of scope."""
+    def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[Metric]:
+        """The metrics of that name in that kind of scope, of one revision of their definition, None for any.
+
+        Revision 1 of a speed is the median of its repeats, which later ones have beside it.
+        """
         index = self._indexes.get(id(record))
         if index is None:
             index = self._indexes[id(record)] = defaultdict(list)
             for metric in record["metrics"]:
                 index[metric["name"], metric["scope"].partition(":")[0]].append(metric)
-        return index.get((name, scope), [])
+        found = index.get((name, scope), [])
+        if revision is None or all(revision_of(metric) == revision for metric in found):
+            return found
+        same = [metric for metric in found if revision_of(metric) == revision]
+        return same or (index.get((median_of(name), scope), []) if revision == 1 else [])
 
     @property
     def skus(self) -> set[str]:

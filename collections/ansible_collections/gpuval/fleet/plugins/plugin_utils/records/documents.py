@@ -6,12 +6,16 @@ from typing import Any, NotRequired, TypedDict
 
 
 class Metric(TypedDict):
-    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number."""
+    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number.
+
+    Figures of one name and different revisions (1 where none is given) are measured differently.
+    """
 
     name: str
     value: float | None
     unit: str
     scope: str
+    revision: NotRequired[int]
 
 
 class Record(TypedDict):
@@ -40,6 +44,8 @@ class Record(TypedDict):
     attempts: list[Record]
     #: Of the plan by which the stage ran.
     nonce: NotRequired[str]
+    #: By number of a metric the unit that the node wrote, where that was another notation.
+    units_as_written: NotRequired[dict[str, str]]
     #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
     of_round: NotRequired[str]
     unrelated: NotRequired[bool]

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from ..core import schemas
+from ..core import schemas, units
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors, nonces
@@ -250,8 +250,21 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
-    """SHA-256 of an accepted record, whatever the layout of the file that it was in."""
-    return hashlib.sha256(orjson.dumps(record, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """SHA-256 of an accepted record as its node wrote it, whatever the layout of the file that it was in."""
+    return hashlib.sha256(orjson.dumps(_as_written(record), option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record with the units that it came with."""
+    written = {key: value for key, value in record.items() if key != "units_as_written"}
+    written["attempts"] = [_as_written(attempt) for attempt in record["attempts"]]
+    unit_of = record.get("units_as_written")
+    if unit_of:
+        written["metrics"] = [
+            {**metric, "unit": unit_of.get(str(number), metric["unit"])}
+            for number, metric in enumerate(record["metrics"])
+        ]
+    return written
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
@@ -361,12 +374,19 @@ def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
 
 
 def _cleaned_record(record: dict[str, Any]) -> Record:
-    """Metrics, the most of it, are cleaned in place: they have these texts and no others."""
-    for metric in record["metrics"]:
+    """Metrics, the most of it, are cleaned in place: they have these texts and no others. Each unit gets its one
+    notation."""
+    unit_as_written = {}
+    for number, metric in enumerate(record["metrics"]):
+        written = _cleaned_word(metric["unit"])
         metric["name"] = _cleaned_word(metric["name"])
-        metric["unit"] = _cleaned_word(metric["unit"])
+        metric["unit"] = units.notation(written)
         metric["scope"] = _cleaned_word(metric["scope"])
+        if metric["unit"] != written:
+            unit_as_written[str(number)] = written
     cleaned: Record = _cleaned({**record, "metrics": [], "attempts": []})
+    if unit_as_written:
+        cleaned["units_as_written"] = unit_as_written
     return {**cleaned, "metrics": record["metrics"], "attempts": [_cleaned_record(one) for one in record["attempts"]]}
 
 

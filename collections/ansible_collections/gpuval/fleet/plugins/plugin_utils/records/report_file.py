@@ -38,7 +38,7 @@ _texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
 _TABLES = ("criteria", "figures")
 _Row = dict[str, Any]
-_Form = tuple[tuple[str, str, str], ...]
+_Form = tuple[tuple[str, str, int, str], ...]
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -157,11 +157,12 @@ def _short(value: Any) -> Any:
 
 
 def _pack_metrics(metrics: Sequence[Mapping[str, Any]], figures: dict[_Form, tuple[int, list[_Row]]]) -> dict[str, Any]:
-    form = tuple((metric["name"], metric["unit"], metric["scope"]) for metric in metrics)
+    form = tuple((metric["name"], metric["unit"], metric.get("revision", 1), metric["scope"]) for metric in metrics)
     if form not in figures:
         rows = [
-            {"name": name, "unit": unit, "scopes": [scope for _, _, scope in parts]}
-            for (name, unit), parts in itertools.groupby(form, lambda one: one[:2])
+            {"name": name, "unit": unit, "scopes": [one[-1] for one in parts]}
+            | ({"revision": revision} if revision > 1 else {})
+            for (name, unit, revision), parts in itertools.groupby(form, lambda one: one[:3])
         ]
         figures[form] = (len(figures), rows)
     number, rows = figures[form]
@@ -176,6 +177,7 @@ def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> list[dict[st
     rows, values = figures[packed_metrics["figures"]], packed_metrics["values"]
     return [
         {"name": row["name"], "value": number, "unit": row["unit"], "scope": scope}
+        | ({"revision": row["revision"]} if "revision" in row else {})
         for row, value in zip(rows, values, strict=True)
         for scope, number in zip(
             row["scopes"],

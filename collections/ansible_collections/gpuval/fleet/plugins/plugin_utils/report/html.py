@@ -137,7 +137,7 @@ _WORDING = {
     "anchor": lambda name: "#node=" + quote(one_line(name, 253), safe=""),
     "breakable": _breakable,
     "short": lambda value: short(float(value)),
-    "plain": lambda cell: units.human(*cell).partition(" (")[0],
+    "plain": lambda cell: units.human(*cell[:2]).partition(" (")[0],
     "signed": lambda change: "" if change is None else f"{100 * change:+.1f} %",
 }
 
@@ -213,7 +213,7 @@ def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> di
     return {
         "columns": [
             [stage, metric, unit, short(float(median)), short(baseline.get((stage, metric)))]
-            for (stage, metric), (median, unit) in zip(table.columns, table.medians, strict=True)
+            for (stage, metric), (median, unit, _) in zip(table.columns, table.medians, strict=True)
         ],
         "earlier": comparison.earlier.run_id if comparison.earlier else "",
         "baseline": comparison.baseline if baseline else "",

@@ -12,7 +12,7 @@ from .. import baseline as baselines
 from ..baseline import Baseline
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
-from ..peer_samples import FINGERPRINT, figures_of, group_key
+from ..peer_samples import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
 from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures
@@ -55,12 +55,15 @@ class AgainstBaseline(Kind):
             reason = f"{check.stage} does not report its {unreported[0]}"
             return [entry_of(check, "missing", reason, expected)]
         setup = dict(zip(check.group_by, values, strict=True))
-        figure = baseline.find(check, sku, subject.gpus, workload, setup)
+        # A baseline of an earlier version has the median alone, which is beside the speed.
+        revisions = dict.fromkeys((newest_revision(check, subject, record), 1))
+        figures = (baseline.find(check, sku, subject.gpus, workload, setup, revision) for revision in revisions)
+        figure = next(filter(None, figures), None)
         if figure is None:
-            kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values()])
+            kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values(), *revision_words(max(revisions))])
             reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
             asked = _asked_for(check, subject, setup)
-            if any(baseline.find(check, sku, subject.gpus, workload, one) for one in asked):
+            if any(baseline.find(check, sku, subject.gpus, workload, one, each) for one in asked for each in revisions):
                 texts = " or ".join(" ".join(one.values()) for one in asked)
                 return [entry_of(check, "missing", f"{reason}, but of what this run asks for: {texts}", expected)]
             return [entry_of(check, "skipped", reason, expected)]
@@ -97,7 +100,7 @@ def _results(
     check: Check, subject: Subject, record: Record, figure: Mapping[str, Any], baseline: Baseline
 ) -> list[PartResult]:
     """Every part that reported, against the figure of the baseline."""
-    figures, results = figures_of(check, subject, record)
+    figures, results = figures_of(check, subject, record, figure.get("revision", 1))
     unit = check.unit or ""
     places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
     try:

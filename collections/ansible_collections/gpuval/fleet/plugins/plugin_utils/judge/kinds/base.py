@@ -165,7 +165,8 @@ class MetricKind(Kind):
         self, check: Check, target: Target, subject: Subject, record: Record
     ) -> tuple[list[PartResult], tuple[str, str] | None]:
         """Every part that reported, judged; and the first part that did not, with the reason."""
-        metrics = subject.metrics(record, check.metric, check.scope)
+        revision = None if self.compares else check.revision
+        metrics = subject.metrics(record, check.metric, check.scope, revision)
         judged = self.judge_parts(check, target, metrics, subject, record)
         return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
 

@@ -124,7 +124,7 @@ def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: Pe
     enough = [key for key in sorted(sizes) if sizes[key] > check.min_peers]
     return {
         key: "; ".join(
-            f"{sizes[other]} nodes have {' '.join(other[_KIND:])}"
+            f"{sizes[other]} nodes have {' '.join(other[_KIND:]) or 'revision 1'}"
             for other in enough
             if other[:_KIND] == key[:_KIND] and other != key
         )
@@ -206,7 +206,8 @@ class _Comparison:
         """These few have no peers by their ``group_by``, although others of their kind have."""
         check = self.check
         for sample in samples:
-            own = f"{' and '.join(check.group_by)} is {' '.join(sample.group[_KIND:])}"
+            what = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
+            own = f"{what or 'its definition'} is {' '.join(sample.group[_KIND:]) or 'revision 1'}"
             reason = f"no peers: {own}, on fewer than {check.min_peers + 1} nodes, while {others}"
             settled = self._entries(sample, None) if sample.settled else []
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
@@ -359,8 +360,13 @@ class _Comparison:
         group = PeerGroup.of(check, samples, " ".join(sample.group))
         if check.same_part and len(samples) < MIN_PARTS:
             return []  # places of one node differ by design
-        known = sample.subject.known_spreads.get(check.metric)
+        known = sample.subject.known_spreads.get((check.metric, sample.revision))
         failed, doubtful = [], []
+        entries: list[Entry] = []
+        if known is None and (check.metric, 1) in sample.subject.known_spreads:
+            first = [one.of_first_revision(check) for one in samples]
+            own = next(one for one in first if one.subject is sample.subject)
+            entries = [entry for entry in self._beside_few(own, first) if entry["verdict"] == "fail"]
         for part, value, ratio in sample.compared(check):
             peers = group.peers_of(part)
             if peers is None or not peers.is_beyond(
@@ -374,7 +380,8 @@ class _Comparison:
                 failed.append(PartResult(part, False, value, unit, f"{reason}; healthy ones differ by {spread} %"))
             else:
                 doubtful.append(PartResult(part, False, value, unit, f"{reason}: measure again"))
-        return [*(entries_of(check, failed, None, self.expected) if failed else []), *self._warnings(doubtful)]
+        entries += entries_of(check, failed, None, self.expected) if failed else []
+        return [*entries, *self._warnings(doubtful)]
 
     def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
         """The node as a whole beside the better half of a few, else beside what was measured for the SKU."""
@@ -401,7 +408,11 @@ class _Comparison:
     def _beside_the_measured(self, sample: PeerSample) -> list[Entry]:
         """The node as a whole beside the least that healthy ones of its SKU made; all of a few may be slow."""
         check, unit = self.check, self.check.unit or ""
-        usual = sample.subject.measured.get(check.metric)
+        usual = sample.subject.measured.get((check.metric, sample.revision))
+        if usual is None and sample.revision > 1:
+            return self._beside_the_measured(sample.of_first_revision(check))
+        if not sample.figures:
+            return []
         middle = statistics.median(value for _, value in sample.figures)
         if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, check.max_below, check.max_above, 0.0):
             return []
@@ -492,8 +503,8 @@ class _Comparison:
 
     def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
         def results(attempt: Record) -> list[PartResult]:
-            figures, settled = figures_of(self.check, sample.subject, attempt)
-            then = replace(sample, record=attempt, figures=figures, spreads=(), settled=settled, unknown=())
+            figures, settled = figures_of(self.check, sample.subject, attempt, sample.revision)
+            then = replace(sample, record=attempt, figures=figures, errors=(), settled=settled, unknown=())
             return [*settled, *self._beside(then, group)[0]]
 
         return list(earlier_failures(self.check, sample.record, results))

@@ -105,7 +105,7 @@ def with_earlier(
         both = [
             (name, one[key], then[name][key])
             for name, one in now.items()
-            if key in one and key in then.get(name, {}) and one[key][1] == then[name][key][1]
+            if key in one and key in then.get(name, {}) and one[key].is_comparable(then[name][key])
         ]
         if not both:
             continue
@@ -119,7 +119,7 @@ def with_earlier(
                 len(both),
             )
         )
-        for name, (value, _), (other, _) in both:
+        for name, (value, *_), (other, *_) in both:
             change = relative(value, other)
             if change is not None and abs(change) >= LEAST_DIFFERENCE:
                 changes.append(Change(name, Row(key, unit, value, other, 1), change))
@@ -151,8 +151,9 @@ def with_baseline(
         ]
         values = [now[node["name"]][key] for node in alike if key in now[node["name"]]]
         best = max(fitting, key=lambda one: one["nodes"], default=None)
-        if best and values and values[0][1] == best["unit"]:
-            rows.append(Row(key, best["unit"], statistics.median(v for v, _ in values), best["median"], len(values)))
+        if best and values and values[0].is_comparable(Measured(0.0, best["unit"], best.get("revision", 1))):
+            median = statistics.median(one.value for one in values)
+            rows.append(Row(key, best["unit"], median, best["median"], len(values)))
     return baseline.title, rows
 
 

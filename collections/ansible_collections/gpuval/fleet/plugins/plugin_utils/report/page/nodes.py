@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
@@ -20,8 +20,16 @@ FIGURES = (
 )
 _MAIN = frozenset(FIGURES)
 
-#: Value and unit.
-Measured = tuple[float, str]
+
+class Measured(NamedTuple):
+    """A figure; only those of one unit and revision are compared."""
+
+    value: float
+    unit: str
+    revision: int = 1
+
+    def is_comparable(self, other: Measured) -> bool:
+        return self[1:] == other[1:]
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def table(report: Mapping[str, Any]) -> NodeTable:
     medians = []
     for key in columns:
         values = [one[key] for one in found if key in one]
-        medians.append((statistics.median(value for value, _ in values), values[0][1]))
+        medians.append(values[0]._replace(value=statistics.median(one.value for one in values)))
     return NodeTable(columns, rows, medians)
 
 
@@ -66,9 +74,9 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], Measured]:
             if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
                 found.setdefault((stage, metric["name"]), []).append(metric)
     return {
-        key: (statistics.median(one["value"] for one in metrics), metrics[0]["unit"])
+        key: Measured(statistics.median(one["value"] for one in metrics), *kinds.pop())
         for key, metrics in found.items()
-        if len({one["unit"] for one in metrics}) == 1
+        if len(kinds := {(one["unit"], one.get("revision", 1)) for one in metrics}) == 1
     }
 
 

@@ -1,0 +1,141 @@
+"""How fast repeats of one piece of work were: all of it over all of its time, and what stands beside that.
+
+Revision 2 of the definition of a speed; that of revision 1 is the median of the repeats, which is a figure of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean, median, stdev
+from typing import Any, Optional
+
+from .stats import Curve, Sample, percentile
+
+REVISION = 2
+MOST_LAPS = 20_000
+"""Most laps kept; of more every k-th. Their number, their time and that of blocks of them are those of all."""
+BLOCKS = 1024
+LEAST_FOR_SLOWEST = 300
+"""Laps from which on the slowest hundredth is shown."""
+LEAST_BATCHES, CORRELATION_TIMES = 20, 5
+"""An error needs so many batches, each of so many correlation times."""
+NORMAL_QUANTILE = 1.96
+_MAD_TO_SIGMA = 1.4826
+_UNIT = re.compile(r"_(?:tflops|seconds|ratio|[a-z]+_per_second)$")
+
+
+def beside(name: str, what: str) -> str:
+    """Return the name of a figure that stands beside another, the unit last: of the median, what a limit of revision 1
+    is held against."""
+    unit = _UNIT.search(name)
+    return f"{name[: unit.start()]}_{what}{unit[0]}" if unit else f"{name}_{what}"
+
+
+def median_of(name: str) -> str:
+    """Return the name of the median that stands beside a speed."""
+    return beside(name, "median")
+
+
+@dataclass(frozen=True)
+class LapSummary:
+    """Seconds of a lap and ratios; None is a figure that so few laps do not show.
+
+    ``seconds``: the mean of all laps. ``slowest_seconds``: the mean of the slowest hundredth. ``lost_ratio``: the share
+    of the time that was lost, had all laps taken what the fastest tenth takes at most. ``busy_ratio``: the laps' share
+    of the time from the first to the last. ``uncertainty_ratio``: the standard error of the mean, relative, as wide as
+    Student's t of so few batches makes it.
+    """
+
+    seconds: float
+    median_seconds: float
+    spread_ratio: float
+    lost_ratio: float
+    slowest_seconds: Optional[float]
+    busy_ratio: Optional[float]
+    uncertainty_ratio: Optional[float]
+
+    @classmethod
+    def mean(cls, summaries: Sequence[LapSummary]) -> LapSummary:
+        """Return the mean of several ranks' summaries."""
+        columns = ([getattr(summary, field.name) for summary in summaries] for field in fields(cls))
+        means: list[Any] = [None if None in values else fmean(values) for values in columns]
+        return cls(*means)
+
+
+class LapStatistics:
+    """The seconds of any number of laps: exact sums, and a sample of bounded size."""
+
+    def __init__(self, laps: Iterable[float] = ()) -> None:
+        self.seconds = 0.0
+        self._sample = Sample(MOST_LAPS)
+        self._blocks = Curve(BLOCKS)
+        self.extend(laps)
+
+    def extend(self, laps: Iterable[float]) -> None:
+        laps = list(laps)
+        self.seconds += math.fsum(laps)
+        self._sample.extend(laps)
+        self._blocks.extend(laps)
+
+    @property
+    def count(self) -> int:
+        return self._sample.count
+
+    @property
+    def sustained_ratio(self) -> float:
+        """The speed of the last third over that of the first: under 1 where it falls as processors grow hot."""
+        laps = self._sample.kept
+        third = max(1, len(laps) // 3)
+        return median(laps[:third]) / median(laps[-third:])
+
+    def summary(self, wall_seconds: Optional[float] = None) -> LapSummary:
+        """Return the figures of all laps; ``wall_seconds``: from the first to the last."""
+        laps = sorted(self._sample.kept)
+        middle = median(laps)
+        mean = self.seconds / self.count
+        slowest = laps[-(len(laps) // 100) :] if self.count >= LEAST_FOR_SLOWEST else ()
+        return LapSummary(
+            seconds=mean,
+            median_seconds=middle,
+            spread_ratio=_MAD_TO_SIGMA * median([abs(lap - middle) for lap in laps]) / middle if middle else 0.0,
+            lost_ratio=1 - percentile(laps, 10) / mean if mean else 0.0,
+            slowest_seconds=fmean(slowest) if slowest else None,
+            busy_ratio=self.seconds / wall_seconds if wall_seconds else None,
+            uncertainty_ratio=uncertainty(self._blocks.whole_stretches()),
+        )
+
+
+def uncertainty(blocks: Sequence[float]) -> Optional[float]:
+    """Return the relative standard error of the mean of successive values by the method of batch means.
+
+    None where they are too few for 20 batches of five correlation times each.
+    """
+    size = math.ceil(CORRELATION_TIMES * correlation_time(blocks)) if len(blocks) >= 2 else 1
+    count = len(blocks) // size
+    if count < LEAST_BATCHES:
+        return None
+    batches = [fmean(blocks[number * size : (number + 1) * size]) for number in range(count)]
+    mean = fmean(batches)
+    return _wider(count - 1) * stdev(batches) / math.sqrt(count) / mean if mean else None
+
+
+def correlation_time(values: Sequence[float]) -> float:
+    """Return over how many values a deviation lasts, 1 for values that do not depend on each other (Sokal 1989)."""
+    mean = fmean(values)
+    deviations = [value - mean for value in values]
+    variance = math.fsum(deviation * deviation for deviation in deviations)
+    time = 1.0
+    for lag in range(1, len(values) // CORRELATION_TIMES if variance else 0):
+        time += 2 * math.fsum(a * b for a, b in zip(deviations, deviations[lag:])) / variance
+        if lag >= CORRELATION_TIMES * time:
+            break
+    return max(1.0, time)
+
+
+def _wider(freedom: int) -> float:
+    """Return Student's t over the normal quantile, both of 95 % (Cornish and Fisher's expansion, 0.1 % from 19 on)."""
+    z = NORMAL_QUANTILE
+    return 1 + (z**2 + 1) / (4 * freedom) + (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)
