@@ -9,7 +9,6 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
 DOCUMENTATION = r"""
-module_options: [state]
 extends_documentation_fragment:
   - gpuval.fleet.node_directory
   - gpuval.fleet.run
@@ -38,23 +37,19 @@ class ActionModule(RunAction):
             "directory": options["directory"],
             "run_id": run["run_id"],
             "node": node,
-            "state": options["state"],
         }
-        if options["state"] == "present":
-            keys = RunKeys(folder.state / "ssh")
-            if self.check_mode and not keys.folder.exists():
-                return {"changed": True, "msg": "the keys would be made and placed"}
-            try:
-                with keys.locked():
-                    addresses = keys.resolved({name: _addresses(name, task_vars) for name in run["nodes"]})
-                    arguments["files"] = node_files(run["run_id"], node, keys, addresses, options["port"])
-            except RunKeysError as error:
-                raise AnsibleActionFail(str(error)) from None
+        keys = RunKeys(folder.state / "ssh")
+        if self.check_mode and not keys.folder.exists():
+            return {"changed": True, "msg": "the keys would be made and placed"}
+        try:
+            with keys.locked():
+                addresses = keys.resolved({name: _addresses(name, task_vars) for name in run["nodes"]})
+                arguments["files"] = node_files(run["run_id"], node, keys, addresses, options["port"])
+        except RunKeysError as error:
+            raise AnsibleActionFail(str(error)) from None
         answer = self.ask_node("run_ssh_keys", arguments, task_vars)
         if answer.get("changed"):
-            self._display.display(
-                f"{node}: SSH keys of the run {'placed' if options['state'] == 'present' else 'removed'}"
-            )
+            self._display.display(f"{node}: SSH keys of the run placed")
         return answer
 
 

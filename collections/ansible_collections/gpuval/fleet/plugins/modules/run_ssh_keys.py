@@ -31,11 +31,6 @@ options:
     description: Contents of the files by name.
     type: dict
     default: {}
-  state:
-    description: V(absent) removes the folder with the keys.
-    type: str
-    choices: [present, absent]
-    default: present
 """
 
 EXAMPLES = r"""
@@ -51,13 +46,11 @@ directory:
   type: str
   sample: /var/lib/gpuval/20261120-201500-3f2a/node-001/ssh
 files:
-  description: Names of the files that were written or removed.
+  description: Names of the files that were written, and of others that were removed.
   returned: success
   type: list
   elements: str
 """
-
-import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
@@ -102,7 +95,6 @@ def main():
             "run_id": {"type": "str", "required": True},
             "node": {"type": "str", "required": True},
             "files": {"type": "dict", "default": {}, "no_log": True},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
     )
@@ -112,24 +104,19 @@ def main():
             module.fail_json(msg=f"{name!r} is not a name")
     base = base_directory(wanted["directory"])
     folder = base / wanted["run_id"] / wanted["node"] / "ssh"
-    files = wanted["files"] if wanted["state"] == "present" else {}
     try:
         for path in (base, *reversed(folder.parents[:2]), folder):
             if path.exists() or path.is_symlink():
                 check_private(path)
-        wrong, odd = changes(folder, files)
+        wrong, odd = changes(folder, wanted["files"])
         touched = sorted([*wrong, *odd])
-        changed = bool(touched) or (wanted["state"] == "absent" and folder.exists())
-        if changed and not module.check_mode:
-            if wanted["state"] == "present":
-                place(base, folder, files)
-            else:
-                shutil.rmtree(folder)
+        if touched and not module.check_mode:
+            place(base, folder, wanted["files"])
     except NodeError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{folder}: {error.strerror}. Free space there, or set gpuval_node_dir.")
-    module.exit_json(changed=changed, directory=str(folder), files=touched)
+    module.exit_json(changed=bool(touched), directory=str(folder), files=touched)
 
 
 if __name__ == "__main__":
