@@ -1,6 +1,7 @@
 """Jobs that wait for a queue, and the JobSet of a gang: what they look like, and what the placement does with them."""
 
 import json
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,3 +322,20 @@ def test_a_missing_right_is_named_and_half_a_gang_is_not_started(kit, tmp_path):
     assert {launch["class"] for launch in launches} == {"forbidden"}
     assert all("jobset.x-k8s.io" in launch["message"] for launch in launches)
     assert not kit.all("Job")
+
+
+def test_a_node_that_was_not_ready_in_mid_run_is_noted_once_with_time_and_length(kit, tmp_path):
+    """Its pod survives. The other node is noted no outage, and what a node has after its work is none."""
+    kit.stage_seconds_of["collective"] = 60
+    with Round(kit, tmp_path) as of:
+        first, second = (of.views[name] for name in of.nodes)
+        of.watch_until(lambda: [pod["status"]["phase"] for pod in kit.all("Pod")] == ["Running"] * 2)
+        for _ in range(2):
+            kit.set_node(first.name, ready=False)
+            of.watch_until(lambda: of.placement._outages._open)
+            kit.set_node(first.name, ready=True, taints=[])
+            of.watch_until(lambda: not of.placement._outages._open)
+        for outage in first.launch["interruptions"]:
+            assert outage["class"] == "node_not_ready"
+            assert re.search(r"no answer from 20\S+Z for \d+ s \(Ready is False .* not ready", outage["message"])
+        assert (len(first.launch["interruptions"]), second.launch.get("interruptions")) == (2, None)

@@ -1,9 +1,13 @@
 """A node that is lost in mid-run and comes back is named, and flaky; one that gave way to other work is not."""
 
+import re
+
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.outages import NodeOutages
 
 from tests.kit.builders import healthy, judge, make_record, make_run
 
@@ -55,3 +59,32 @@ def test_a_node_that_gave_way_is_not_flaky(tmp_path, name):
     assert "interruptions" not in launch
     assert (node["verdict"], node["flaky"]) == ("PASS", False)
     assert not [check for check in node["checks"] if check["name"] == "interrupted"]
+
+
+def launches_with_outages(path, count):
+    """The launch file of a node with outages in its only attempt."""
+    run = folder.RunFolder(path)
+    (path / ".state/launches").mkdir(parents=True)
+    outages, launch = NodeOutages(classes.NAMED["node_not_ready"]), {"node": "node-1", "state": "started", "attempt": 1}
+    for number in range(count):
+        assert outages.noted("node-1", launch, f"Ready is Unknown, {number}", 100.0 * number) == launch
+        launch = outages.noted("node-1", launch, "", 100.0 * number + 20)
+        run.write_launch("node-1", launch)
+        run.write_launch("node-1", {"node": "node-1", "state": "started", "attempt": 1, "message": "heartbeat"})
+        launch = run.read_launch("node-1")
+    return launch
+
+
+def test_a_node_that_did_not_answer_for_a_while_is_warned_of_and_not_flaky(tmp_path):
+    report = report_of(launches_with_outages(tmp_path, 1))
+    (node,) = report["nodes"]
+    (check,) = [check for check in node["checks"] if check["name"] == "interrupted"]
+    assert (node["verdict"], check["verdict"], check["value"]) == ("PASS", "warn", "node_not_ready")
+    expected = r"interrupted in mid-run: no answer from 20\S+Z for 20 s \(Ready is Unknown, 0\); its work went on"
+    assert re.fullmatch(expected, check["reason"])
+    assert "kubectl describe node node-1" in check["remedy"]
+    assert any("interrupted" in line for line in report["summary"] if line.startswith("Warnings"))
+
+
+def test_a_node_that_never_stops_to_flap_keeps_its_first_outages(tmp_path):
+    assert len(launches_with_outages(tmp_path, 12)["interruptions"]) == launch_errors.MAX_INTERRUPTIONS

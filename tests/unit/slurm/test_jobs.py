@@ -116,7 +116,7 @@ class FakeSlurm(Slurm):
 
     def __init__(self):
         super().__init__(self.answer)
-        self.shown, self.cancelled, self.called = "", [], []
+        self.shown, self.nodes_shown, self.cancelled, self.called = "", "", [], []
 
     def answer(self, command, _data, _seconds):
         self.called.append(command[0])
@@ -124,6 +124,8 @@ class FakeSlurm(Slurm):
             return 1, "", "slurm_load_jobs error: Unable to contact slurm controller"
         if command[0] == "scancel":
             self.cancelled += command[1:]
+        if tuple(command[:3]) == ("scontrol", "show", "node"):
+            return 0, self.nodes_shown, ""
         return 0, self.shown if command[0] == "squeue" else "ExitCode=1:0", ""
 
 
@@ -437,3 +439,23 @@ def test_a_job_notes_the_stages_that_its_node_refuses(tmp_path):
     assert (end.name, end.refused) == ("no_package", True)
     assert "first, second need no-tool (not found, or not executable: install no-tool)" in end.message
     assert '(ARGS="--skip-tags first,second")' in end.remedy
+
+
+def test_a_node_that_was_down_in_mid_run_is_noted_once_with_time_and_length(placed):
+    """Its job survived, as one does until SlurmdTimeout."""
+    text = "NodeName=gpu-1 State={} Gres=gpu:8 Reason=Not responding [root@2026-11-28T12:00:00]"
+    placed.slurm.shown, placed.slurm.nodes_shown = row(7, "RUNNING"), text.format("ALLOCATED")
+    assert news(placed, 30)["message"] == ""
+    placed.slurm.nodes_shown = text.format("ALLOCATED*")
+    assert news(placed, 20) is None
+    placed.slurm.nodes_shown = text.format("ALLOCATED")
+    (outage,) = news(placed, 30)["interruptions"]
+    assert outage["class"] == "slurm_node_down"
+    reason = r"ALLOCATED\+NOT_RESPONDING by root .*: Not responding"
+    assert re.fullmatch(rf"no answer from 20\S+Z for [12]\d s \({reason}\); its work went on", outage["message"])
+    assert news(placed, 60) is None
+    placed.slurm.nodes_shown = text.format("DOWN*")
+    assert news(placed, 20) is None
+    placed.view.records["facts"] = {"state": "success", "attempt": 1, "started_at": ""}  # it ends while it is down
+    assert len(news(placed, 30)["interruptions"]) == 2
+    assert news(placed, 60) is None

@@ -302,6 +302,12 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
     return None
 
 
+def not_ready(node: Mapping[str, Any] | None) -> str:
+    """Why the kubelet of a node does not answer; empty where it does."""
+    description = describe(node or {"metadata": {}})
+    return "" if description["ready"] else _condition("Ready", description["conditions"].get("Ready"))
+
+
 def _condition(kind: str, known: Mapping[str, str] | None) -> str:
     if known is None:
         return f"its kubelet never reported {kind}"

@@ -24,6 +24,7 @@ from ..runs import plans
 from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
+from ..watch.outages import NodeOutages
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
 from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
@@ -98,6 +99,7 @@ class ClusterPlacement(Placement):
         self._misses: dict[str, int] = {}
         self._unread_until: dict[str, float] = {}
         self._warned: dict[str, str] = {}
+        self._outages = NodeOutages(classes.NAMED["node_not_ready"])
 
     @property
     def busy(self) -> bool:
@@ -468,13 +470,15 @@ class ClusterPlacement(Placement):
             records = self._after(view, status, now)
             if not view.attempt_ended:
                 return None
-        launch: dict[str, Any] | None = pod_records.launch_of(status, view.launch)
-        if launch == view.launch:
-            launch = None
+        launch = pod_records.launch_of(status, view.launch)
+        if status.started and (view.complete or not status.done):
+            reason = "" if view.complete else nodes.not_ready(self._nodes.get(view.name))
+            launch = self._outages.noted(view.name, launch, reason, now)
+        is_new = launch != view.launch
         # Images that are present are news too: the next node may pull its own.
-        if not (launch or records is not None or brought):
+        if not (is_new or records is not None or brought):
             return None
-        return NodeNews(view.name, launch, records, reported=refused)
+        return NodeNews(view.name, launch if is_new else None, records, reported=refused)
 
     def _after(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
         """The pod ended and stages lack a final record: wait for it, then read the output, then record why."""
@@ -601,9 +605,7 @@ class ClusterPlacement(Placement):
 
     def _answers(self, name: str) -> bool:
         """Whether the node's kubelet, which has the output, is ready."""
-        node = self._nodes.get(name)
-        conditions = (node or {}).get("status", {}).get("conditions") or ()
-        return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+        return not nodes.not_ready(self._nodes.get(name))
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
         """Keep the output of an attempt under its own name: the next attempt starts with an empty log."""

@@ -42,12 +42,12 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
 
 
 def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
-    """A warning for each time that the node was lost in mid-run and came back; its work may have passed since."""
+    """A warning for each time that the node was lost in mid-run, or gave no answer, and came back."""
     return [
         own_entry(
             "interrupted", "", "launch", "warn", severity="advisory", value=one_line(lost["class"], 40),
             expected="one attempt without a loss of the node",
-            reason=f"the node was lost in mid-run: {one_line(lost.get('message') or '', 400)}",
+            reason=f"interrupted in mid-run: {one_line(lost.get('message') or '', 400)}",
             remedy=one_line(lost.get("remedy") or "", 1000).replace("{node}", name),
         )
         for lost in launch.get("interruptions", ())

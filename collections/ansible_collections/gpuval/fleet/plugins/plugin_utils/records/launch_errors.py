@@ -35,6 +35,9 @@ BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 #: How a node is lost in mid-run that was neither drained nor preempted: this is about the node, even if it comes back.
 NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
 
+#: As launch.schema.json has it.
+MAX_INTERRUPTIONS = 9
+
 #: With these no file of the run was written.
 NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
 
@@ -133,12 +136,13 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch with ``interruptions``: how the node was lost in attempts before it, as ``before`` has them."""
+    """The launch with ``interruptions``: outages, and how the node was lost in attempts before it (``before``)."""
     contact = before.get("contact") or {}
     number, earlier = (answer.get("attempt", 1) for answer in (launch, before))
     is_later = isinstance(number, int) and isinstance(earlier, int) and number > earlier
     new = [dict(contact)] if is_later and contact.get("class") in NODE_LOST else []
-    interruptions = [*before.get("interruptions", ()), *new]
+    known = [*before.get("interruptions", ()), *launch.get("interruptions", ()), *new]
+    interruptions = [lost for number, lost in enumerate(known) if lost not in known[:number]][:MAX_INTERRUPTIONS]
     return {**launch, "interruptions": interruptions} if interruptions else dict(launch)
 
 

@@ -28,6 +28,7 @@ from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
 from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
+from ..watch.outages import NodeOutages
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
 from ..watch.watch import Limits, RunWatch, Watcher
 from . import nodes, script
@@ -39,7 +40,7 @@ POLL_SECONDS = 2.0
 AWAY_POLL_SECONDS = 15.0
 #: A job is submitted less often while this user may have no more.
 FULL_SECONDS = 15.0
-NODES_SECONDS = 20.0
+NODES_SECONDS = 10.0
 #: The last records may reach the store after the end of the job.
 SETTLE_SECONDS = 6.0
 #: A job that squeue does not show yet, or no more.
@@ -101,6 +102,7 @@ class SlurmPlacement(Placement):
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
+        self._outages = NodeOutages(classes.NAMED["slurm_node_down"])
 
     @property
     def busy(self) -> bool:
@@ -276,6 +278,7 @@ class SlurmPlacement(Placement):
         self._polled_at = now
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
+            self._list_nodes(now)
         except SlurmError as error:
             self._lost_slurmctld(error)
             return
@@ -303,7 +306,9 @@ class SlurmPlacement(Placement):
             self._give_way(key, job)
             return None
         if not job.ended or view.complete:
-            return self._changed(view, {**launch, "message": ""})
+            found = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
+            reason = found.message if found.state == "slurm_node_down" and not view.complete else ""
+            return self._changed(view, self._outages.noted(view.name, {**launch, "message": ""}, reason, now))
         if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
             return None
         if key not in self._ends:
