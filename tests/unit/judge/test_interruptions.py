@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import row_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.outages import NodeOutages
 
@@ -65,7 +65,7 @@ def launches_with_outages(path, count):
     """The launch file of a node with outages in its only attempt."""
     run = folder.RunFolder(path)
     (path / ".state/launches").mkdir(parents=True)
-    outages, launch = NodeOutages(classes.NAMED["node_not_ready"]), {"node": "node-1", "state": "started", "attempt": 1}
+    outages, launch = NodeOutages(row_of("node_not_ready")), {"node": "node-1", "state": "started", "attempt": 1}
     for number in range(count):
         assert outages.noted("node-1", launch, f"Ready is Unknown, {number}", 100.0 * number) == launch
         launch = outages.noted("node-1", launch, "", 100.0 * number + 20)

@@ -99,7 +99,7 @@ class ClusterPlacement(Placement):
         self._misses: dict[str, int] = {}
         self._unread_until: dict[str, float] = {}
         self._warned: dict[str, str] = {}
-        self._outages = NodeOutages(classes.NAMED["node_not_ready"])
+        self._outages = NodeOutages(row_of("node_not_ready"))
 
     @property
     def busy(self) -> bool:

@@ -102,7 +102,7 @@ class SlurmPlacement(Placement):
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
-        self._outages = NodeOutages(classes.NAMED["slurm_node_down"])
+        self._outages = NodeOutages(row_of("slurm_node_down"))
 
     @property
     def busy(self) -> bool:
