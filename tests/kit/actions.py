@@ -19,6 +19,7 @@ class Outcome:
 
     result: dict[str, Any] | None = None
     lines: list[str] = field(default_factory=list)
+    verbosity = 0
 
     @property
     def failed(self) -> bool:

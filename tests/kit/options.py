@@ -7,12 +7,12 @@ def documented(*fragments):
     return {name: option for fragment in fragments for name, option in fragment_options(fragment).items()}
 
 
-def run_options(results, run_id, **options):
+def run_options(results, run_id, state_dir=".gpuval", endpoint="", bucket="b", **options):
     """Of `open_run`: a run of one stage, with what is given in place of it."""
     return {
         "run_id": run_id,
         "results_dir": str(results),
-        "bucket": "b",
+        "store": {"bucket": bucket, "state_dir": state_dir, "endpoint": endpoint},
         "profile": "custom",
         "profile_stages": ["facts"],
         "workloads": {"facts": {"command": ["true"]}},

@@ -15,6 +15,7 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.run_keys import RunKeys
+from ..plugin_utils.store import file_recovery
 from ..plugin_utils.store.access import open_store, put_run
 from ..plugin_utils.watch import cleaning
 
@@ -35,17 +36,26 @@ class ActionModule(RunAction):
         folder = run_folder.resolve(results, run_id or found.latest, self.inventory, opened=True)
         run_id = folder.path.name
         active = [other for other in found.active if other != run_id]
-        if folder.is_copy or not folder.run_file.exists():
-            known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
+        access = open_store(options["store"])
+        known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
+        if folder.is_copy or not folder.is_known:
             return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
+        try:
+            if not self.check_mode:
+                file_recovery.recover(folder, access, self._display.warning)
+            run = folder.read_run()
+        except run_folder.RunError as error:  # the nodes are cleaned of it all the same
+            self._display.warning(str(error))
+            if not self.check_mode:
+                _forget_keys(folder)
+            known |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
+            return {"changed": False, **known, "msg": f"run {run_id} is damaged"}
         run_folder.ensure_of(results, run_id, self.inventory)
-        run = folder.read_run()
         place = run.get("origin", {}).get("namespace", options["namespace"])
         if place != options["namespace"]:
             raise run_folder.RunError(
                 f"run {run_id} is in namespace {place}, not {options['namespace']}: clean with the settings that it had"
             )
-        access = open_store(options["store"])
         changed = run["finished_at"] is None
         self._name_ended(folder, run)
         if not self.check_mode:
@@ -59,8 +69,7 @@ class ActionModule(RunAction):
             run_ids += [other for other in found.left if other not in (run_id, *active)]
         if not self.check_mode:
             for other in run_ids:  # the nodes' halves go with the runs' folders there
-                changed |= RunKeys(results / other / ".state" / "ssh").remove()
-                keys.forget_all(run_folder.RunFolder(results / other))
+                changed |= _forget_keys(run_folder.RunFolder(results / other))
         earlier = [] if options["run_id"] else [one for one in found.all if one not in (run_id, *active)]
         deleted = 0
         if options["clean_store"] and not self.check_mode:
@@ -198,9 +207,11 @@ def _delete_objects(access, folder):
 
 def holders(folder):
     """The nodes on which a run may have left something, in the inventory of today or not."""
-    try:
-        nodes = folder.read_run()["nodes"]
-    except run_folder.RunError:
-        return []
     cleaned = folder.read_cleaned()
-    return [name for name in nodes if cleaning.may_hold(folder.read_launch(name), cleaned.get(name))]
+    return [name for name, launch in folder.read_launches().items() if cleaning.may_hold(launch, cleaned.get(name))]
+
+
+def _forget_keys(folder):
+    """Remove the keys of a run and of its rounds. Returns whether the run had any."""
+    keys.forget_all(folder)
+    return RunKeys(folder.state / "ssh").remove()

@@ -8,6 +8,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from types import MappingProxyType
 
 from ansible import context
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
@@ -27,6 +28,8 @@ from ..plugin_utils.records.evidence import (
     Refused,
     accept_series,
     check_attempts,
+    digest_of,
+    is_whole,
     parse_key,
     take_record,
 )
@@ -51,6 +54,8 @@ REMEMBER_SECONDS = 5.0
 class ActionModule(RunAction):
     #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
     frozen = False
+    #: By node and stage the digests of the records that the last verdict was made from.
+    judged = MappingProxyType({})
 
     def work(self, options, task_vars):
         if self.check_mode:
@@ -58,7 +63,9 @@ class ActionModule(RunAction):
         folder = self.folder(options)
         folder.advance(run_state.COLLECTING)
         gangs, done = gang_document.read(folder), []
-        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
+        verdict = publishing.judged(folder)
+        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
+        self.judged = verdict["evidence"] if verdict else {}
         try:
             access = open_store(options["store"])
             self.store = access.store()
@@ -85,7 +92,7 @@ class ActionModule(RunAction):
         self.run_folder, self.run_info = folder, folder.read_run()
         self.evidence = Evidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / "collected.json"
-        self.seen = {**self._watched(), **run_folder.read_object(self.seen_file)}
+        self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
         self.refused = {}
         self.collected = 0
         self.stored = set()
@@ -123,14 +130,17 @@ class ActionModule(RunAction):
                 raise
             self._display.warning("the next collection reads all again: the disk of the results is full, free space")
 
-    def _watched(self):
-        """What the watch has read of the store, and kept."""
-        return {
-            key: stamp
-            for key, stamp in run_folder.read_object(self.run_folder.state / "watch.json").get("seen", {}).items()
-            if (place := parse_key(self.run_info["folder"], key))
-            and self.run_folder.evidence_file(place[2], place[1]).exists()
-        }
+    def _read_before(self):
+        """What the watch, or a collection, has read of the store: the stamp of each object by its key."""
+        watched = run_folder.read_object(self.run_folder.state / "watch.json").get("seen", {})
+        return {**watched, **run_folder.read_object(self.seen_file)}
+
+    def _is_whole(self, key):
+        place = parse_key(self.run_info["folder"], key)
+        return place is not None and self._holds(*place)
+
+    def _holds(self, kind, stage, node):
+        return is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
 
     def _from_store(self):
         listed = [
@@ -223,7 +233,7 @@ class ActionModule(RunAction):
             for name, expected in run["nodes"].items():
                 for stage in expected["stages"]:
                     path = folder.evidence_file(name, stage, "logs")
-                    if ("logs", stage, name) not in self.stored and path.exists():
+                    if ("logs", stage, name) not in self.stored and path.is_file():
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
             document = run_folder.read_object(folder.watch_file)
@@ -246,7 +256,7 @@ class ActionModule(RunAction):
 
             def log_of(stage, name=name):
                 path = self.run_folder.evidence_file(name, stage, "logs")
-                return _tail(path) if path.exists() else None
+                return _tail(path) if path.is_file() else None
 
             def series_of(stage, name=name):
                 return self._document(name, stage, "series")
@@ -288,23 +298,23 @@ class ActionModule(RunAction):
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
-            before, after = path.read_bytes() if path.exists() else None, run_folder.json_bytes(record)
-            if self.frozen and after != before:
-                late = before is None or json.loads(before)["state"] not in FINAL_STATES
+            before = run_folder.read_object(path) if self._holds(*place) else None
+            if self.frozen and record != before and digest_of(record) != self.judged.get(node, {}).get(stage):
+                late = before is None or before["state"] not in FINAL_STATES
                 self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
                 return None
             try:
-                check_attempts(record, json.loads(before) if before else None)
+                check_attempts(record, before)
             except Refused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
-            run_folder.write_bytes(path, after)
-            return after != before
+            run_folder.write_json(path, record)
+            return record != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")
             return None
         path = self.run_folder.evidence_file(node, stage, kind)
-        if self.frozen and path.exists():
+        if self.frozen and self._holds(*place):
             return False
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())

@@ -8,7 +8,7 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import origin
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store import stored_runs
+from ..plugin_utils.store import file_recovery, stored_runs
 from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch import imported_run
 
@@ -20,6 +20,8 @@ class ActionModule(RunAction):
         results = project_path(options["results_dir"])
         own = run_folder.own(results, options["run_id"], options["folder"], self.inventory)
         if own is not None:
+            if not self.check_mode:
+                file_recovery.recover(own, open_store(options["store"]), self._display.warning)
             self.name_newer(options, own.path)
             self._ensure_over(own, options["store"])
             return self._found(own)

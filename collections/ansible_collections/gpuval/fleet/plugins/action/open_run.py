@@ -21,7 +21,8 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.settings import SHIPPED_STAGES
-from ..plugin_utils.store import guard
+from ..plugin_utils.store import file_recovery, guard
+from ..plugin_utils.store.access import open_store
 
 # With the import, which is before Ansible forks a worker for each task that needs them.
 criteria.beside_shipped(())
@@ -65,6 +66,7 @@ class ActionModule(RunAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
+        self._recover(results, options)
         run_id = opening.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed, self.inventory)
         folder = run_folder.RunFolder(results / run_id)
         known = self._known(folder)
@@ -99,6 +101,15 @@ class ActionModule(RunAction):
             "msg": summary,
         }
 
+    def _recover(self, results, options):
+        """Restore damaged files of the run that may be resumed, from its store."""
+        run_id = options["run_id"]
+        if run_id in ("", run_folder.LATEST):
+            run_id = run_folder.latest_run_id(results, self.inventory, opened=True)
+        folder = run_folder.RunFolder(results / (run_id or run_folder.NEW))
+        if folder.is_known and not (folder.is_copy or self.check_mode):
+            file_recovery.recover(folder, open_store(options["store"]), self._display.warning)
+
     def _known(self, folder):
         """The run of the folder as it was opened before, if it was. Raises RunError for one that cannot be resumed."""
         if folder.is_copy:
@@ -106,7 +117,7 @@ class ActionModule(RunAction):
                 f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
                 "gpuval_run_id, or none, to validate here"
             )
-        if not folder.run_file.exists():
+        if not folder.is_known:
             return None
         known = folder.read_run()
         run_folder.ensure_of(folder.path.parent, folder.path.name, self.inventory)
@@ -128,7 +139,7 @@ class ActionModule(RunAction):
         worker = run_state.this_process(os.getppid(), run_folder.now())
         its_origin = {
             "inventory": origin.kept(self.inventory, folder.path.parent),
-            "store": origin.store_of(options, project_path(options["state_dir"])),
+            "store": origin.store_of(options["store"], project_path(options["store"]["state_dir"])),
             "namespace": options["namespace"],
         }
         state = run_state.opened(run, worker, worker["since"])
@@ -170,7 +181,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "schema": "gpuval.run/1",
         "run_id": run_id,
         "folder": run_folder.check_folder(options["folder"] or run_id),
-        "bucket": options["bucket"],
+        "bucket": options["store"]["bucket"],
         "profile": options["profile"],
         "created_at": run_folder.now(),
         "finished_at": None,

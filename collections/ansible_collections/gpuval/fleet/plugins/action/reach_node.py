@@ -101,7 +101,7 @@ class ActionModule(RunAction):
         states = {}
         for stage in stages:
             path = folder.evidence_file(node, stage)
-            states[stage] = run_folder.read_json(path)["state"] if path.exists() else "pending"
+            states[stage] = run_folder.read_object(path).get("state", "pending")
         return reach.stage_at_work(stages, states)
 
     def _in_job(self, folder, node, stages, options, task_vars):

@@ -18,7 +18,7 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.status import lines as status_lines
 from ..plugin_utils.status import status as run_status
 from ..plugin_utils.status.reader import StatusReader
-from ..plugin_utils.store import stored_runs
+from ..plugin_utils.store import file_recovery, stored_runs
 from ..plugin_utils.store.access import open_store
 
 #: A watch without news prints its progress at least this often.
@@ -41,6 +41,8 @@ class ActionModule(RunAction):
         if not (self.own or options["run_id"] or options["folder"]) and folder.known_run_ids(results):
             self.folder(options)  # the runs here are of other inventories; says so
         access = open_store(options["store"])
+        if self.own and not self.check_mode:
+            file_recovery.recover(self.own, access, self._display.warning)
         if self.own and not access.known() and (verdict := self._last_verdict()):
             return verdict
         if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
@@ -112,7 +114,7 @@ class ActionModule(RunAction):
             sign = timedelta(seconds=self.own.sign_age() or 0.0)
             known = replace(known, watch=document, watch_modified=known.moment - sign)
         path = publishing.verdict_file(self.own)
-        verdict = folder.read_json(path) if run["finished_at"] and path.exists() else known.verdict
+        verdict = (folder.read_object(path) if run["finished_at"] else {}) or known.verdict
         return replace(known, run=run, verdict=verdict, controller=seen)
 
     def _watch(self, status):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,21 @@ from pathlib import Path
 
 PRIVATE = 0o600
 TURN_SECONDS = 0.05
+
+
+def read(path: Path) -> bytes:
+    """The content of a regular file. Raises OSError, also for what is no file: opening a FIFO would wait for ever."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return stream.read()
+
+
+def replace_whatever(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
+    """As `replace`; a folder in the place of the file is moved aside."""
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(2)}"))
+    replace(path, data, mode)
 
 
 def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:

@@ -37,14 +37,11 @@ def read(run: RunFolder) -> dict[str, Any] | None:
     """The document; None for a run without gangs so far. Raises RunError."""
     try:
         document = run_folder.read_json(run.gangs_file)
+        schemas.validate("gangs", document, what="it")
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise run_folder.RunError(f"{run.gangs_file} is damaged: {error}") from error
-    try:
-        schemas.validate("gangs", document, what=str(run.gangs_file))
-    except schemas.Invalid as error:
-        raise run_folder.RunError(str(error)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise run.damaged(run.gangs_file, error) from error
     problem = problem_of(document, run.read_run()["nodes"])
     if problem:
         raise run_folder.RunError(f"{run.gangs_file}: {problem}: restore the file, or validate again as a new run")

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core import files
 from ..core.beside import by_halves
+from ..core.errors import reason_of
 from ..records.documents import Record
 from ..records.evidence import Evidence, Refused, check_launch, take_record
 from ..runs import publishing, state
@@ -16,10 +18,14 @@ from ..store.access import object_key
 
 def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
     """Put the record that lies in results/ into ``evidence``; None where there is none, or it is refused."""
-    path = folder.evidence_file(node, stage)
-    if not path.exists():
+    try:
+        raw = files.read(folder.evidence_file(node, stage))
+    except FileNotFoundError:
         return None
-    record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), path.read_bytes())
+    except OSError as error:
+        evidence.add_problem(f"record unreadable in the results: {reason_of(error)}", node=node, stage=stage)
+        return None
+    record = take_record(evidence, run, object_key(run["folder"], "records", stage, node), raw)
     launch = evidence.launches.get(node) or {}
     if record is None or (not launch.get("nonce") and _is_settled(folder, evidence)):
         return record

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from ..core import schemas, units
+from ..core import files, schemas, units
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors, nonces
@@ -243,10 +244,17 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
     try:
         if path.is_symlink() or path.stat().st_size > max_bytes:
             return None
-        document = orjson.loads(path.read_bytes())
+        document = orjson.loads(files.read(path))
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def is_whole(path: Path, kind: str, run_id: str) -> bool:
+    """Whether a file of evidence in the results can be read and is of the run; what is not is collected again."""
+    if kind == "logs":
+        return path.is_file() and os.access(path, os.R_OK) and path.stat().st_size > 0
+    return (read_object(path, MAX_BYTES[kind]) or {}).get("run_id") == run_id
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

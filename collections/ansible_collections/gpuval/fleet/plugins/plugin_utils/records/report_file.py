@@ -25,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from ..core import units
+from ..core import files, units
 
 NODES = '"nodes": ['
 #: A report of more nodes has tables.
@@ -63,7 +63,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 def read(path: Path) -> Any:
     """The document of a file. Raises OSError, and ValueError where it is no JSON."""
-    return orjson.loads(path.read_bytes())
+    return orjson.loads(files.read(path))
 
 
 def packed(report: Mapping[str, Any]) -> dict[str, Any]:

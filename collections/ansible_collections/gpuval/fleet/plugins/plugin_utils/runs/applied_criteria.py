@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +28,33 @@ def criteria_file(folder: run_folder.RunFolder) -> Path:
 
 def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
     """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
-    return list(run_folder.read_json_or({}, criteria_file(folder)).get("standings", ()))
+    return list(kept_criteria(folder).get("standings", ()))
+
+
+def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
+    """What the run was held against; empty for one that keeps nothing. Raises RunError for a damaged file."""
+    path = criteria_file(folder)
+    try:
+        document: dict[str, Any] = run_folder.read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise run_folder.RunError(
+            f"{path} is damaged ({error}): remove it, and give the run's gpuval_criteria and gpuval_baseline again"
+        ) from error
+    return document
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
-    newest = sorted(
-        (
-            run_folder.RunFolder(results / run_id)
-            for run_id in run_folder.known_run_ids(results)
-            if run_id != run["run_id"]
-        ),
-        key=lambda folder: folder.run_file.stat().st_mtime,
-        reverse=True,
-    )
-    for folder in newest[:MAX_RUNS_BEFORE]:
-        try:
+    newest = (run_id for run_id in run_folder.newest_first(results) if run_id != run["run_id"])
+    for folder in (run_folder.RunFolder(results / run_id) for run_id in islice(newest, MAX_RUNS_BEFORE)):
+        with suppress(run_folder.RunError):  # a damaged one is no help
             before = folder.read_run()
-        except run_folder.RunError:
-            continue
-        if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
-            found = standings(folder)
-            if found:
-                return found
+            if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
+                found = standings(folder)
+                if found:
+                    return found
     return []
 
 
@@ -64,7 +70,7 @@ def keep_criteria(
     Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
     path = criteria_file(folder)
-    kept = run_folder.read_json_or({"criteria": [], "baseline": None}, path)
+    kept = {"criteria": [], "baseline": None, **kept_criteria(folder)}
     document = {
         "schema": "gpuval.judging/1",
         "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
@@ -96,15 +102,14 @@ def judged_by(
     That is what the run was held against before, by this controller or, for a copy, its own, unless something was
     given here, which counts, with a remark.
     """
-    path = criteria_file(folder)
+    document = kept_criteria(folder)
     whose = "of the run's own controller" if folder.is_copy else "that judged the run before"
-    if not path.exists():
+    if not document:
         remark = (
             "the store has no criteria of the run beside the shipped ones: if its controller had gpuval_criteria or "
             "gpuval_baseline, set them here too"
         )
         return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
-    document = run_folder.read_json(path)
     theirs = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:

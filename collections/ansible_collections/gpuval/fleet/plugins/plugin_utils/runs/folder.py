@@ -86,6 +86,11 @@ class RunFolder:
         return self.state / "run_watch.json"
 
     @property
+    def is_known(self) -> bool:
+        """Whether a run was opened here, be its run.json whole, damaged or gone."""
+        return os.path.lexists(self.run_file) or self.state.is_dir()
+
+    @property
     def problems_file(self) -> Path:
         return self.state / "problems.json"
 
@@ -125,20 +130,29 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            run: dict[str, Any] = json.loads(self.run_file.read_text())
+            run: dict[str, Any] = read_json(self.run_file)
         except FileNotFoundError:
+            if self.is_known:
+                raise self.damaged(self.run_file, "it is missing") from None
             known = newest_first(self.path.parent)
             advice = "run `make validate` first, or give -e gpuval_run_id="
             if known:
                 advice = f"{hint(self.path.name, known)}; `make runs` lists them"
             raise RunError(f"no run in {self.path}: {advice}") from None
-        except ValueError as error:
-            raise RunError(f"{self.run_file} is damaged: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise self.damaged(self.run_file, error) from error
         try:
-            schemas.validate("run", run, what=str(self.run_file))
+            schemas.validate("run", run, what="it")
         except schemas.Invalid as error:
-            raise RunError(str(error)) from error
+            raise self.damaged(self.run_file, error) from error
         return run
+
+    def damaged(self, path: Path, error: object) -> RunError:
+        """What to raise for a file of the run that cannot be read."""
+        return RunError(
+            f"{path} is damaged ({error}): `make report RUN={self.path.name}` restores it where the store has a copy; "
+            f"otherwise `make clean RUN={self.path.name}` ends the run, and `make validate RUN=new` starts another"
+        )
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         schemas.validate("run", run, what="run.json")
@@ -200,20 +214,22 @@ class RunFolder:
 
     def sign_age(self) -> float | None:
         """Seconds since the run's controller wrote its state or its watch."""
-        times = [path.stat().st_mtime for path in (self.run_file, self.watch_file) if path.exists()]
+        times = [path.stat().st_mtime for path in (self.run_file, self.watch_file) if path.is_file()]
         return max(0.0, time.time() - max(times)) if times else None
 
     def read_plan(self, node: str) -> dict[str, Any]:
         try:
-            plan: dict[str, Any] = json.loads(self.plan_file(node).read_text())
-        except (FileNotFoundError, ValueError) as error:
+            plan: dict[str, Any] = read_json(self.plan_file(node))
+        except (OSError, ValueError) as error:
             raise RunError(
                 f"the plan of {node} is missing or damaged ({error}): validate again under a new run id"
             ) from error
         return plan
 
     def read_plans(self) -> dict[str, dict[str, Any]]:
-        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
+        """Without those that are damaged, of which `read_plan` says so."""
+        plans = {path.stem: read_object(path) for path in sorted((self.state / "plans").glob("*.json"))}
+        return {node: plan for node, plan in plans.items() if plan}
 
     def planned_stage(self, node: str, stage: str) -> dict[str, Any] | None:
         """The stage as the node's plan has it, with the plan's runtime; None without a plan, or that stage in it."""
@@ -231,7 +247,7 @@ class RunFolder:
     def read_launch(self, node: str) -> dict[str, Any]:
         """What is known of the node's last launch; nothing before the first."""
         path = self.launch_file(node)
-        return _launch(path) if path.exists() else {}
+        return _launch(path) if os.path.lexists(path) else {}
 
     def read_launches(self) -> dict[str, dict[str, Any]]:
         return {path.stem: _launch(path) for path in sorted((self.state / "launches").glob("*.json"))}
@@ -260,7 +276,7 @@ def _launch(path: Path) -> dict[str, Any]:
     try:
         launch: dict[str, Any] = read_json(path)
         schemas.validate("launch", launch, what="it")
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         message = f"{path} is damaged: {error}"
         return {"node": path.stem, "state": "failed", "class": "damaged_state", "message": message}
     return launch
@@ -274,26 +290,28 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
         return report_file.unpacked(document)
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    """Raises OSError, and ValueError where it is no JSON."""
+    return json.loads(files.read(path))
 
 
 def read_json_or(otherwise: Any, path: Path) -> Any:
-    """The content of a file that may not be there."""
-    return read_json(path) if path.exists() else otherwise
+    """The content of a file of the kind that `otherwise` is; that where there is none that can be read."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return otherwise
+    return content if isinstance(content, type(otherwise)) else otherwise
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object of a file; empty where there is none that can be read."""
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    content: dict[str, Any] = read_json_or({}, path)
+    return content
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -307,7 +325,7 @@ def json_bytes(value: Any) -> bytes:
 
 def write_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(path, data)
+    files.replace_whatever(path, data)
 
 
 def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> str | None:
@@ -366,11 +384,8 @@ def ensure_of(results: Path, run_id: str, inventory: Sequence[str]) -> None:
 
 def known_run_ids(results: Path) -> list[str]:
     """Runs of this controller with a folder in results/."""
-    return sorted(
-        path.parent.name
-        for path in results.glob("*/run.json")
-        if not path.parent.is_symlink() and not RunFolder(path.parent).is_copy
-    )
+    folders = (RunFolder(path) for path in results.glob("*/") if not path.is_symlink())
+    return sorted(folder.path.name for folder in folders if folder.is_known and not folder.is_copy)
 
 
 def newest_first(results: Path) -> list[str]:
@@ -477,10 +492,11 @@ def own(
         return None
     check_run_id(chosen)
     folder = RunFolder(results / chosen)
-    if not folder.run_file.exists() or folder.is_copy:
+    if not folder.is_known or folder.is_copy:
         return None
     ensure_of(results, chosen, inventory)
-    return folder if not in_bucket or folder.read_run()["folder"] == check_folder(in_bucket) else None
+    lies_in = read_object(folder.run_file).get("folder")  # unknown where it is damaged
+    return folder if not in_bucket or lies_in in (None, check_folder(in_bucket)) else None
 
 
 def check_run_id(run_id: str) -> None:

@@ -13,17 +13,32 @@ from . import folder as run_folder
 
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
 HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
-MAX_REASON = 240
+MAX_REASON = 400
+DAMAGED_ROW: dict[str, Any] = {
+    "state": "damaged",
+    "verdict": None,
+    "counts": {},
+    "nodes": None,
+    "profile": "-",
+    "opened_at": "",
+    "age_seconds": None,
+}
 
 
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
-    """The runs of the inventory that can be read, the newest first: id, state, counts of verdicts, nodes, age."""
+    """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age.
+
+    One whose run.json is damaged may be of any inventory: its reason says what restores it.
+    """
     found = []
     for run_id in run_folder.known_run_ids(results):
         folder = run_folder.RunFolder(results / run_id)
         try:
             run, verdict = folder.read_run(), run_folder.read_object(publishing.verdict_file(folder))
-        except run_folder.RunError:
+            if run["run_id"] != run_id:
+                raise folder.damaged(folder.run_file, f"it is of run {run['run_id']}")
+        except run_folder.RunError as error:
+            found.append({**DAMAGED_ROW, "run_id": run_id, "reason": str(error)})
             continue
         if origin.is_same(origin.of(run, results), inventory):
             found.append(_row(folder, run, verdict))
@@ -56,14 +71,16 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     what = f"{row['state']}: {row['verdict']}" if row["verdict"] and row["state"] == state.JUDGED else row["state"]
     counts = (str(row["counts"].get(word, "-")) for word in VERDICTS)
     profile = one_line(row["profile"], 40)
-    return (row["run_id"], what, *counts, str(row["nodes"]), profile, f"{_age(row['age_seconds'])} ago")
+    return (row["run_id"], what, *counts, str(row["nodes"] or "-"), profile, _age(row["age_seconds"]))
 
 
-def _age(seconds: float) -> str:
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 def rest(folder: run_folder.RunFolder, declares: Callable[[str], bool]) -> tuple[list[str], dict[str, Any]]:

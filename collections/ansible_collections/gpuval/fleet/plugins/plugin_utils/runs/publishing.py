@@ -179,12 +179,12 @@ def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
     Raises RunError for a damaged file.
     """
     path = verdict_file(folder)
-    if not path.exists():
-        return None
     try:
         document: dict[str, Any] = run_folder.read_json(path)
         schemas.validate("verdict", document, what=str(path))
-    except ValueError as error:
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
         raise run_folder.RunError(f"{path} is damaged ({error}): restore it, or validate under a new id") from error
     return document if "evidence" in document else None
 

@@ -44,8 +44,8 @@ def _source(store: Store, run: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_same(folder: run_folder.RunFolder, run: dict[str, Any], store: Store) -> None:
-    known = run_folder.read_json(folder.copied_file)
-    if known != _source(store, run):
+    known = run_folder.read_object(folder.copied_file)  # empty where it is damaged: it is written again
+    if known and known != _source(store, run):
         raise run_folder.RunError(
             f"{folder.path} is a copy of another run of this id (bucket {known.get('bucket')}, folder "
             f"{known.get('folder')}, opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from ...module_utils.store import StoreError
 from ..records import launch_errors
-from ..records.evidence import MAX_RECORD_BYTES, parse_key, take_record
+from ..records.evidence import MAX_RECORD_BYTES, is_whole, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store.backend import StoreBackend
@@ -33,8 +34,12 @@ class StorePoller:
         for key in list(self._watched.memory.seen):
             place = parse_key(self._watched.info["folder"], key)
             file = self._watched.folder.evidence_file(place[2], place[1]) if place else None
-            if file is not None and file.exists():  # none of a record that was refused
+            if file is None or not os.path.lexists(file):  # there is none of a record that was refused
+                continue
+            if is_whole(file, "records", self._watched.info["run_id"]):
                 self.accept(key, file.read_bytes())
+            else:
+                del self._watched.memory.seen[key]  # it is read from the store again
 
     def read(self, now: float) -> list[str]:
         """Read changed records. Returns a line for each change of state. Raises StoreError."""

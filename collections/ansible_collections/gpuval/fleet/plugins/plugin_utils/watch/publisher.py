@@ -7,7 +7,6 @@ from typing import Any
 from ...module_utils.store import StoreError
 from ..core import schemas
 from ..runs import applied_criteria, publishing
-from ..runs import folder as run_folder
 from ..store.access import put_run
 from .state import UNKNOWN, WatchedRun
 from .window import Window
@@ -33,9 +32,9 @@ class WatchPublisher:
             return
         watched = self._watched
         put_run(watched.store, watched.info)
-        criteria = applied_criteria.criteria_file(watched.folder)
-        if criteria.exists():
-            publishing.put(watched.store, watched.info, applied_criteria.CRITERIA_FILE, run_folder.read_json(criteria))
+        criteria = applied_criteria.kept_criteria(watched.folder)
+        if criteria:
+            publishing.put(watched.store, watched.info, applied_criteria.CRITERIA_FILE, criteria)
         self.run_changed = False
 
     def publish_if_due(self, now: float, window: Window) -> None:

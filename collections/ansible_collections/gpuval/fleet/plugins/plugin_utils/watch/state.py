@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ...module_utils.store import Store
@@ -37,7 +37,8 @@ class WatchedRun:
     def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
         self.folder, self.store, self.say = folder, store, say
         self.info = folder.read_run()
-        self.memory = Memory(**(run_folder.read_json_or({}, self._memory_file)))
+        kept = run_folder.read_object(self._memory_file)
+        self.memory = Memory(**{key.name: kept[key.name] for key in fields(Memory) if key.name in kept})
         launches, plans = folder.read_launches(), folder.read_plans()
         self.evidence = Evidence(launches=launches, problems=folder.read_problems())
         now = time.monotonic()

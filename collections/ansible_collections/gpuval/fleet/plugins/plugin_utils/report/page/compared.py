@@ -130,7 +130,7 @@ def with_baseline(
     report: Mapping[str, Any], now: Mapping[str, Mapping[Key, Measured]], directory: Path
 ) -> tuple[str, list[Row]]:
     """The baseline's title, and its figures for the kind of node that the run has most of."""
-    kept = run_folder.read_json_or({}, applied_criteria.criteria_file(run_folder.RunFolder(directory))).get("baseline")
+    kept = applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")
     if not kept:
         return "", []
     baseline = Baseline.of(json.loads(kept["text"]))

@@ -1,0 +1,60 @@
+"""Every file of the folder of a real run, damaged in every way: each command answers, and every node is reported."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.kit.damaged_files import COMMANDS, DAMAGES, DamagedRun, copied
+from tests.kit.fleet import stored, until
+
+STAGES = ("facts", "diagnostics")
+#: Whose copies the store does not have under this name: a launch that was removed cannot be told from none.
+NOT_LISTED = ("removed",)
+
+
+@pytest.fixture(scope="module")
+def interrupted(new_fleet):
+    """A run of two nodes whose controller was killed and whose nodes are done; its store runs."""
+    with new_fleet("damaged", nodes={"node-1": {}, "node-2": {}}, settings={"gpuval_stages": [*STAGES]}) as fleet:
+        playing = fleet.start()
+        playing.expect(r"diagnostics: running")
+        playing.kill()
+        paths = [fleet.folder_in_store / f"records/{stage}/{node}.json" for stage in STAGES for node in fleet.nodes]
+
+        def done():
+            return all(stored(path).get("finished_at") for path in paths)
+
+        until(done, "the nodes' last records")
+        store = {"bucket": "gpuval", "state_dir": str(fleet.root / "state"), "endpoint": ""}
+        yield DamagedRun(fleet.root, fleet.root / "state", fleet.run_id, fleet.nodes, store, STAGES)
+
+
+def cases(run):
+    """Each file with each damage, and the command that comes next in turn; all with GPUVAL_ALL_DAMAGES."""
+    names = [(name, damage) for name in run.files() if "node-2" not in name for damage in DAMAGES]
+    for number, (name, damage) in enumerate(names):
+        chosen = [*COMMANDS] if os.environ.get("GPUVAL_ALL_DAMAGES") else [[*COMMANDS][number % len(COMMANDS)]]
+        yield from ((name, damage, command) for command in chosen)
+
+
+def test_every_command_answers_whatever_is_damaged_and_reports_every_node(interrupted, tmp_path):
+    data, kept = interrupted.state_dir / "store/data", tmp_path / "data"
+    shutil.copytree(data, kept)
+    wrong = []
+    for name, damage, command in cases(interrupted):
+        shutil.rmtree(data / "gpuval" / interrupted.run_id)
+        shutil.copytree(kept, data, dirs_exist_ok=True)
+        place = tmp_path / "case"
+        place.mkdir()
+        run = copied(interrupted, place)
+        DAMAGES[damage](run.folder / name, run.run_id)
+        answer = run.command(command)
+        complete = dict.fromkeys(run.nodes, "PASS")
+        if damage in NOT_LISTED and name == ".state/launches/node-1.json":
+            complete["node-1"] = "INCOMPLETE"
+        if not answer.answered or (command in ("report", "validate") and answer.report != complete):
+            wrong.append((name, damage, command, answer))
+        shutil.rmtree(place)
+    assert not wrong, json.dumps([str(case)[:600] for case in wrong], indent=1)
