@@ -15,7 +15,8 @@ def view(launch=None, stages=("training", "loading"), **states):
 
 
 def record(state, attempt=1, message="", seconds=2.0):
-    return {"state": state, "attempt": attempt, "message": message, "duration_seconds": seconds}
+    known = {"state": state, "attempt": attempt, "message": message, "duration_seconds": seconds}
+    return {**known, "started_at": None}
 
 
 def test_a_change_makes_a_line_and_a_heartbeat_does_not():
@@ -320,3 +321,16 @@ def test_a_further_attempt_waits_for_a_place_like_any_launch():
     assert decisions.to_relaunch(views, ["done", "gone"], at_once=3) == ["done"]
     assert decisions.to_relaunch(views, ["done"], at_once=1) == []
     assert decisions.to_relaunch(views, ["working", "done"], at_once=1) == ["working"]  # it has its place already
+
+
+@pytest.mark.parametrize("state", ["refused", "failed", "unreachable"])
+def test_a_further_attempt_that_was_refused_is_not_waited_for(state):
+    known = {"state": state, "attempt": 2, "stages": ["loading"]}
+    node = view(known, training="success", loading="crash")
+    for stage in node.stages:
+        node.records[stage]["started_at"] = "2026-11-28T10:00:00Z"
+    assert node.launched and node.done and not node.complete
+    node.launch = {**known, "state": "started"}
+    assert not node.done
+    node.launch, node.busy = known, "launch"
+    assert not node.done

@@ -154,3 +154,18 @@ def test_a_reason_why_nodes_do_not_reach_the_store_is_shown_once_and_counted(que
     assert decisions.progress([one.view], 65).endswith("| 1 without the store")
     one.end(100, STARTED)
     assert len(one.lines) == 2 and "without" not in decisions.progress([one.view], 65)
+
+
+def test_without_time_for_a_launch_nothing_waits_for_its_turn(tmp_path):
+    folder = started(lay_out(tmp_path), "run-1")
+    watched, lines = WatchedRun(folder, None, print), []
+    view = watched.views["node-1"]
+    launcher = Launcher(watched, None, window.Window(0, 0), lines.append)
+    view.to_start = True
+    launcher.end_waiting(100)
+    assert view.done and not view.to_start
+    assert folder.read_launch("node-1")["state"] == "failed"
+    assert "raise gpuval_deadline_seconds" in lines[0]
+    view.launch, view.queued_until = REFUSED, 1e6
+    launcher.end_waiting(100)
+    assert view.done

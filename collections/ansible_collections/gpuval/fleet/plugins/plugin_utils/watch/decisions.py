@@ -92,11 +92,17 @@ class NodeView:
         return self.launched and gone and not self.complete
 
     @property
+    def refused_again(self) -> bool:
+        """Its further attempt was not started: the records of the attempt before stay its last."""
+        return self.launch.get("attempt", 1) > 1 and self.launch.get("state") not in LAUNCHED
+
+    @property
     def done(self) -> bool:
         """No further records are expected of the node."""
         if self.busy or self.to_start or self.queued_until is not None:
             return False
-        return not self.launched or self.complete or self.given_up or self.lost or self.attempt_ended
+        ended = self.complete or self.given_up or self.lost or self.attempt_ended or self.refused_again
+        return ended or not self.launched
 
     @property
     def last_contact_at(self) -> float:

@@ -146,14 +146,20 @@ class Launcher:
         self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
         self._not_started(view, before)
 
-    def end_at_deadline(self, now: float) -> None:
+    def end_waiting(self, now: float) -> None:
+        """Nothing is launched any more: what waits for its turn, or for another run's end, waits no longer."""
+        self.ordered.clear()
         for view in self._watched.views.values():
-            message = ""
+            view.queued_until = None
+            if view.to_start and not view.busy:
+                message = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
+                self.fail(view, {"state": "failed", "message": message}, now)
+
+    def end_at_deadline(self, now: float) -> None:
+        self.end_waiting(now)
+        for view in self._watched.views.values():
             if view.busy == "launch" and not view.launched:
                 message = "its launch, or the transfer of its images before it, was not complete at the run's deadline"
-            if view.to_start:
-                message = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
-            if message:
                 self.fail(view, {"state": "failed", "message": message}, now)
 
     def _not_started(self, view: NodeView, before: Mapping[str, Any], *, reported: bool = False) -> None:

@@ -188,7 +188,7 @@ class RunWatch:
             free = [view for view in views if view.in_play and not view.busy and view.name not in launcher.ordered]
             launcher.relaunch(self.attempts.due(free), now)
         else:
-            launcher.ordered.clear()
+            launcher.end_waiting(now)
         launcher.launch_next(now)
         for name in to_fetch(views, now, silence=limits.silence_seconds, interval=limits.pull_seconds):
             view = self.watched.views[name]
