@@ -76,7 +76,7 @@ def split_head(line: str, sources: Collection[str] = ()) -> tuple[LineHead, str]
             if kind in _PROCESS:
                 setattr(head, kind, int(text))
             elif kind == "level":
-                head.level = text.upper()
+                head.level = head.level or text.upper()
             elif not head.stamp[0]:
                 head.stamp = (name, re.sub("[T_]", " ", text).replace(",", "."))
         if match[0].startswith("(") or any(name.startswith(_PROCESS) for name in fields):

@@ -41,7 +41,11 @@ _CLASS = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _RULE = " \t=-*_#"
 _DIGITS = re.compile(r"\d+")
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|loss)\b.{0,40}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
-_TRACEBACK = re.compile(r"(?:(?P<source>[\w.:-]+): |.*?)Traceback \(most recent call last\)")
+#: The first line of a traceback, or one of its frames, where its head is lost.
+_TRACEBACK = re.compile(
+    r"(?:(?P<source>[\w.:-]+): (?=Traceback|  File)|.*?) *"
+    r"(?:Traceback \(most recent|(?P<frame>(?<!\S)File \".*, line \d+, in ))"
+)
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
 _ERROR_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure)$")
 _FIGURE = re.compile(r" ?:\s*[-+]?[\d.,]+(?:e[-+]?\d+)?\s*%?", re.IGNORECASE)
@@ -110,8 +114,9 @@ class _ProcessStream:
     #: Whether the last line is indented; whether it names a file and the next one is its source.
     in_frame: bool = False
     is_frame: bool = False
-    #: The failure before this line; whether this line belongs to its text.
+    #: The exception before this line; the failure before it, and whether this line belongs to its text.
     before: Optional[_LoggedFailure] = None
+    last: Optional[_LoggedFailure] = None
     continues: bool = False
     #: Of the next exception: how it follows the one before, how far its traceback is indented, and its rank.
     chain: str = ""
@@ -208,8 +213,7 @@ class _CauseReader:
         stream = self._stream(head.source)
         if self._read_summary(stream, text, head) or self._read_traceback(stream, text, head):
             return
-        was_frame, stream.is_frame = stream.is_frame, text.startswith("  File ")
-        if head.level[:1] not in ("I", "D") and not stream.is_frame and not was_frame:
+        if head.level[:1] not in ("I", "D"):
             self._note(text, head, stream)
 
     def _stream(self, source: str) -> _ProcessStream:
@@ -220,17 +224,20 @@ class _CauseReader:
 
     def _read_traceback(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
         """Whether the line is a part of a traceback; the line that ends one is a failure."""
-        begin = _TRACEBACK.match(text) if "Traceback (most" in text else None
+        begin = _TRACEBACK.match(text) if "Traceback (most" in text or 'File "' in text else None
         if stream.continues and not text.startswith("Traceback"):
             begin = None
         chain = next((chain for chain in _CHAINS if chain in text), "")
         spawned = _SPAWNED.match(text)
         if begin:
-            source = begin["source"] or head.source
             if begin["source"] and len(self._sources) < MAX_STREAMS:
-                self._sources.add(source)
-            self._stream(source).in_traceback = True
-            self._open.add(source)
+                self._sources.add(begin["source"])
+                head.source = begin["source"]
+                stream = self._stream(head.source)
+            stream.in_traceback = True
+            stream.is_frame = begin["frame"] is not None
+            stream.indent = stream.indent if stream.is_frame else len(text) - len(text.lstrip())
+            self._open.add(head.source)
         elif chain:
             stream.chain = chain
         elif spawned:
@@ -242,8 +249,8 @@ class _CauseReader:
         if text[:1] == "^":  # the marks of another process, whose traceback is printed at the same time
             text = text.replace("^", "").lstrip()
         text = text[min(stream.indent, len(text) - len(text.lstrip())) :]
-        was_frame, stream.in_frame = stream.in_frame, text[:1] in " │|╭╰~" or not text
-        if stream.in_frame:
+        was_frame, stream.in_frame, stream.is_frame = stream.in_frame or stream.is_frame, text[:1] in " │|╭╰~", False
+        if stream.in_frame or not text:
             return stream.in_traceback
         exception = _EXCEPTION.match(text)
         if not exception or not (_ERROR_NAME.search(exception["type"]) or (stream.in_traceback and was_frame)):
@@ -260,12 +267,12 @@ class _CauseReader:
         is_last = text.startswith(_LAST_ERROR)
         expected, stream.continues = stream.continues, text == _LAST_ERROR
         detail = text[len(_LAST_ERROR) :].strip() if is_last else text
-        if stream.before is None or not (is_last or expected):
+        if stream.last is None or not (is_last or expected):
             return False
         if detail:
             self._open.discard(source)
-            stream.before.text = _shortened(f"{stream.before.text[:150].rstrip(':')}: {detail}")
-            stream.before = None
+            stream.last.text = _shortened(f"{stream.last.text[:150].rstrip(':')}: {detail}")
+            stream.last = None
         else:
             self._open.add(source)
         return True
@@ -281,7 +288,7 @@ class _CauseReader:
         start = match.start() if match else 0
         if weight == EXIT:
             weight, text, start = _of_exit_code(int(groups["code"]), groups.get("local"), text)
-        elif weight == STOP or (weight == HINT and self._is_stopping):
+        elif weight == STOP or (weight in (HINT, WEAK) and self._is_stopping):
             weight, self._is_stopping = ECHO, True
         if exception and weight in ("", NONE, HINT, WEAK, SUMMARY):
             weight, name, groups = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), {}
@@ -306,12 +313,13 @@ class _CauseReader:
             stream.continues = failure.weight == ERROR and text.endswith(":")
             if stream.continues:
                 self._open.add(head.source)
-        stream.before = failure
+        stream.last = failure
         self._keep(failure)
 
     def _chain(self, stream: _ProcessStream, failure: _LoggedFailure) -> None:
         """Of two exceptions of a chain the first explains the second, unless a program expects such a first one."""
-        before, chain, stream.chain = stream.before, stream.chain, ""
+        before, chain = stream.before, stream.chain
+        stream.before, stream.chain = failure, ""
         if chain == _IGNORED:
             failure.weight = ECHO
         elif before is None or not chain or before.weight != ERROR:
