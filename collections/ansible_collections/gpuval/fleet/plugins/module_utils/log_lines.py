@@ -31,8 +31,8 @@ class LineHead:
     stamp: tuple[str, str] = ("", "")
 
     @property
-    def is_quiet(self) -> bool:
-        return self.level[:1] in ("I", "D", "W")
+    def is_warning(self) -> bool:
+        return self.level[:1] == "W"
 
 
 def text_lines(text: str) -> Iterator[str]:

@@ -47,7 +47,7 @@ _TRACEBACK = re.compile(
     r"(?:Traceback \(most recent|(?P<frame>(?<!\S)File \".*, line \d+, in ))"
 )
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]*\))?(?P<message> ?: .*|:|)$")
-_ERROR_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure)$")
+_ERROR_NAME = re.compile(r"(?:(?!^)Error|Exception|Exit|Interrupt|Failure|\.(?:exc|errors?|exceptions?)\.\w+)$")
 _FIGURE = re.compile(r" ?:\s*[-+]?[\d.,]+(?:e[-+]?\d+)?\s*%?", re.IGNORECASE)
 #: How the next exception belongs to the one before; one that is ignored explains nothing.
 _HANDLING, _IGNORED = "During handling of the above exception", "Exception ignored in"
@@ -224,9 +224,8 @@ class _CauseReader:
 
     def _read_traceback(self, stream: _ProcessStream, text: str, head: LineHead) -> bool:
         """Whether the line is a part of a traceback; the line that ends one is a failure."""
-        begin = _TRACEBACK.match(text) if "Traceback (most" in text or 'File "' in text else None
-        if stream.continues and not text.startswith("Traceback"):
-            begin = None
+        may_begin = text.startswith("Traceback") or not stream.continues
+        begin = _TRACEBACK.match(text) if may_begin and ("Traceback (most" in text or 'File "' in text) else None
         chain = next((chain for chain in _CHAINS if chain in text), "")
         spawned = _SPAWNED.match(text)
         if begin:
@@ -236,7 +235,7 @@ class _CauseReader:
                 stream = self._stream(head.source)
             stream.in_traceback = True
             stream.is_frame = begin["frame"] is not None
-            stream.indent = stream.indent if stream.is_frame else len(text) - len(text.lstrip())
+            stream.indent = max(len(text) - len(text.lstrip()) - 2 * stream.is_frame, 0)
             self._open.add(head.source)
         elif chain:
             stream.chain = chain
@@ -279,24 +278,25 @@ class _CauseReader:
 
     def _note(self, text: str, head: LineHead, stream: _ProcessStream, exception: str = "") -> None:
         """Keep a line that reports a failure, by its weight. `exception`: the name of the one that it ends with."""
-        is_indented, text = text[:1].isspace(), text.strip()
+        is_loud, text = head.level[:1] in ("E", "F", "C") and not text[:1].isspace(), text.strip()
         self._compared += not exception
         if self._compared > MAX_COMPARED and not exception:
             return
         match, weight, name = self._patterns.look_up(text)
-        groups = match.groupdict() if match else {}
-        start = match.start() if match else 0
+        groups, start = (match.groupdict(), match.start()) if match else ({}, 0)
         if weight == EXIT:
             weight, text, start = _of_exit_code(int(groups["code"]), groups.get("local"), text)
         elif weight == STOP or (weight in (HINT, WEAK) and self._is_stopping):
             weight, self._is_stopping = ECHO, True
         if exception and weight in ("", NONE, HINT, WEAK, SUMMARY):
             weight, name, groups = ERROR, self._patterns.exceptions.get(exception, UNPROVEN), {}
-        elif not weight and head.level[:1] in ("E", "F", "C") and not is_indented:
+        elif not weight and text and is_loud:
             weight = WEAK
         elif not weight and self._patterns.guess.search(text):
             weight = GUESS
-        if weight not in WEIGHTS or (head.is_quiet and weight not in (EFFECT, ECHO)):
+        if head.is_warning and weight in (FIRST, ERROR):
+            weight, name, groups = GUESS, UNPROVEN, {}
+        elif weight not in WEIGHTS or (head.is_warning and weight not in (EFFECT, ECHO)):
             if len(self._innocent) < MAX_SHAPES and not exception:
                 self._innocent.add(self._shape)
             return
