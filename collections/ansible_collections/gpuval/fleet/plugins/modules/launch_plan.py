@@ -50,8 +50,9 @@ options:
     description:
       - What stages on the host import and start (C(needs)), in their C(environment).
       - The launch is refused without it.
-    type: dict
-    default: {}
+    type: list
+    elements: dict
+    default: []
   folders:
     description:
       - Bytes of the models and datasets that the plan loads, by folder.
