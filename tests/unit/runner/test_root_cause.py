@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from gpuval_node import cause_patterns, root_cause
 from gpuval_runner.telemetry.events import HARMLESS_XIDS
+from gpuval_workloads.common import tool_output
 
 from tests.kit.runner import stage
 
@@ -272,3 +273,23 @@ def test_an_exit_code_of_a_signal_has_its_name():
     line = "E1128 09:47:29.373000 16551 torch/distributed/elastic/multiprocessing/api.py:1002] "
     cause = root_cause.in_text(line + "failed (exitcode: -9) local_rank: 1 (pid: 16670) of binary: /usr/bin/python3")
     assert (cause.text, cause.rank) == ("exit code -9: Signal 9 (SIGKILL)", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU 3 has fallen off the bus",
+        "Uncorrectable ECC error encountered",
+        "NVRM: Xid (PCI:0000:9d:00): 48, pid=1, DBE",
+        "HW Exception by GPU node-2",
+        "gpu05: Test NCCL failure common.cu:958",
+        "CUDA error: invalid argument",
+        "hipErrorNoDevice",
+        "Memory access fault by GPU node-1",
+        "Segmentation fault (core dumped)",
+    ],
+)
+def test_what_fails_a_tool_is_a_cause_of_a_crash(line):
+    """The readers of tools' output have patterns of their own, with denials; both sets know these texts."""
+    assert tool_output.error_lines(line, complete=True)
+    assert root_cause.in_text(line).is_primary
