@@ -244,6 +244,20 @@ def test_figures_of_other_arguments_are_not_compared(bucket):
     assert document["held_count"] == 0
 
 
+def test_figures_of_another_revision_are_a_series_of_their_own(bucket):
+    for number in range(6):
+        run = Run(number)
+        for records in run.records.values():
+            for one in records["training"]["metrics"]:
+                one.update({"revision": 2} if number >= 3 and one["name"] == "training_model_tflops" else {})
+        run.put(bucket.store)
+    document = bucket.ask(node="node-2")
+    (first, second) = document["figures"]
+    assert second["setup"] == f"revision 2 {first['setup']}"
+    assert [len(figure["runs"]) for figure in (first, second)] == [3, 3]
+    assert document["held_count"] == 0, "three runs of each are too few"
+
+
 def test_flaky_machines_are_reported_with_counts(bucket):
     for number in range(4):
         run = Run(number)

@@ -67,6 +67,17 @@ def test_compares_with_the_latest_alike_run_before(tmp_path):
     assert "INVENTORY=" not in customers
 
 
+def test_figures_of_another_revision_are_left_out(tmp_path):
+    then, now = report_of({"a": "PASS", "b": "PASS"}, day=10), report_of({"a": "PASS", "b": "PASS"}, day=20)
+    for metric in now["nodes"][0]["metrics"]["training"]:
+        metric.update({"revision": 2} if metric["name"] == SPEED[1] else {})
+    kept(tmp_path, then, 10)
+    found = compared.of_results(now, kept(tmp_path, now, 20))
+    (speed,) = [row for row in found.rows if row.key == SPEED]
+    assert speed.nodes == 1
+    assert {name: SPEED in figures for name, figures in found.earlier.figures.items()} == {"a": False, "b": True}
+
+
 def test_no_other_run_is_no_comparison(tmp_path):
     now = report_of({"a": "PASS"}, day=20)
     assert not compared.of_results(now, kept(tmp_path, now, 20))

@@ -20,8 +20,8 @@ def autocorrelated(draw, count, memory, sigma=0.01):
 
 
 def test_constant_laps_lose_nothing():
-    summary = LapStatistics([0.25] * 400).summary(wall_seconds=125)
-    assert summary == LapSummary(0.25, 0.25, 0.0, 0.0, 0.25, 0.8, 0.0)
+    summary = LapStatistics([0.25] * 400, wall_seconds=125).summary()
+    assert summary == LapSummary(0.25, 0.25, 0.0, 0.0, 1.0, 0.8, 0.0)
 
 
 @pytest.mark.parametrize("count", [5_000, 60_000])
@@ -30,7 +30,7 @@ def test_what_is_lost_in_bursts_is_part_of_the_speed_whatever_the_median_says(co
     assert summary.median_seconds == 1e-3 and summary.spread_ratio == 0
     assert summary.seconds == pytest.approx(1.1e-3)
     assert summary.lost_ratio == pytest.approx(0.1 / 1.1)
-    assert summary.slowest_seconds == pytest.approx(3e-3)
+    assert summary.slowest_hundredth_ratio == pytest.approx(1 / 3)
 
 
 def test_sums_are_of_all_laps_and_the_sample_is_bounded():
@@ -44,7 +44,7 @@ def test_sums_are_of_all_laps_and_the_sample_is_bounded():
 
 @pytest.mark.parametrize(("count", "is_shown"), [(299, False), (300, True)])
 def test_the_slowest_hundredth_needs_300_laps(count, is_shown):
-    assert (LapStatistics([1.0] * count).summary().slowest_seconds is not None) == is_shown
+    assert (LapStatistics([1.0] * count).summary().slowest_hundredth_ratio is not None) == is_shown
 
 
 def test_an_error_needs_twenty_blocks_of_five_laps():
@@ -80,7 +80,7 @@ def test_a_correlation_lasts_as_long_as_a_burst():
 def test_the_mean_of_ranks_leaves_out_what_one_of_them_does_not_know():
     two = [LapStatistics([1.0] * 400).summary(), LapStatistics([3.0] * 50).summary()]
     mean = LapSummary.mean(two)
-    assert (mean.seconds, mean.slowest_seconds, mean.busy_ratio) == (2.0, None, None)
+    assert (mean.seconds, mean.slowest_hundredth_ratio, mean.busy_ratio) == (2.0, None, None)
 
 
 def test_a_speed_that_falls_is_no_sustained_speed():

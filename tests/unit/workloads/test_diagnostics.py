@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
 from gpuval_workloads.common.fio import Measured, Side  # noqa: E402 - torch is asked for first
+from gpuval_workloads.common.laps import REVISION, LapStatistics, median_of  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.common.result import Result, WorkloadCrash  # noqa: E402 - torch is asked for first
 from gpuval_workloads.diagnostics import (  # noqa: E402
@@ -33,7 +34,7 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.figures import Figure, Findings, Timing  # noqa: E402
+from gpuval_workloads.diagnostics.figures import Figure, Findings  # noqa: E402
 from gpuval_workloads.diagnostics.measure import Meter  # noqa: E402
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
@@ -103,9 +104,27 @@ def test_collectives_have_latency_bandwidth_and_a_curve(diagnosed):
     size, n = series["diagnostics_all_reduce_seconds"]["x"][-1], 3
     for name, factor in (("all_reduce", 2 * (n - 1) / n), ("all_gather", (n - 1) / n), ("broadcast", 1)):
         took = series[f"diagnostics_{name}_seconds"]["y"][-1]
-        rate = diagnosed.metric(f"diagnostics_{name}_bus_bytes_per_second")
+        rate = diagnosed.metric(f"diagnostics_{name}_bus_median_bytes_per_second")
         assert rate == pytest.approx(size / took * factor, rel=1e-6)
     assert diagnosed.result["fingerprints"]["diagnostics_transport"] == "gloo"
+
+
+def test_a_speed_is_of_a_later_revision_and_has_the_median_beside_it(diagnosed):
+    metrics = {(one["name"], one["scope"]): one for one in diagnosed.result["metrics"]}
+    speeds = [one for one in metrics.values() if one.get("revision") == REVISION]
+    names = {one["name"] for one in speeds}
+    assert {f"diagnostics_{name}_bytes_per_second" for name in ("memory", "peer", "both_ways", "host_memory")} <= names
+    assert {"diagnostics_matmul_fp32_tflops", "diagnostics_overlap_ratio", "diagnostics_host_cpu_tflops"} <= names
+    assert {f"diagnostics_{name}_bus_bytes_per_second" for name in COLLECTIVES} <= names
+    assert "diagnostics_p2p_off_all_reduce_bus_bytes_per_second" in names
+    for speed in speeds:
+        median = metrics[median_of(speed["name"]), speed["scope"]]
+        assert median["value"] > 0 and "revision" not in median
+        # Half of the laps take the median's time or more.
+        if speed["name"] != "diagnostics_overlap_ratio":
+            assert speed["value"] <= 2.01 * median["value"]
+    for what in ("lost", "busy", "hundredth"):
+        assert all(0 <= one["value"] <= 1 for (name, _), one in metrics.items() if name.endswith(f"_{what}_ratio"))
 
 
 def test_the_host_is_measured_as_a_whole(diagnosed):
@@ -179,20 +198,15 @@ def test_the_triad_uses_the_processors_that_it_is_given():
     assert torch.get_num_threads() == threads
 
 
-def test_speed_that_falls_is_no_sustained_speed():
-    assert Timing([1.0] * 6 + [1.25] * 3).sustained_ratio == pytest.approx(0.8)
-    assert Timing([1.0]).sustained_ratio == 1
-
-
 class Clockless(Meter):
     """Does the work three times; for arithmetic that is disturbed in this process, without peers."""
 
-    def time(self, work, seconds, *, prepare=None, together=True, sustain=False):
+    def time(self, work, seconds, *, prepare=None, together=True):
         for _ in range(3):
             if prepare:
                 prepare()
             work()
-        return Timing([1.0, 1.0, 1.0])
+        return LapStatistics([1.0, 1.0, 1.0])
 
 
 @pytest.fixture
@@ -308,13 +322,14 @@ def test_a_transfer_that_writes_nothing_the_last_time_is_counted(alone, monkeypa
     assert next(calls) == 20
 
 
-def test_an_unsteady_transfer_is_measured_once_more(alone, monkeypatch):
+def test_an_unsteady_transfer_is_reported_as_it_was(alone, monkeypatch):
     monkeypatch.setattr(transfers, "CPU_BYTES", 2**16)
-    laps = iter([[1.0, 2.0, 4.0], [1.0, 1.0, 1.01], *[[1.0, 1.0]] * 4])
-    monkeypatch.setattr(Clockless, "time", lambda _self, _work, _seconds, **_more: Timing(next(laps)))
+    laps = iter([[1.0, 2.0, 5.0], *[[1.0, 1.0]] * 4])
+    monkeypatch.setattr(Clockless, "time", lambda _self, _work, _seconds, **_more: LapStatistics(next(laps)))
     found = transfers.transfers(alone, Clockless(alone), 0.1)
     figures = {figure.name: figure.value for figure in found.figures}
-    assert figures["diagnostics_host_to_device_bytes_per_second"] == 2**16
+    assert figures["diagnostics_host_to_device_bytes_per_second"] == 2**16 / (8 / 3)
+    assert figures["diagnostics_host_to_device_median_bytes_per_second"] == 2**16 / 2
     assert next(laps, None) is None
 
 
@@ -527,34 +542,12 @@ def test_a_copy_that_differs_is_counted(alone, monkeypatch):
     assert error_of(memory.copy(alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1
 
 
-def test_repeats_go_on_until_the_median_is_known(alone, monkeypatch):
-    meter = Meter(alone)
-    monkeypatch.setattr(measure, "KNOWN", 1.0)
-    begun = time.perf_counter()
-    timing = meter.time(lambda: time.sleep(0.001), 120, together=False)
-    assert time.perf_counter() - begun < 60 and len(timing.laps) >= measure.LEAST_LAPS
-    monkeypatch.setattr(measure, "KNOWN", 0.0)
-    begun = time.perf_counter()
-    timing = meter.time(lambda: time.sleep(0.01), 0.5, together=False)
-    assert time.perf_counter() - begun >= 0.5
-    assert timing.seconds >= 0.01
-    begun = time.perf_counter()
-    monkeypatch.setattr(measure, "KNOWN", 1.0)
-    meter.time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
-    assert time.perf_counter() - begun >= 0.5
-
-
-def test_sustained_work_goes_on_and_keeps_a_bounded_number_of_laps(alone, monkeypatch):
-    monkeypatch.setattr(measure, "MOST_LAPS", 100)
-    meter, calls, begun = Meter(alone), itertools.count(), time.perf_counter()
-    timing = meter.time(lambda: next(calls), 0.6, together=False, sustain=True)
-    assert time.perf_counter() - begun >= 0.6
-    assert next(calls) > 300
-    assert 50 <= len(timing.laps) <= 100
-    monkeypatch.setattr(measure, "KNOWN", -1.0)
-    begun = time.perf_counter()
-    meter.time(lambda: next(calls), 120, together=False)
-    assert time.perf_counter() - begun < 60
+def test_work_is_repeated_for_the_whole_time_whatever_is_known_before(alone):
+    for work, least in ((lambda: time.sleep(0.01), 8), (lambda: None, 300)):
+        begun = time.perf_counter()
+        laps = Meter(alone).time(work, 0.5, together=False)
+        assert 0.5 <= laps.wall_seconds <= time.perf_counter() - begun
+        assert laps.count >= least and laps.seconds <= laps.wall_seconds
 
 
 def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhile(monkeypatch):
@@ -575,9 +568,9 @@ def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhi
 def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
     monkeypatch.setattr(measure, "REPORT_SECONDS", 0.1)
     reports = []
-    timing = Meter(alone, lambda: reports.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
-    assert len(timing.laps) == measure.LEAST_SLOW_LAPS
-    assert len(reports) == 2 + len(timing.laps)
+    laps = Meter(alone, lambda: reports.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
+    assert laps.count == measure.LEAST_SLOW_LAPS
+    assert len(reports) == 2 + laps.count
 
 
 def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch, capsys):
@@ -585,7 +578,7 @@ def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch,
     for rank, least in ((0, 3), (1, 0)):
         reporter = progress.ProgressReporter(Ranks(rank, 2, CPU))
         reporter.begin("a part", 7.0)
-        Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 1.5, together=False, sustain=True)
+        Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 1.5, together=False)
         lines = capsys.readouterr().out.splitlines()
         assert least <= len(lines) <= 32
     reporter = progress.ProgressReporter(alone)
@@ -654,9 +647,8 @@ def test_the_result_is_written_after_each_part(alone, monkeypatch, tmp_path):
 
 
 def test_spread_is_robust():
-    assert Timing([1.0] * 9 + [100.0]).spread_ratio == 0
-    assert Timing([0.99, 1.0, 1.01]).spread_ratio == pytest.approx(0.014826)
-    assert Timing([0.9, 1.0, 1.1] * 100).error_ratio < Timing([0.9, 1.0, 1.1]).error_ratio
+    assert LapStatistics([1.0] * 9 + [100.0]).summary().spread_ratio == 0
+    assert LapStatistics([0.99, 1.0, 1.01]).summary().spread_ratio == pytest.approx(0.014826)
 
 
 @pytest.mark.parametrize("count", range(2, 12))

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from statistics import fmean, median, stdev
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from .stats import Curve, Sample, percentile
 
@@ -27,49 +26,43 @@ _MAD_TO_SIGMA = 1.4826
 _UNIT = re.compile(r"_(?:tflops|seconds|ratio|[a-z]+_per_second)$")
 
 
-def beside(name: str, what: str) -> str:
-    """Return the name of a figure that stands beside another, the unit last: of the median, what a limit of revision 1
-    is held against."""
-    unit = _UNIT.search(name)
-    return f"{name[: unit.start()]}_{what}{unit[0]}" if unit else f"{name}_{what}"
-
-
 def median_of(name: str) -> str:
-    """Return the name of the median that stands beside a speed."""
-    return beside(name, "median")
+    """Return the name of the median that stands beside a speed: a limit of revision 1 is held against it."""
+    unit = _UNIT.search(name)
+    return f"{name[: unit.start()]}_median{unit[0]}" if unit else f"{name}_median"
 
 
-@dataclass(frozen=True)
-class LapSummary:
+class LapSummary(NamedTuple):
     """Seconds of a lap and ratios; None is a figure that so few laps do not show.
 
-    ``seconds``: the mean of all laps. ``slowest_seconds``: the mean of the slowest hundredth. ``lost_ratio``: the share
-    of the time that was lost, had all laps taken what the fastest tenth takes at most. ``busy_ratio``: the laps' share
-    of the time from the first to the last. ``uncertainty_ratio``: the standard error of the mean, relative, as wide as
-    Student's t of so few batches makes it.
+    ``seconds``: the mean of all laps. ``slowest_hundredth_ratio``: its speed over the median lap's. ``lost_ratio``: the
+    share of the time that was lost, had all laps taken what the fastest tenth takes at most. ``busy_ratio``: the laps'
+    share of the time from the first to the last. ``uncertainty_ratio``: the standard error of the mean, relative, as
+    wide as Student's t of so few batches makes it.
     """
 
     seconds: float
     median_seconds: float
     spread_ratio: float
     lost_ratio: float
-    slowest_seconds: Optional[float]
+    slowest_hundredth_ratio: Optional[float]
     busy_ratio: Optional[float]
     uncertainty_ratio: Optional[float]
 
     @classmethod
-    def mean(cls, summaries: Sequence[LapSummary]) -> LapSummary:
+    def mean(cls, summaries: Iterable[Sequence[Any]]) -> LapSummary:
         """Return the mean of several ranks' summaries."""
-        columns = ([getattr(summary, field.name) for summary in summaries] for field in fields(cls))
-        means: list[Any] = [None if None in values else fmean(values) for values in columns]
+        means: list[Any] = [None if None in values else fmean(values) for values in zip(*summaries)]
         return cls(*means)
 
 
 class LapStatistics:
-    """The seconds of any number of laps: exact sums, and a sample of bounded size."""
+    """The seconds of any number of laps: exact sums, and a sample of bounded size. ``wall_seconds``: from the first lap
+    to the last, where that is known."""
 
-    def __init__(self, laps: Iterable[float] = ()) -> None:
+    def __init__(self, laps: Iterable[float] = (), wall_seconds: Optional[float] = None) -> None:
         self.seconds = 0.0
+        self.wall_seconds = wall_seconds
         self._sample = Sample(MOST_LAPS)
         self._blocks = Curve(BLOCKS)
         self.extend(laps)
@@ -91,8 +84,8 @@ class LapStatistics:
         third = max(1, len(laps) // 3)
         return median(laps[:third]) / median(laps[-third:])
 
-    def summary(self, wall_seconds: Optional[float] = None) -> LapSummary:
-        """Return the figures of all laps; ``wall_seconds``: from the first to the last."""
+    def summary(self) -> LapSummary:
+        """Return the figures of all laps."""
         laps = sorted(self._sample.kept)
         middle = median(laps)
         mean = self.seconds / self.count
@@ -102,8 +95,8 @@ class LapStatistics:
             median_seconds=middle,
             spread_ratio=_MAD_TO_SIGMA * median([abs(lap - middle) for lap in laps]) / middle if middle else 0.0,
             lost_ratio=1 - percentile(laps, 10) / mean if mean else 0.0,
-            slowest_seconds=fmean(slowest) if slowest else None,
-            busy_ratio=self.seconds / wall_seconds if wall_seconds else None,
+            slowest_hundredth_ratio=middle / fmean(slowest) if slowest else None,
+            busy_ratio=self.seconds / self.wall_seconds if self.wall_seconds else None,
             uncertainty_ratio=uncertainty(self._blocks.whole_stretches()),
         )
 

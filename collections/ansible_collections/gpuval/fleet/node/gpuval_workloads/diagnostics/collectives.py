@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..common.laps import LapSummary
 from ..common.ranks import GIB, Ranks
 from .figures import Findings
 from .measure import Meter
@@ -85,31 +86,27 @@ def collectives(
             elements = _elements(collective, ranks, size, torch.float32)
             renew, run, wrong = collective.set_up(ranks, elements, torch.float32)
             share = seconds / len(chosen) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
-            timing = meter.time(run, share, prepare=renew if collective.is_in_place else None)
+            timed = meter.time(run, share, prepare=renew if collective.is_in_place else None)
             renew()  # once more, from a wrong output: a run that writes nothing shows
             run()
             count(wrong())
             meter.report()
-            spread = timing.spread_ratio
             del renew, run, wrong
+            # The mean over all ranks, as nccl-tests has it by default.
+            laps = LapSummary.mean(ranks.gather(timed.summary()))
+            amount = elements * 4 * collective.bus_factor(ranks.world_size)
             x.append(elements * 4)
-            times.append(_mean(ranks, timing.seconds))
-            rates.append(elements * 4 / times[-1] * collective.bus_factor(ranks.world_size))
+            times.append(laps.median_seconds)
+            rates.append(amount / laps.seconds)
         name = f"{prefix}_{collective.name}"
         found.add(f"{name}_latency_seconds", times[0], "seconds", "node")
         found.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
-            found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s", "node")
-            found.add(f"{name}_spread_ratio", _mean(ranks, spread), "ratio", "node")
+            found.speed(name, amount, laps, "bytes/s", "bus_bytes_per_second", "node")
             found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
     found.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
     found.add(f"{prefix}_collective_error_count", errors, "count", "node")
     return found
-
-
-def _mean(ranks: Ranks, seconds: float) -> float:
-    """The mean over all ranks, as nccl-tests has it by default."""
-    return sum(ranks.gather(seconds)) / ranks.world_size
 
 
 def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:

@@ -34,10 +34,10 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
-    copy = meter.repeat(lambda: target.copy_(source), seconds / 2)
-    found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
+    copy = meter.repeat(lambda: target.copy_(source), seconds / 2).summary()
+    found.speed("diagnostics_host_memory", 2 * source.nbytes, copy, "bytes/s", "bytes_per_second", "node")
     multiply = meter.repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
-    found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
+    found.speed("diagnostics_host_cpu", 2 * MATRIX**3 / 1e12, multiply.summary(), "TFLOP/s", "tflops", "node")
     found.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
     return found
 

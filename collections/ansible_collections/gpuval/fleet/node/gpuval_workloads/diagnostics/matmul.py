@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, is_out_of_memory
-from .figures import Findings, Timing
+from .figures import Findings
 from .measure import Meter
 
 GPU_SIZE, CPU_SIZE = 8192, 512
@@ -114,8 +115,8 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
             if isinstance(product, str):
                 found.left_out[precision.name] = product
                 continue
-            timing, error = product.measure(meter, seconds * share, sustain=number == 0)
-        found.rate(name, 2 * size**3 / 1e12, timing, "TFLOP/s", "tflops")
+            laps, error = product.measure(meter, seconds * share)
+        found.speed(name, 2 * size**3 / 1e12, laps.summary(), "TFLOP/s", "tflops")
         found.add(f"{name}_error_ratio", error, "ratio")
     return found
 
@@ -149,13 +150,13 @@ class Product:
         self._multiply, self._out = _product(precision, *(matrix.to(ranks.device) for matrix in on_host))
         self._multiply()
 
-    def measure(self, meter: Meter, seconds: float, *, sustain: bool) -> tuple[Timing, float]:
+    def measure(self, meter: Meter, seconds: float) -> tuple[LapStatistics, float]:
         """Multiply for about so long; return times, and the greater error of the first and the last product."""
         first = self._error()
         self._out().zero_()  # products that are not written show
-        timing = meter.time(self._multiply, seconds, sustain=sustain)
+        laps = meter.time(self._multiply, seconds)
         errors = torch.tensor((first, self._error()), dtype=torch.float64)
-        return timing, float(errors.max())  # PyTorch's maximum keeps a NaN
+        return laps, float(errors.max())  # PyTorch's maximum keeps a NaN
 
     def _error(self) -> float:
         return error_ratio(self._out()[self._rows].cpu().double(), self._reference)

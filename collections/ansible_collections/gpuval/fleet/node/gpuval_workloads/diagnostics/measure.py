@@ -1,4 +1,4 @@
-"""Repeat a piece of work until the spread of its time is known."""
+"""Repeat a piece of work for a time, and keep the time of each repeat."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..common.laps import MOST_LAPS, LapStatistics
 from ..common.ranks import Ranks
-from ..common.stats import Sample
 from ..common.timing import Clock
-from .figures import Timing
 from .progress import REPORT_SECONDS, Report, no_report
 
-LEAST_LAPS, LEAST_SLOW_LAPS, MOST_LAPS = 8, 3, 20_000
-"""Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``; most, of sustained work most kept."""
+LEAST_LAPS, LEAST_SLOW_LAPS = 8, 3
+"""Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``."""
 LEAST_HOST_LAPS = 5
-KNOWN = 0.002
-"""A median whose standard error is smaller than this (0.2 %) is known: criteria ask for differences of 2 % and more."""
 BLOCK_SECONDS = 0.25
 """How far the device is behind at most, and how often the ranks agree on whether to go on."""
 
@@ -36,13 +33,11 @@ class Meter:
         self._ranks, self.report = ranks, report
         self._clock = Clock(ranks.accelerator)
 
-    def time(
-        self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True, sustain: bool = False
-    ) -> Timing:
-        """Do the work until its median is known, for at most about ``seconds``; with ``sustain`` the whole time.
+    def time(self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True) -> LapStatistics:
+        """Do the work again and again for about ``seconds``, whatever it shows before they are over.
 
         ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
-        equally often, as collectives need it. Of more repeats than ``MOST_LAPS`` every k-th counts.
+        equally often, as collectives need it.
         """
         for _ in range(2):  # the first loads kernels and connects; the second says how long one takes
             if prepare:
@@ -51,7 +46,7 @@ class Meter:
             self.report()
         if together:
             dist.barrier()
-        laps = Sample(MOST_LAPS)
+        laps = LapStatistics()
         started = time.perf_counter()
         _, lap = self._agree(False, trial, together)
         while True:
@@ -63,26 +58,26 @@ class Meter:
                 size = self._least(size)
             laps.extend(self._block(work, prepare, size, together))
             self.report()
-            timing = Timing(laps.kept)
-            is_over = time.perf_counter() - started >= seconds
-            is_known = not sustain and (laps.count >= MOST_LAPS or timing.error_ratio <= KNOWN)
+            laps.wall_seconds = time.perf_counter() - started
             least = LEAST_SLOW_LAPS if is_slow else LEAST_LAPS
-            enough = laps.count >= least and (is_over or is_known)
-            done, lap = self._agree(enough, timing.seconds, together)
+            enough = laps.count >= least and laps.wall_seconds >= seconds
+            done, lap = self._agree(enough, laps.seconds / laps.count, together)
             if done:
-                return timing
+                return laps
 
-    def repeat(self, work: Work, seconds: float) -> Timing:
+    def repeat(self, work: Work, seconds: float) -> LapStatistics:
         """Time work of the host by its own clock, for about so long; other ranks go on as they like."""
         work()
-        laps: list[float] = []
-        started = time.perf_counter()
-        while len(laps) < LEAST_HOST_LAPS or time.perf_counter() - started < seconds:
+        laps = LapStatistics()
+        started = ended = time.perf_counter()
+        while laps.count < LEAST_HOST_LAPS or ended - started < seconds:
             begun = time.perf_counter()
             work()
-            laps.append(time.perf_counter() - begun)
+            ended = time.perf_counter()
+            laps.extend((ended - begun,))
             self.report()
-        return Timing(laps)
+        laps.wall_seconds = ended - started
+        return laps
 
     def _block(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
         laps = self._laps(work, prepare, turns, together)

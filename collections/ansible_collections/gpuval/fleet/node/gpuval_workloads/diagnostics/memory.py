@@ -28,10 +28,10 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
     found = Findings()
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
-    timing = meter.time(lambda: target.copy_(source), seconds)
+    laps = meter.time(lambda: target.copy_(source), seconds).summary()
     target.bitwise_not_()  # wrong everywhere: a copy that writes nothing shows
     target.copy_(source)
-    found.rate("diagnostics_memory", 2 * source.nbytes, timing, "bytes/s", "bytes_per_second")
+    found.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
     found.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
     return found
 

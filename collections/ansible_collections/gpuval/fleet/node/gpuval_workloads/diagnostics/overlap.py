@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from ..common.laps import REVISION, median_of
 from ..common.ranks import Ranks
 from .figures import Findings
 from .measure import Meter
@@ -25,9 +26,9 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         ranks.synchronize()
 
     dist.barrier()
-    timing = meter.repeat(launch, seconds)
-    found.add("diagnostics_launch_seconds", timing.seconds / LAUNCHES, "seconds")
-    found.add("diagnostics_launch_spread_ratio", timing.spread_ratio, "ratio")
+    laps = meter.repeat(launch, seconds).summary()
+    found.add("diagnostics_launch_seconds", laps.median_seconds / LAUNCHES, "seconds")
+    found.add("diagnostics_launch_spread_ratio", laps.spread_ratio, "ratio")
     return found
 
 
@@ -53,19 +54,22 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         for _ in range(times):
             torch.matmul(a, a, out=out)
 
-    exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=refill).seconds
-    once = meter.time(lambda: multiply(1), seconds / 4).seconds
-    longest = torch.tensor([exchange, once], device=ranks.device)
+    exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=refill).summary()
+    once = meter.time(lambda: multiply(1), seconds / 4).summary()
+    longest = torch.tensor([exchange.median_seconds, once.median_seconds], device=ranks.device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     times = max(1, round(float(longest[0] / longest[1])))
-    alone = meter.time(lambda: multiply(times), seconds / 4).seconds
+    alone = meter.time(lambda: multiply(times), seconds / 4).summary()
 
     def both() -> None:
         work = dist.all_reduce(buffer, async_op=True)
         multiply(times)
         work.wait()
 
-    together = meter.time(both, seconds / 4, prepare=refill)
-    found.add("diagnostics_overlap_ratio", together.seconds / max(exchange, alone), "ratio")
+    together = meter.time(both, seconds / 4, prepare=refill).summary()
+    ratio = together.seconds / max(exchange.seconds, alone.seconds)
+    of_medians = together.median_seconds / max(exchange.median_seconds, alone.median_seconds)
+    found.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)
+    found.add(median_of("diagnostics_overlap_ratio"), of_medians, "ratio")
     found.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")
     return found

@@ -43,7 +43,7 @@ def measure(result: Result, arguments: Sequence[str], accelerator: Accelerator, 
             os.environ.update(before)
     for metric in other.metrics:
         if metric["name"].startswith(PREFIX):
-            result.add_metric(metric["name"], metric["value"], metric["unit"], metric["scope"])
+            result.add_metric(**metric)
     result.series += [one for one in other.series if one["name"].startswith(PREFIX)]
     transport = other.fingerprints.get("diagnostics_transport")
     if transport:

@@ -54,13 +54,12 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
                 elif target == ranks.rank:
                     dist.recv(received, source)
 
-            timing = meter.time(exchange, share)
+            laps = meter.time(exchange, share).summary()
             received.zero_()  # one that brings nothing shows
             exchange()
             if target == ranks.rank:
                 scope = link(ranks, source, target)
-                found.add("diagnostics_peer_bytes_per_second", received.nbytes / timing.seconds, "bytes/s", scope)
-                found.add("diagnostics_peer_spread_ratio", timing.spread_ratio, "ratio", scope)
+                found.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
                 wrong = int((received != pattern * (2 * source + 1) + source).sum())
                 found.add("diagnostics_peer_error_count", wrong, "count", scope)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +26,8 @@ from .transfers import transfers
 ODD = 0.05
 """A part is named in the message when it is this much behind the middle of the node's."""
 RATES = ("_tflops", "_bytes_per_second")
-SUMMED = (
-    "diagnostics_host_memory_bytes_per_second",
-    "diagnostics_host_cpu_tflops",
-    "diagnostics_collective_error_count",
-    "diagnostics_p2p_off_collective_error_count",
+SUMMED = re.compile(
+    r"diagnostics_host_(memory|cpu)_\w*(bytes_per_second|tflops)|diagnostics_(p2p_off_)?collective_error_count"
 )
 
 
@@ -114,11 +112,12 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
             if figure.scope == "node":
                 node.setdefault(figure.name, []).append(figure)
             else:
-                result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope_of(rank))
+                scope = figure.scope or ranks.scope_of(rank)
+                result.add_metric(figure.name, figure.value, figure.unit, scope, figure.revision)
                 links += figure.name == "diagnostics_peer_bytes_per_second"
     for name, figures in node.items():
-        value = sum(figure.value or 0 for figure in figures) if name in SUMMED else figures[0].value
-        result.add_metric(name, value, figures[0].unit)
+        value = sum(figure.value or 0 for figure in figures) if SUMMED.fullmatch(name) else figures[0].value
+        result.add_metric(name, value, figures[0].unit, revision=figures[0].revision)
     result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
     result.add_metric("diagnostics_links_count", links, "count")
 
@@ -132,7 +131,8 @@ def behind(result: Result) -> list[str]:
     """Name the parts and links whose rate is much below the middle of the node's, the worst first."""
     rates: dict[str, list[tuple[float, str]]] = {}
     for metric in result.metrics:
-        if metric["name"].endswith(RATES) and metric["scope"] != "node" and metric["value"] is not None:
+        is_rate = metric["name"].endswith(RATES) and "_median_" not in metric["name"]
+        if is_rate and metric["scope"] != "node" and metric["value"] is not None:
             rates.setdefault(metric["name"], []).append((metric["value"], metric["scope"]))
     named = []
     for name, values in rates.items():

@@ -7,16 +7,15 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from ..common.laps import LapStatistics
 from ..common.ranks import Ranks
-from .figures import Findings, Timing
-from .measure import Meter, Work
+from .figures import Findings
+from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
 MOST_ALONE_SECONDS = 10.0
 """Of one direction, or of both at once, of one device: the others wait, and print nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
-UNSTEADY = 0.1
-"""A larger spread is of something that came between: on healthy H100 one of 48 had 0.3, the others 0.04 at most."""
 
 
 def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
@@ -43,13 +42,13 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         dist.barrier()
         if turn == ranks.rank:
             for direction in DIRECTIONS:
-                _add(found, direction, size, _alone(meter, copies[direction], alone))
-            _add(found, "both_ways", 2 * size, _alone(meter, both, alone))
+                _add(found, direction, size, meter.time(copies[direction], alone, together=False))
+            _add(found, "both_ways", 2 * size, meter.time(both, alone, together=False))
         ranks.tick()  # before the barrier: the one whose turn it is has counted least
         meter.report()
     dist.barrier()
     for direction in DIRECTIONS:
-        _add(found, f"{direction}_together", size, meter.time(copies[direction], share, sustain=True))
+        _add(found, f"{direction}_together", size, meter.time(copies[direction], share))
     ranks.synchronize()
     torch.bitwise_not(host, out=back)  # wrong everywhere: a copy that writes nothing shows
     device.bitwise_not_()
@@ -58,12 +57,6 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         ranks.synchronize()
     found.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
     return found
-
-
-def _alone(meter: Meter, copy: Work, seconds: float) -> Timing:
-    """An unsteady measurement is made once more, and the second counts: a slow link is as slow again."""
-    timing = meter.time(copy, seconds, together=False)
-    return meter.time(copy, seconds, together=False) if timing.spread_ratio > UNSTEADY else timing
 
 
 def _both_ways(
@@ -91,5 +84,5 @@ def _both_ways(
     return at_once
 
 
-def _add(found: Findings, name: str, size: int, timing: Timing) -> None:
-    found.rate(f"diagnostics_{name}", size, timing, "bytes/s", "bytes_per_second")
+def _add(found: Findings, name: str, size: int, laps: LapStatistics) -> None:
+    found.speed(f"diagnostics_{name}", size, laps.summary(), "bytes/s", "bytes_per_second")

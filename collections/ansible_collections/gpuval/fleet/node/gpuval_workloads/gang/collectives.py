@@ -44,7 +44,7 @@ def main(ranks: Ranks, result: Result) -> None:
     result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
     result.add_metric("gang_processes_count", ranks.world_size, "count")
     for figure in found.figures:
-        result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope)
+        result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope, figure.revision)
     for name, unit, x, y in found.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))

@@ -188,21 +188,18 @@ def _errors(
 ) -> tuple[list[float], list[PartResult]]:
     """The relative standard errors of the parts' figures, where enough repeats show them; and the parts without one.
 
-    A median has that of so many normal repeats of the reported spread at least; a later revision reports its own, or
-    that its repeats are too few: then the spread of the SKU stands for it, where that is known.
+    A median has that of so many normal repeats of the reported spread at least. A later revision reports its own; where
+    its repeats are too few for one, the spread of the SKU stands for it, where that is known.
     """
     if check.spread_from is None:
         return [], []
     name, factor = check.spread_from, peer_statistics.MEDIAN_ERROR / check.repeats**0.5
     if revision > 1:
-        name, factor = f"{name.removesuffix('_spread_ratio')}_uncertainty_ratio", 1.0
-    usual = subject.known_spreads.get((check.metric, revision)) if revision > 1 else None
-    reported = {
-        metric["scope"]: usual if metric["value"] is None else factor * metric["value"]
-        for metric in subject.metrics(record, name, check.scope)
-        if (revision > 1 if metric["value"] is None else metric["value"] >= 0)
-    }
-    reason = f"{check.stage} reported no {name}"
-    unknown = [PartResult(part, None, None, "", f"{reason} of {part}") for part in sorted(parts - reported.keys())]
-    known = (reported[part] for part in sorted(parts & reported.keys()))
-    return [error for error in known if error is not None], unknown
+        name, factor = name.replace("_spread_", "_uncertainty_"), 1.0
+    reported = subject.metrics(record, name, check.scope)
+    known = {one["scope"]: factor * one["value"] for one in reported if one["value"] is not None and one["value"] >= 0}
+    errors, others = [known[part] for part in sorted(parts & known.keys())], sorted(parts - known.keys())
+    if revision > 1:
+        usual = subject.known_spreads.get((check.metric, revision))
+        return [*errors, *([] if usual is None else [usual] * len(others))], []
+    return errors, [PartResult(part, None, None, "", f"{check.stage} reported no {name} of {part}") for part in others]

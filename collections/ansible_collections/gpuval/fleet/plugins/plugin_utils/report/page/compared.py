@@ -7,7 +7,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,12 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
     earlier = earlier_run(report, directory)
     if earlier is None:
         return Comparison(baseline=title, baseline_rows=baseline_rows)
-    rows, changes = with_earlier(now, earlier.figures)
+    comparable: dict[str, Mapping[Key, Measured]] = {
+        name: {key: one for key, one in before.items() if one.is_comparable(now.get(name, {}).get(key, one))}
+        for name, before in earlier.figures.items()
+    }
+    earlier = replace(earlier, figures=comparable)
+    rows, changes = with_earlier(now, comparable)
     verdicts = [
         (node["name"], earlier.verdicts[node["name"]], node["verdict"])
         for node in report["nodes"]
@@ -103,9 +108,7 @@ def with_earlier(
     rows, changes = [], []
     for key in FIGURES:
         both = [
-            (name, one[key], then[name][key])
-            for name, one in now.items()
-            if key in one and key in then.get(name, {}) and one[key].is_comparable(then[name][key])
+            (name, one[key], then[name][key]) for name, one in now.items() if key in one and key in then.get(name, {})
         ]
         if not both:
             continue
