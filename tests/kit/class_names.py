@@ -32,7 +32,7 @@ def class_names():
     causes = {row.name for row in failure_classes.read("stages")["causes"]}
     schedulers = (*failure_classes.read("kubernetes").values(), *failure_classes.read("slurm").values())
     clusters = {row.name for rows in schedulers for row in rows}
-    ends = (*STATES, "figures", "plausible", "coherent", "hidden_fault", "shared")
+    ends = (*STATES, "figures", "plausible", "coherent", "hidden_fault", "shared", "refused")
     stages = {f"{stage}_{state}" for stage in ("image", "training") for state in ends}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
     return sorted(

@@ -277,6 +277,7 @@ COMMANDS = {"clean": clean, "status": status, "report": report, "runs": runs, "v
 
 def copied(source: DamagedRun, root: Path) -> DamagedRun:
     """A copy to damage."""
+    root.mkdir()
     shutil.copytree(source.results, root / "results", symlinks=True)
     shutil.copy(source.root / "hosts.json", root)
     return DamagedRun(root, source.state_dir, source.run_id, source.nodes, source.store, source.stages)

@@ -284,6 +284,17 @@ def lost(**contact):
     return change
 
 
+#: What a node names of other work; who ends it needs no other action the second time.
+PYTHON = "python (pid 4711, user ann) on gpu:0"
+
+
+def refused(evidence, name):
+    """The record of the stage's end contradicts itself, so that the last one accepted is of its work."""
+    evidence.records[name]["training"] |= {"state": "running", "exit_code": None, "finished_at": None}
+    evidence.add_problem("series refused: too many points", node=name, stage="training")
+    evidence.add_problem("record refused: it reports success with exit code 1", node=name, stage="training")
+
+
 def xid(evidence, name):
     metrics = evidence.records[name]["training"]["metrics"]
     next(one for one in metrics if (one["name"], one["scope"]) == ("gpu_xid_critical_count", "gpu:3"))["value"] = 1
@@ -308,7 +319,13 @@ MET = [
     ("scheduler", lost(**{"class": "slurm_preempted"}), "slurm_preempted"),
     ("scheduler", lost(**{"class": "evicted", "pod": True}), "evicted"),
     ("scheduler", away(state="refused", message="run other is at work on this node"), "other_run"),
+    (
+        "scheduler",
+        away(state="refused", message=f"others use this node's accelerators or run here: {PYTHON}"),
+        "foreign_work",
+    ),
     ("gpuval", lambda evidence, name: evidence.records[name].pop("training"), "training_missing"),
+    ("gpuval", refused, "training_refused"),
     ("node", xid, "training_xid_per_gpu"),
     ("node", crashed("mine", **cause("hardware")), "hardware"),
     ("node", lost(**{"class": "slurm_node_failed"}), "slurm_node_failed"),

@@ -135,3 +135,9 @@ def test_a_node_that_boots_is_no_wrong_login():
         '"System is going down. See pam_nologin(8)."\nuser@192.0.2.11: Permission denied (publickey).',
     ):
         assert launch_errors.classify("unreachable", text).name == "booting"
+
+
+def test_a_message_does_not_repeat_the_name_of_its_node():
+    launch = {"node": "node-1", "state": "failed", "message": "node-1: No space left on device"}
+    assert launch_errors.described(launch)["message"] == "No space left on device"
+    assert "df -i" in launch_errors.described(launch)["remedy"]

@@ -1,6 +1,7 @@
 """What the watch makes of records and silence."""
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
@@ -334,3 +335,16 @@ def test_a_further_attempt_that_was_refused_is_not_waited_for(state):
     assert not node.done
     node.launch, node.busy = known, "launch"
     assert not node.done
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ("@ REMOTE HOST IDENTIFICATION HAS CHANGED! @", "wrong_host_key"),
+        ("Permission denied (publickey)", "login_denied"),
+        ("Connection timed out", "lost_contact"),
+        ("", "lost_contact"),
+    ],
+)
+def test_a_lost_node_has_the_class_that_only_an_operator_can_end(message, name):
+    assert decisions.class_of_loss(launch_errors.contact(message)["class"]) == name

@@ -24,11 +24,10 @@ def read(path: Path) -> bytes:
         return stream.read()
 
 
-def replace_whatever(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
-    """As `replace`; a folder in the place of the file is moved aside."""
+def move_folder_aside(path: Path) -> None:
+    """Rename a folder that is in the place of a file, if one is."""
     if path.is_dir() and not path.is_symlink():
         path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(2)}"))
-    replace(path, data, mode)
 
 
 def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:

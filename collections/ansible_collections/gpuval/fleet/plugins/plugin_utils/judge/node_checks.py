@@ -32,7 +32,7 @@ from .own_checks import (
     no_stage_check,
 )
 from .shared_failures import find_shared
-from .stage_end import MAX_REASON, StageEnd, judge_end
+from .stage_end import MAX_REASON, REFUSED, StageEnd, judge_end
 from .subject import FACTS, Subject
 
 
@@ -84,7 +84,7 @@ class JudgedRun:
                 name,
                 stage,
                 records.get(stage),
-                refusal=refusals[0] if refusals else "",
+                refusal=min(refusals, key=lambda reason: not reason.startswith(REFUSED), default=""),
                 # a node that was cleaned has no records any more: its connection is not at fault
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
                 of_gang=stage in expected.get("gang_stages", ()),

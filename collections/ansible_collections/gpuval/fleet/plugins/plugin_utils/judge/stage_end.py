@@ -26,6 +26,8 @@ from .shared_failures import SHARED, FailedStage, SharedFailure
 
 IMAGE = "image"
 NO_IMAGE, HARDWARE = "no_image", "hardware"
+#: Begins the problem of a record that is no evidence.
+REFUSED = "record refused: "
 #: States without a last record. A lost contact with the node explains them.
 OPEN_STATES = ("missing", "pending", "running")
 MAX_REASON = 600
@@ -120,6 +122,11 @@ class StageEnd:
         return any(earlier["attempt"] < number and earlier["state"] in FAILED_STATES for earlier in attempts)
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the record of its end was refused, so that an earlier one, or none, is the last."""
+        return self.is_open and self.refusal.startswith(REFUSED)
+
+    @property
     def unreached(self) -> Mapping[str, Any] | None:
         """The lost contact, where it explains the end."""
         return self.contact if self.contact and explains(self.contact, self.state) else None
@@ -144,6 +151,8 @@ class StageEnd:
             return self.shared.reason
         if self.unreached:
             return f"{self.text}; {_lost_in_words(self.unreached)}"
+        if self.is_refused and self.record:
+            return f"{self.text}; {self.refusal}"
         return f"{self.text}; the run has not ended" if self.resume and self.is_open else self.text
 
     @functools.cached_property
@@ -229,6 +238,10 @@ RULES = (
     StageRule(
         "ended by a clean", lambda end: end.is_open and end.cleaned, "missing",
         lambda end: _remedy_of_class(end, f"{end.stage}_cancelled"),
+    ),
+    StageRule(
+        "record refused", lambda end: end.is_refused, "missing",
+        lambda end: _remedy_of_class(end, f"{end.stage}_refused"), lambda end: f"{end.stage}_refused",
     ),
     StageRule("no end", lambda _: True, "missing", _remedy_of_state),
 )  # fmt: skip

@@ -114,7 +114,7 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     if launch.get("state") in LAUNCHED:
         return {**launch, "class": None, "remedy": None}
     message = str(launch.get("message") or "")
-    text = plain(message)
+    text = plain(message).removeprefix(f"{launch.get('node')}: ")  # who reads it sees the name already
     known = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
     known = _with_run(known, message)
     name = str(launch.get("class") or known.name)

@@ -68,7 +68,7 @@ def acceptance(report_file_path: Path) -> str:
 def write_file(path: Path, text: str | Iterable[str]) -> None:
     """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
     pieces = [text] if isinstance(text, str) else text
-    files.replace_whatever(path, (piece.encode("utf-8") for piece in pieces), 0o644)
+    files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)
 
 
 def failed_nodes_text(report: Mapping[str, Any]) -> str:

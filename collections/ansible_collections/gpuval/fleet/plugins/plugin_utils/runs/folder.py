@@ -325,7 +325,8 @@ def json_bytes(value: Any) -> bytes:
 
 def write_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace_whatever(path, data)
+    files.move_folder_aside(path)
+    files.replace(path, data)
 
 
 def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> str | None:

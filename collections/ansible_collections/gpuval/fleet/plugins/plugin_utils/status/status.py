@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from ..records import launch_errors
 from ..records.brief import StageBrief
 from ..records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
 from ..runs.folder import DEADLINE_SLACK_SECONDS
@@ -292,7 +293,8 @@ def _state(
     ended = known.run["finished_at"] is not None
     if not began and launch.get("state") not in LAUNCHED and launch.get("state") not in (None, "unknown"):
         return "not started"
-    if (launch.get("contact") or {}).get("class") == "lost_contact":
+    contact = launch.get("contact") or {}
+    if contact.get("class") == "lost_contact" or str(contact.get("message", "")).startswith(launch_errors.LOST):
         return "lost"
     if ended:
         return "incomplete" if began else "not started"

@@ -19,6 +19,8 @@ from .backend import StoreBackend
 
 STATE = ".state/"
 PLANS, LAUNCHES, PROBLEMS = f"{STATE}plans/", f"{STATE}launches/", f"{STATE}problems.json"
+#: How names of a report's files end.
+REPORTS = (".json", ".html", ".md", ".xml", ".csv", ".prom", ".txt")
 #: By the path in the folder of a run, or of a round: the key below it in the store, and the schema.
 COPIES = {
     publishing.RUN_FILE: (publishing.RUN_FILE, "run"),
@@ -36,6 +38,9 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
     itself is not known then, and OSError.
     """
     whole, restored, lost = folder.path, [], []
+    for path in whole.glob("*.*"):
+        if path.suffix in REPORTS:
+            files.move_folder_aside(path)
     for path in (whole, *(path for path in sorted((whole / "gangs").glob("*/")) if path.is_dir())):
         damaged = set(_damaged(path, whole.name if path == whole else ""))
         for name in sorted(damaged, key=lambda name: name != publishing.RUN_FILE):

@@ -191,6 +191,11 @@ def lost_contact(view: NodeView, now: float, seconds: float) -> bool:
     return (view.misses >= 2 or not view.in_play) and now - view.last_contact_at >= seconds
 
 
+def class_of_loss(contact_class: str) -> str:
+    """The class of a node that the watch gave up: why it cannot be asked, where only an operator can change that."""
+    return contact_class if contact_class in NOT_RETRIED else "lost_contact"
+
+
 def last_heartbeat(view: NodeView, now: float) -> str:
     """How long ago, and in which stage, the node sent its last heartbeat."""
     running = [stage for stage in view.stages if view.state(stage) == "running"]

@@ -21,7 +21,7 @@ from ..runs import folder as run_folder
 from ..store.access import ensure_same_run
 from ..store.backend import StoreBackend
 from .attempts import Attempts
-from .decisions import NodeView, last_heartbeat, lost_contact, progress, to_fetch
+from .decisions import NodeView, class_of_loss, last_heartbeat, lost_contact, progress, to_fetch
 from .launcher import Launcher
 from .orders import GANG_WORKLOADS, WORKLOADS
 from .placement import Ended, Event, NodeNews, Placement
@@ -253,7 +253,8 @@ class RunWatch:
         known = self.watched.folder.read_launch(view.name)
         contact = known.get("contact") or launch_errors.contact("")
         message = f"{launch_errors.LOST}{last_heartbeat(view, now)}; {contact['message']}"
-        self.watched.write_launch(view, {**known, "contact": {**contact, "class": "lost_contact", "message": message}})
+        contact = {**contact, "class": class_of_loss(contact["class"]), "message": message}
+        self.watched.write_launch(view, {**known, "contact": contact})
         self.display.warning(f"{view.name}: {message}")
 
 

@@ -79,7 +79,7 @@ def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause
     racks = Counter(filter(None, map(rack, nodes)))
     actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
     check, name = headline(nodes[0]), nodes[0]["name"]
-    example = without(name, check["reason"]).replace("{node}", "NODE") if check else "no required check passed"
+    example = without(name, check["reason"]).replace("{node}", "the node") if check else "no required check passed"
     return Cause(
         verdict,
         word,
