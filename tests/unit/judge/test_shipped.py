@@ -299,7 +299,8 @@ def test_work_that_was_not_done_is_not_accepted(stage, name, is_required):
 
     assert verdict_of(lambda metrics: metrics) == "PASS"
     zero = verdict_of(lambda metrics: [{**one, "value": 0} if one["name"] == name else one for one in metrics])
-    assert zero == "FAIL"
+    is_amount = any(check.samples_from == check.metric == name for check in SHIPPED)  # too little work is no evidence
+    assert zero == ("INCOMPLETE" if is_amount else "FAIL")
     missing = verdict_of(lambda metrics: [one for one in metrics if one["name"] != name])
     assert missing == ("INCOMPLETE" if is_required else "PASS")
 

@@ -282,10 +282,12 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
 
 
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
-    """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
+    """The required criteria that a judged node failed, or did too little work for: what decides whether a stage may be
+    measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
-    checks = (check for stage in node["stages"] if failed for check in of_stage(criteria, stage["name"]))
-    return [check for check in checks if check.name in failed]
+    few = {check["name"] for check in node["checks"] if check["verdict"] == "missing" and check["value"] is not None}
+    checks = [check for stage in node["stages"] if failed or few for check in of_stage(criteria, stage["name"])]
+    return [one for one in checks if one.name in failed or (one.name in few and one.retry and one.samples_from)]
 
 
 def _stage(name: str, records: Mapping[str, Record], *, failed: bool, lost: bool = False) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking,
 from ..peer_samples import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
-from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures
+from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures, without_too_little
 
 #: A baseline of fewer nodes fails no node: it is advice.
 LEAST_NODES = 8
@@ -82,7 +82,7 @@ class AgainstBaseline(Kind):
                 if entry["verdict"] == "fail":
                     entry.update(verdict="warn", severity="advisory")
                     entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
-        return excused(check, entries, subject, record)
+        return excused(check, without_too_little(check, subject, record, entries), subject, record)
 
 
 def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list[dict[str, str]]:

@@ -167,13 +167,43 @@ class MetricKind(Kind):
         """Every part that reported, judged; and the first part that did not, with the reason."""
         revision = None if self.compares else check.revision
         metrics = subject.metrics(record, check.metric, check.scope, revision)
-        judged = self.judge_parts(check, target, metrics, subject, record)
+        judged = [
+            one._replace(passed=None, reason=f"{few}; {one.text}")
+            if one.passed is False and one.value is not None and (few := too_little(check, subject, record, one.part))
+            else one
+            for one in self.judge_parts(check, target, metrics, subject, record)
+        ]
         return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
 
     @abstractmethod
     def judge_parts(
         self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]: ...
+
+
+def too_little(check: Check, subject: Subject, record: Record, part: str) -> str:
+    """Why a failure of a part is no evidence: fewer samples than the check asks for. Empty where there are enough."""
+    if check.samples_from is None:
+        return ""
+    counted = [
+        metric for scope in {"node", check.scope} for metric in subject.metrics(record, check.samples_from, scope)
+    ]
+    counts = [one["value"] for one in counted if one["scope"] in ("node", part) and one["value"] is not None]
+    few = min(counts, default=check.min_samples)
+    if few >= check.min_samples:
+        return ""
+    return f"{check.samples_from} is {units.number_text(few)}, fewer than {check.min_samples}: too little work"
+
+
+def without_too_little(check: Check, subject: Subject, record: Record, entries: Sequence[Entry]) -> list[Entry]:
+    """Entries of a comparison, of which those that fail by too little work are missing."""
+    few = {entry["part"]: too_little(check, subject, record, entry["part"]) for entry in entries}
+    return [
+        {**entry, "verdict": "missing", "reason": f"{few[entry['part']]}; {entry['reason']}"}
+        if entry["verdict"] == "fail" and few[entry["part"]]
+        else entry
+        for entry in entries
+    ]
 
 
 def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[PartResult]:

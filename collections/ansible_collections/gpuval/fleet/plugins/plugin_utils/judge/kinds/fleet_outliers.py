@@ -30,7 +30,7 @@ from ..peer_samples import PeerSample, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
 from ..populations import CERTAIN, normal_limit, shared
 from ..subject import Subject
-from .base import Context, deviation_text, earlier_failures
+from .base import Context, deviation_text, earlier_failures, without_too_little
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
@@ -526,6 +526,7 @@ class _Comparison:
         return entry_of(self.check, "missing", reason, self.expected)
 
     def _keep(self, sample: PeerSample, entries: list[Entry]) -> None:
+        entries = without_too_little(self.check, sample.subject, sample.record, entries)
         self.context.nodes[sample.subject.name][self.check.name] = entries
 
 

@@ -30,18 +30,7 @@ class Trend(MetricKind):
         self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]:
         starts = subject.metrics(record, check.baseline_metric or "", check.scope)
-        results = [self._judge(check, metric, starts) for metric in metrics]
-        samples = [metric["value"] for metric in subject.metrics(record, check.samples_from or "", "node")]
-        few = next((count for count in samples if count is not None and count < check.min_samples), None)
-        if few is None:
-            return results
-        why = f"{check.samples_from} is {units.number_text(few)}, fewer than {check.min_samples}: too little work"
-        return [
-            result._replace(passed=None, reason=f"{why}; {result.text}")
-            if result.passed is False and result.value is not None
-            else result
-            for result in results
-        ]
+        return [self._judge(check, metric, starts) for metric in metrics]
 
     def _judge(self, check: Check, metric: Metric, starts: Sequence[Metric]) -> PartResult:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
