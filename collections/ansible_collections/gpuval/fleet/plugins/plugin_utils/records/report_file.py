@@ -159,7 +159,7 @@ def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[s
     """Texts that are the same stay the one of ``common``: memory has them once."""
     if "reason" not in check and "reason" in common:
         common = _of_value(common, check.get("value", common.get("value")), check.get("unit", common["unit"]))
-    own = {key: value for key, value in check.items() if not _is_same(value, common.get(key, _OWN))}
+    own = {key: value for key, value in check.items() if key not in common or value != common[key]}
     return {"value": None, **common, **own}
 
 
