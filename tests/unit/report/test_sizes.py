@@ -1,4 +1,4 @@
-"""Files of a thousand nodes stay small: report.json within 33 MB, perf.csv within 30 MB."""
+"""Files of a thousand nodes stay small: report.json within 40 MB, perf.csv within 30 MB."""
 
 import csv
 import importlib.util
@@ -22,7 +22,7 @@ def test_files_of_a_thousand_nodes(tmp_path):
     text = path.read_text()
     document = json.loads(text)
     nodes = len(text[text.index(report_file.NODES) : text.rindex('"fleet": ')])
-    assert nodes * WANTED / NODES + len(text) - nodes < 33e6
+    assert nodes * WANTED / NODES + len(text) - nodes < 40e6
     assert any("{value}" in texts["reason"] for texts in document["criteria"].values())
     report = report_file.unpacked(document)
     table = perf_csv(report)

@@ -3,10 +3,9 @@
 A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has two
 tables before its nodes:
 
-* ``criteria``: by ``stage/name`` of a check its most common texts and value (none where it has no value). A check of a
-  node leaves out those that are the same, and its stage where no other stage has a check of that name; one that fails,
-  or lacks required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check, as people
-  read it.
+* ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
+  same, and a value that is none; one that fails, or lacks required evidence, leaves out nothing. ``{value}`` in a
+  reason stands for the value of the check, as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
 
@@ -19,7 +18,7 @@ import itertools
 import json
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,6 @@ TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "so
 _WHOLE = frozenset(TEXTS)
 _texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
-#: Equals no text.
-_OWN = object()
 _TABLES = ("criteria", "figures")
 _Row = dict[str, Any]
 _Form = tuple[tuple[str, str, int, str], ...]
@@ -71,12 +68,11 @@ def packed(report: Mapping[str, Any]) -> dict[str, Any]:
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
     criteria = _criteria(report["nodes"])
-    stages = _stages(criteria)
     figures: dict[_Form, tuple[int, list[_Row]]] = {}
     nodes = [
         {
             **node,
-            "checks": [_pack_check(check, criteria, stages) for check in node["checks"]],
+            "checks": [_pack_check(check, criteria) for check in node["checks"]],
             "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
         }
         for node in report["nodes"]
@@ -96,9 +92,7 @@ def unpacked(document: dict[str, Any]) -> dict[str, Any]:
 def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
     """Make checks and metrics of a node whole, by the tables of ``head``. Raises ValueError where they do not fit."""
     criteria, figures = head.get("criteria", {}), head.get("figures", ())
-    stages = _stages(criteria)
-    checks = [{"stage": stages.get(check["name"], ""), **check} for check in node["checks"]]
-    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in checks]
+    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in node["checks"]]
     for check in node["checks"]:
         if not check.keys() >= _WHOLE:
             raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
@@ -113,52 +107,34 @@ def _key(check: Mapping[str, Any]) -> str:
     return f"{check['stage']}/{check['name']}"
 
 
-def _stages(criteria: Iterable[str]) -> dict[str, str]:
-    """The stages of checks by name, for names that one stage alone has."""
-    stages = [key.partition("/")[::2] for key in criteria]
-    counts = Counter(name for _, name in stages)
-    return {name: stage for stage, name in stages if counts[name] == 1}
-
-
 def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     counted: dict[str, Counter[tuple[Any, ...]]] = defaultdict(Counter)
-    figures: dict[str, Counter[Any]] = defaultdict(Counter)
     for node in nodes:
         for check in node["checks"]:
             counted[_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
-            figures[_key(check)][_short(check["value"])] += 1
     criteria = {}
     for key, found in counted.items():
         fields: dict[str, Counter[Any]] = {text: Counter() for text in TEXTS}
         for texts, count in found.items():
             for text, value in zip(TEXTS, texts, strict=True):
                 fields[text][value] += count
-        value = figures[key].most_common(1)[0][0]
         criteria[key] = {text: values.most_common(1)[0][0] for text, values in fields.items()}
-        criteria[key] |= {} if value is None else {"value": value}
     return criteria
 
 
-def _pack_check(
-    check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
-) -> dict[str, Any]:
+def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return {**check, "value": _short(check["value"])}
-    value = _short(check["value"])
-    common = _of_value(criteria[_key(check)], value, check["unit"])
-    common = {"value": None, **common, "stage": stages.get(check["name"])}
-    return {key: text for key, text in {**check, "value": value}.items() if not _is_same(text, common.get(key, _OWN))}
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Equal in type, too: a reason shows 0 and 0.0 as different texts."""
-    return value == other and type(value) is type(other)
+    common = _of_value(criteria[_key(check)], _short(check["value"]), check["unit"])
+    kept = {key: value for key, value in check.items() if key not in common or value != common[key]}
+    value = kept.pop("value")
+    return kept if value is None else {**kept, "value": _short(value)}
 
 
 def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     """Texts that are the same stay the one of ``common``: memory has them once."""
     if "reason" not in check and "reason" in common:
-        common = _of_value(common, check.get("value", common.get("value")), check.get("unit", common["unit"]))
+        common = _of_value(common, check.get("value"), check.get("unit", common["unit"]))
     own = {key: value for key, value in check.items() if key not in common or value != common[key]}
     return {"value": None, **common, **own}
 
