@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import row_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.outages import NodeOutages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import NodeOutages
 
 from tests.kit.builders import healthy, judge, make_record, make_run
 

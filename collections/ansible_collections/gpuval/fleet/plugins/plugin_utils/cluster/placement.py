@@ -24,8 +24,7 @@ from ..runs import plans
 from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
-from ..watch.outages import NodeOutages
-from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
+from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Placement
 from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps

@@ -28,8 +28,7 @@ from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
 from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
-from ..watch.outages import NodeOutages
-from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
+from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Placement
 from ..watch.watch import Limits, RunWatch, Watcher
 from . import nodes, script
 from .commands import Slurm, SlurmError
