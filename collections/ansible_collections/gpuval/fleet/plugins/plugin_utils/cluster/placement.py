@@ -577,8 +577,8 @@ class ClusterPlacement(Placement):
         if not status.pod:
             return found
         now = time.monotonic()
-        if now < self._unread_until.get(view.name, 0.0) or not self._answers(view.name):
-            return found
+        if now < self._unread_until.get(view.name, 0.0) or nodes.not_ready(self._nodes.get(view.name)):
+            return found  # the kubelet has the output
         for stage, container in status.stages.items():
             known = view.records.get(stage, {})
             if container.state == "waiting" or (
@@ -601,10 +601,6 @@ class ClusterPlacement(Placement):
             if text and not log.exists():
                 _write_log(log, pod_records.without_records(text))
         return found
-
-    def _answers(self, name: str) -> bool:
-        """Whether the node's kubelet, which has the output, is ready."""
-        return not nodes.not_ready(self._nodes.get(name))
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
         """Keep the output of an attempt under its own name: the next attempt starts with an empty log."""
