@@ -293,3 +293,31 @@ def test_what_fails_a_tool_is_a_cause_of_a_crash(line):
     """The readers of tools' output have patterns of their own, with denials; both sets know these texts."""
     assert tool_output.error_lines(line, complete=True)
     assert root_cause.in_text(line).is_primary
+
+
+@pytest.mark.parametrize(
+    "line", ["An MPI communication peer process has unexpectedly disconnected.  This", "Exception in thread Thread-3:"]
+)
+def test_who_loses_a_peer_is_not_the_cause(line):
+    log = f"{line}\n[1,7]<stderr>:*** Aborted at 1589333333 (unix time)\n"
+    assert root_cause.in_text(log).rank is None
+    assert root_cause.in_text(log + "[1,3]<stderr>:CUDA error: invalid argument\n").rank == 3
+
+
+def test_the_reason_of_a_container_that_does_not_start_is_its_own_log():
+    cause = root_cause.in_text(
+        "slurmstepd-gpu02: error: pyxis: container start failed with error code: 1\n"
+        "slurmstepd: error: pyxis: printing enroot log file:\n"
+        "slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli, see the manual\n"
+        "slurmstepd: error: pyxis: couldn't start container\n"
+    )
+    assert (cause.name, cause.package) == ("environment", "nvidia-container-cli")
+
+
+def test_a_warning_of_nccl_says_more_than_its_unhandled_error():
+    warning = "gpu01:57:83 [0] ibvwrap.c:160 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"
+    failure = (
+        "gpu01: Test NCCL failure common.cu:958 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '\n"
+    )
+    assert "ibv_modify_qp" in root_cause.in_text(warning + failure).text
+    assert "unhandled system error" in root_cause.in_text(failure).text
