@@ -80,7 +80,7 @@ FIGURES = (
     ("*_spread_ratio", 0.002, "ratio", 0.2), ("training_*compute_ratio", 1.002, "ratio", 0.001),
     ("diagnostics_overlap_ratio", 1.49, "ratio", 0.01), ("*_used_ratio", 0.3, "ratio", 0.1),
     ("clock_*", 1, "ratio", 0.0), ("*_tested_ratio", 0.97, "ratio", 0.0), ("*_ratio", 0.98, "ratio", 0.004),
-    ("*_loss_first", 10.4, "loss", 0.0), ("*_loss_last", 5.0, "loss", 0.05),
+    ("*_loss_first", 10.4, "loss", 0.0), ("*_loss_last", 5.0, "loss", 0.05), ("*_loss_step_*", 1.08, "loss", 0.002),
     ("diagnostics_matmul_tf32_*tflops", 350, "TFLOP/s", 0.008),
     ("diagnostics_matmul_fp8_*tflops", 1240, "TFLOP/s", 0.008), ("training_model_tflops", 451, "TFLOP/s", 0.008),
     ("*host_cpu_*tflops", 2.0, "TFLOP/s", 0.01), ("diagnostics_matmul_fp32_*tflops", 48, "TFLOP/s", 0.008),
@@ -113,7 +113,7 @@ OF_FAMILY = {
 FINGERPRINTS = {
     "diagnostics": {"diagnostics_transport": "P2P", "diagnostics_nvls": "off", "diagnostics_p2p_off_transport": "SHM"},
     "fingerprint": {f"fingerprint_{name}_sha256": name * 8 for name in ("training", "decoding", "matmul")},
-    "training": {"training_setup": "llama-1b 8x2048 bf16 eager"},
+    "training": {"training_setup": "llama-1b 8x2048 bf16 eager"},  # training_course decides who is compared
     "inference": {"inference_warm_up_answer": "5f" * 32},
     "storage": {"storage_io": "direct"},
     "combined_load": {"combined_load_nics": "present"},

@@ -8,6 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import (
+    SHIPPED,
     STAGES,
     accepted,
     check,
@@ -714,6 +715,28 @@ def test_wrong_result_is_not_retried_into_pass():
     report = judge(run, evidence)
     assert report["verdict"] == "FAIL"
     assert "attempt 1" in only(report, "failed_requests")["reason"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "verdict"),
+    [(1, 0, "INCOMPLETE"), (1, 1, "FAIL"), (0, 1, "FAIL"), (0, 0, "PASS")],
+)
+def test_a_nan_by_chance_is_neither_pass_nor_fail_and_one_that_comes_again_is_fail(earlier, later, verdict):
+    (check,) = [each for each in SHIPPED if each.name == "training_nonfinite"]
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["metrics"] = [*training_metrics(), metric("training_nonfinite_count", later)]
+    record["attempts"] = [
+        make_record(state="failure" if earlier else "crash", metrics=[metric("training_nonfinite_count", earlier)])
+    ]
+    record["attempt"] = 2
+    record["state"] = "failure" if later else "success"
+    report = judge(run, evidence, [check])
+    assert report["nodes"][0]["verdict"] == verdict
+    if verdict == "INCOMPLETE":
+        reason = only(report, "training_nonfinite")["reason"]
+        assert reason.endswith("attempt 1: training_nonfinite_count 1, over the limit of 0; unsteady")
 
 
 def test_slow_first_attempt_may_pass_when_measured_again():

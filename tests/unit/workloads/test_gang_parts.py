@@ -322,10 +322,10 @@ def test_arguments():
 
 
 def test_zero_does_no_more_than_the_trainings_it_is_held_against():
-    """Ratios are of figures with all else alike: DDP does not clip, accumulate or tell of its steps."""
-    text = texts.template(zero.TEMPLATE).substitute(batch=1, stage=2, bf16="true")
+    """Ratios are of figures with all else alike: DDP clips as much, and does not accumulate or tell of its steps."""
+    text = texts.template(zero.TEMPLATE).substitute(batch=1, stage=2, bf16="true", norm=0.5)
     told = json.loads(text)
-    assert told.get("gradient_clipping", 0) == 0 and told["gradient_accumulation_steps"] == 1
+    assert told["gradient_clipping"] == 0.5 and told["gradient_accumulation_steps"] == 1
     assert told["wall_clock_breakdown"] is False
 
 

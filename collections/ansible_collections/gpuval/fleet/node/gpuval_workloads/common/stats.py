@@ -48,10 +48,13 @@ class Sample:
 class Curve:
     """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches.
 
-    A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them.
+    A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them. ``at`` has the
+    values of the steps in ``kept`` that came by.
     """
 
-    def __init__(self, points: int) -> None:
+    def __init__(self, points: int, kept: Sequence[int] = ()) -> None:
+        self.at: dict[int, float] = {}
+        self._kept = frozenset(kept)
         self._points = points
         self._stretch = 1
         self._sums: list[float] = []  # of each stretch, the last one perhaps of a part of it
@@ -74,6 +77,8 @@ class Curve:
             self._sums[-1] += value
             self._latest.append(value)
             self._count += 1
+            if self._count in self._kept:
+                self.at[self._count] = value
 
     def whole_stretches(self) -> list[float]:
         """Return the mean of each stretch that is complete."""

@@ -7,6 +7,7 @@ and what sharding costs or saves (the third beside the second) are ratios of fig
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import statistics
 import sys
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result
 from ..training.task import Task, build_task
+from ..training.updates import COURSE_REVISION, COURSE_STEPS, adamw, course, set_rate, update
 from . import zero
 from .collectives import absent_nodes
 from .config import TrainingConfig, parse_arguments
@@ -48,6 +50,7 @@ def main(ranks: Ranks, result: Result) -> None:
     _free_memory(ranks)
     task = build_task(config.of_one_node(), ranks)
     result.environment.update(task.environment)
+    result.fingerprints["gang_course"] = f"{course(task, ranks.world_size)} by ZeRO-{config.zero}"
     phases["zero"], spread = _sharded(task, config, ranks)
     _report(ranks, result, task, phases, spread, len(nodes))
 
@@ -70,13 +73,12 @@ def _distributed(
         model = DistributedDataParallel(
             model, device_ids=ids, process_group=group, gradient_as_bucket_view=True, static_graph=True
         )
-    optimizer = _optimizer(task, ranks)
+    optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
 
     def step() -> Tensor:
         loss = model(*next(task.batches))
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(optimizer, task, next(numbers))
         return loss.detach()
 
     ranks.say(f"{name}: {size} processes each, {seconds:.0f} s")
@@ -91,24 +93,19 @@ def _free_memory(ranks: Ranks) -> None:
 
 def _sharded(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[Phase, float]:
     """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end."""
-    engine = zero.engine(task, config.zero, _optimizer(task, ranks), ranks)
+    optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
+    engine = zero.engine(task, config.zero, optimizer, ranks)
 
     def step() -> Tensor:
         loss = engine(*next(task.batches))
         engine.backward(loss)
+        set_rate(optimizer, task, next(numbers))
         engine.step()
         return loss.detach()
 
     ranks.say(f"ZeRO-{config.zero} across {ranks.world_size} processes, {config.seconds:.0f} s")
     phase = train(f"ZeRO-{config.zero}", ranks, step, config.seconds)
     return phase, _spread(engine, task, ranks)
-
-
-def _optimizer(task: Task, ranks: Ranks) -> torch.optim.Optimizer:
-    fused = {"fused": True} if ranks.accelerator.kind == "cuda" else {}
-    return torch.optim.AdamW(
-        task.model.parameters(), lr=task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
-    )
 
 
 def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
@@ -148,6 +145,9 @@ def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], 
     add("gang_zero_ratio", rates["zero"] / rates["ddp"], "ratio")
     add("gang_loss_first", last.losses[0], "loss")
     add("gang_loss_last", last.losses[-1], "loss")
+    for step in COURSE_STEPS:
+        if step <= len(last.losses):
+            add(f"gang_loss_step_{step}", last.losses[step - 1], "loss", revision=COURSE_REVISION)
     add("gang_loss_spread_ratio", spread, "ratio")
     add("gang_steps_count", len(last.losses), "count")
     add(NONFINITE, 0, "count")  # else the training has ended at once

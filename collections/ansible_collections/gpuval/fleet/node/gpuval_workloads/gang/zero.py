@@ -9,6 +9,7 @@ import torch
 from ..common.ranks import Ranks
 from ..common.result import WorkloadFailure
 from ..training.task import Task
+from ..training.updates import MAX_GRADIENT_NORM
 from .texts import template
 
 TEMPLATE = "deepspeed.json"
@@ -30,7 +31,7 @@ def configuration(task: Task, stage: int) -> dict:
     """The configuration of DeepSpeed."""
     is_bf16 = next(task.model.parameters()).dtype == torch.bfloat16
     batch = task.environment["batch_size_per_process"]
-    text = template(TEMPLATE).substitute(batch=batch, stage=stage, bf16=json.dumps(is_bf16))
+    text = template(TEMPLATE).substitute(batch=batch, stage=stage, bf16=json.dumps(is_bf16), norm=MAX_GRADIENT_NORM)
     return json.loads(text)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.ranks import Ranks
 from . import data, metrics
-from .config import Config, llama_batch_size, llama_size, precision, resnet18_batch_size
+from .config import Config, llama_batch_size, llama_size, precision, resnet18_batch_size, setup_text
 from .models.llama import Llama
 from .models.resnet import ResNet18
 from .models.shapes import SIZES
@@ -33,6 +33,12 @@ class Task:
     learning_rate: float
     autocast: bool
     environment: dict
+
+    def setup(self) -> str:
+        """Return what decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
+        values = self.environment
+        batch = [values[key] for key in ("batch_size_per_process", "sequence_length") if key in values]
+        return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
 def build_task(config: Config, ranks: Ranks, is_compiled: bool = False) -> Task:

@@ -23,12 +23,12 @@ from ..common.result import RESULT_FILE_VARIABLE, Result
 from ..common.stats import Curve, Sample, percentile
 from .bounds import Bounds
 from .compiling import compile_layers
-from .config import Config, parse_arguments, setup_text, wants_compile
+from .config import Config, parse_arguments, wants_compile
 from .pace import SLOW_RATIO, Pace, StepTime, on_last_gradient, slowest
 from .task import Task, build_task
+from .updates import COURSE_REVISION, COURSE_STEPS, adamw, course, update
 from .validation import validate
 
-LEARNING_RATE_WARMUP_STEPS = 10
 PROGRESS_SECONDS = 5.0
 PARTIAL_SECONDS = 30.0
 LOSS_POINTS = 2000
@@ -48,15 +48,8 @@ def main(ranks: Ranks, result: Result) -> None:
     if config.validation_only:
         validate(ranks, result, task.model, lambda: forward(task, model, ranks), config.seconds)
     else:
-        result.fingerprints["training_setup"] = setup(task)
+        result.fingerprints.update(training_setup=task.setup(), training_course=course(task, ranks.world_size))
         Training(config, ranks, result, task, model).run()
-
-
-def setup(task: Task) -> str:
-    """What decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
-    values = task.environment
-    batch = [values[key] for key in ("batch_size_per_process", "sequence_length") if key in values]
-    return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
 def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
@@ -120,17 +113,14 @@ class Training:
     result: Result
     task: Task
     model: nn.Module
-    losses: Curve = field(default_factory=lambda: Curve(LOSS_POINTS))
+    losses: Curve = field(default_factory=lambda: Curve(LOSS_POINTS, COURSE_STEPS))
     step_times: Sample = field(default_factory=lambda: Sample(TIMED_STEPS))
     step_seconds: float = 0.0
     nonfinite: int = 0
 
     def run(self) -> None:
         self.bounds = Bounds.of(self.config, self.task.steps_per_epoch, self.ranks.accelerator.is_gpu)
-        fused = {"fused": True} if self.ranks.accelerator.kind == "cuda" else {}
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
-        )
+        self.optimizer = adamw(self.task, self.ranks.accelerator)
         self.model.train()
         self.pace = Pace(self.ranks.accelerator)
         hook = on_last_gradient(self.task.model, self._gradients_done)
@@ -163,14 +153,11 @@ class Training:
         for number in range(len(self.losses) + 1, len(self.losses) + window + 1):
             if number == self.config.inject_nan_step and self.ranks.rank == self.ranks.world_size - 1:
                 poison(self.task.model)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.task.learning_rate * min(1.0, number / LEARNING_RATE_WARMUP_STEPS)
             loss = forward(self.task, self.model, self.ranks)
             self.ranks.tick()
             loss.backward()
             self.pace.backward_done()
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            update(self.optimizer, self.task, number)
             losses.append(loss.detach())
             self.pace.step_done()
         by_rank = self.ranks.gather_tensor(torch.stack(losses).float())
@@ -237,6 +224,8 @@ class Training:
             first, last = self.losses.first_and_last()
             add("training_loss_first", first, "loss")
             add("training_loss_last", last, "loss")
+            for step, loss in self.losses.at.items():
+                add(f"training_loss_step_{step}", loss, "loss", revision=COURSE_REVISION)
             steps, losses = self.losses.thinned()
             self.result.add_series("training_loss", "loss", steps, losses)
         if self.step_times.count:

@@ -130,7 +130,9 @@ def _collected(
             if record["state"] != "success" or environment.accelerator_users(record["environment"]):
                 continue
             shape = record["fingerprints"].get("gang_shape", "")
-            kinds = {"model": model, "setup": (*model, f"{subject.gpus} GPUs", record["workload"], shape)}
+            setup = (*model, f"{subject.gpus} GPUs", record["workload"], shape)
+            course = next((text for name, text in record["fingerprints"].items() if name.endswith("_course")), "")
+            kinds = {"model": model, "setup": setup, "course": (*setup, course)}
             for metric in record["metrics"]:
                 name, part, value = metric["name"], metric["scope"], metric["value"]
                 among = compared.get((stage, name))

@@ -31,12 +31,13 @@ class LlamaShape:
         return self.dim // self.heads
 
 
+# Above rates of 0.2 / dim the loss of the larger shapes depends on how sums are rounded (docs/design/loss.md).
 SIZES = {
     "tiny": LlamaShape(128, 2, 4, 2, 352, 256, 128, 16, 3e-3),
-    "small": LlamaShape(768, 12, 12, 4, 2048, 32000, 1024, 16, 6e-4),
-    "1b": LlamaShape(2048, 22, 32, 4, 5632, 32000, 2048, 8, 3e-4),  # the shape of TinyLlama 1.1B
-    "3b": LlamaShape(3072, 28, 24, 8, 8192, 128256, 2048, 4, 2e-4, 500000.0),  # Llama 3.2 3B, head not tied
-    "8b": LlamaShape(4096, 32, 32, 8, 14336, 128256, 2048, 1, 1e-4, 500000.0),  # Llama 3.1 8B
+    "small": LlamaShape(768, 12, 12, 4, 2048, 32000, 1024, 16, 2e-4),
+    "1b": LlamaShape(2048, 22, 32, 4, 5632, 32000, 2048, 8, 1e-4),  # the shape of TinyLlama 1.1B
+    "3b": LlamaShape(3072, 28, 24, 8, 8192, 128256, 2048, 4, 5e-5, 500000.0),  # Llama 3.2 3B, head not tied
+    "8b": LlamaShape(4096, 32, 32, 8, 14336, 128256, 2048, 1, 4e-5, 500000.0),  # Llama 3.1 8B
 }
 
 

@@ -126,9 +126,10 @@ class MetricKind(Kind):
                 target = subject.gpus * (subject.gpus - 1) if check.value_from == "gpu_pairs" else subject.gpus
             expected = self.expected(check, target)
         open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)
-        if open_entries:
-            return open_entries
-        record = subject.records[check.stage]
+        record = subject.records.get(check.stage)
+        if open_entries or record is None:
+            is_silent = check.where_reported and record and not subject.metrics(record, check.metric, check.scope)
+            return [] if is_silent else open_entries
         results, absent = self.results(check, target, subject, record)
         earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
         results = [*earlier, *results]
@@ -207,13 +208,17 @@ def without_too_little(check: Check, subject: Subject, record: Record, entries: 
 
 
 def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[PartResult]:
-    """What failed in an earlier attempt and may not be measured again: it stays failed.
+    """What failed in an earlier attempt and may not be measured again: it stays failed. What may be is open where the
+    work itself ended as a failure: the attempts contradict each other.
 
     ``results`` judges the parts of one attempt.
     """
-    if not check.required or check.retry:
+    if not check.required:
         return
+    passed, outcome = (None, "unsteady") if check.retry else (False, "such a result is never retried into PASS")
     for attempt in record["attempts"]:
+        if check.retry and attempt["state"] != "failure":
+            continue
         unfinished = attempt["state"] in UNFINISHED
         if unfinished and check.kind != "max":  # a count that is over its limit does not fall
             continue
@@ -222,7 +227,7 @@ def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[Par
         place = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
         for one in results(attempt):
             if one.passed is False and not (unfinished and (one.value is None or one.unit != "count")):
-                yield one._replace(reason=f"{place}: {one.text}; such a result is never retried into PASS")
+                yield one._replace(passed=passed, reason=f"{place}: {one.text}; {outcome}")
 
 
 def allowance(check: Check) -> str:
