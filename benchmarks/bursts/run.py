@@ -191,6 +191,15 @@ def cell(figure: SpeedFigure, seconds: float, length: float, share: float, patte
     return f"**{text}**" if seconds < NEEDED[pattern] * length else text
 
 
+def growth(figure: SpeedFigure, profile: str, length: float, pattern: str) -> str:
+    """By how many minutes the figure's stage has to grow, so that it lasts as long as such bursts need."""
+    seconds = figure.seconds(profile)
+    diagnostics, training = PROFILES[profile]
+    stage = training if figure.stage == "training" else diagnostics
+    minutes = max(0.0, NEEDED[pattern] * length / seconds - 1) * stage / 60
+    return f"{minutes:,.1f}" if minutes < 10 else f"{minutes:,.0f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", choices=PROFILES, default="standard")
@@ -213,6 +222,12 @@ def main() -> None:
             both = [cell(figure, seconds, length, options.share, pattern, options) for pattern in NEEDED]
             cells.append("-" if both == ["-", "-"] else " / ".join(both))
         print(f"| {figure.title} | {seconds:.3g} | " + " | ".join(cells) + " |", flush=True)
+    print(f"minutes by which {options.profile} grows, so that a figure lasts {NEEDED} lengths")
+    for figure in FIGURES:
+        cells = [
+            " / ".join(growth(figure, options.profile, length, pattern) for pattern in NEEDED) for length in LENGTHS
+        ]
+        print(f"| {figure.title} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,14 @@ def test_outliers_are_named_with_their_part():
     assert found["relative_difference"] == pytest.approx(-0.1, abs=0.02)
 
 
+def test_figures_of_another_revision_are_not_among_those_of_the_most():
+    nodes = fleet(10)
+    for figure in [figure for one in nodes[:3] for figure in one["metrics"]["diagnostics"]]:
+        figure.update(revision=2, value=figure["value"] / 2)
+    one = only(nodes)
+    assert (one["count"], one["nodes"], one["missing"], one["outlier_count"]) == (56, 7, 24, 0)
+
+
 def test_what_was_not_reported_is_counted():
     nodes = fleet(10)
     nodes[2]["metrics"]["diagnostics"][3]["value"] = None

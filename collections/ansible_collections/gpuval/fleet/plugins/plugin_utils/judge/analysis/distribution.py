@@ -79,7 +79,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) contain."""
     kinds = kinds_of(nodes)
     scopes: dict[str, str] = {}
-    of_stage: dict[tuple[str, str], dict[tuple[str, str, str], Sample]] = defaultdict(lambda: defaultdict(Sample))
+    of_stage: dict[tuple[str, str], dict[tuple[str, str, str, int], Sample]] = defaultdict(lambda: defaultdict(Sample))
     asked: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
         places: dict[str, Place] = {}  # one for each part: a fleet has a million values
@@ -96,7 +96,7 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
                 if place is None:
                     place = places[part] = (number, part)
                     scopes.setdefault(part, part.partition(":")[0])
-                sample = figures[metric["name"], scopes[part], metric["unit"]]
+                sample = figures[metric["name"], scopes[part], metric["unit"], metric.get("revision", 1)]
                 if type(value) in (int, float) and abs(value) < GREATEST:
                     sample.values.append((value, place))
                 else:
@@ -105,10 +105,16 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
         {
             Key(stage, metric, scope, unit, kind): sample
             for (stage, kind), figures in of_stage.items()
-            for (metric, scope, unit), sample in figures.items()
+            for (metric, scope, unit), sample in _of_one_revision(figures).items()
         },
         asked,
     )
+
+
+def _of_one_revision(figures: Mapping[tuple[str, str, str, int], Sample]) -> dict[tuple[str, str, str], Sample]:
+    """Of each figure the revision that most parts have: those of different ones are not compared."""
+    by_size = sorted(figures.items(), key=lambda item: len(item[1].values))
+    return {(metric, scope, unit): sample for (metric, scope, unit, _), sample in by_size}
 
 
 def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
