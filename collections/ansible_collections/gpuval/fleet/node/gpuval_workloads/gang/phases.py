@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..common.laps import LapStatistics
 from ..common.ranks import Ranks
 from ..common.result import WorkloadFailure
 from ..common.timing import Stopwatch
@@ -29,21 +29,11 @@ Step = Callable[[], Tensor]
 
 @dataclass
 class Phase:
-    """What this rank saw of a training: the mean losses of all ranks by step, and the seconds of its own steps."""
+    """What this rank saw of a training: the mean losses of all ranks by step, and the times of its own steps."""
 
     name: str
     losses: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def step_seconds(self) -> float:
-        """The mean time of a step, all of them included."""
-        return self.seconds / len(self.steps)
-
-    @property
-    def median_seconds(self) -> float:
-        return median(self.steps)
+    steps: LapStatistics = field(default_factory=LapStatistics)
 
 
 def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
@@ -54,17 +44,16 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
     phase, recent, reported = Phase(name), 0.0, time.perf_counter()
     _window(phase, ranks, step, 1)  # the very first may build kernels
     _window(phase, ranks, step, WARMUP_STEPS - 1)
-    phase.steps.clear()
-    phase.seconds = 0.0
+    phase.steps = LapStatistics()
     while True:
-        left = seconds - phase.seconds
+        left = seconds - phase.steps.seconds
         count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, left) / recent))) if recent else 1
-        count = agree(ranks, count if left > 0 or not phase.steps else 0)
+        count = agree(ranks, count if left > 0 or not phase.steps.count else 0)
         if not count:
             return phase
-        before = phase.seconds
+        before = phase.steps.seconds
         _window(phase, ranks, step, count)
-        recent = (phase.seconds - before) / count
+        recent = (phase.steps.seconds - before) / count
         if time.perf_counter() - reported > PROGRESS_SECONDS:
             reported = time.perf_counter()
             ranks.say(f"{name}: step {len(phase.losses)}  loss {phase.losses[-1]:.4f}  {recent:.3f} s a step")
@@ -85,9 +74,7 @@ def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
         losses.append(step())
         ranks.tick()
         watch.lap()
-    laps = watch.laps()
-    phase.steps += laps
-    phase.seconds += sum(laps)
+    phase.steps.extend(watch.laps())
     by_rank = ranks.gather_tensor(torch.stack(losses).float())
     bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()
     if bad:

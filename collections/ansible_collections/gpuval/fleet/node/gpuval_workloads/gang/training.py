@@ -122,7 +122,7 @@ def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
 
 def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], spread: float, nodes: int) -> None:
     """Complete the node's result: its own GPUs' figures, and those of the gang."""
-    everyone = ranks.gather({name: (phase.step_seconds, phase.median_seconds) for name, phase in phases.items()})
+    everyone = ranks.gather({name: phase.steps.summary() for name, phase in phases.items()})
     add, last = result.add_metric, phases["zero"]
     rates = {}
     for name in phases:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, Result
 from ..common.stats import Curve, Sample, percentile
@@ -116,6 +117,7 @@ class Training:
     losses: Curve = field(default_factory=lambda: Curve(LOSS_POINTS, COURSE_STEPS))
     step_times: Sample = field(default_factory=lambda: Sample(TIMED_STEPS))
     step_seconds: float = 0.0
+    compute: LapStatistics = field(default_factory=LapStatistics)
     nonfinite: int = 0
 
     def run(self) -> None:
@@ -138,6 +140,7 @@ class Training:
                 recent = times[-1].seconds
             else:
                 self.step_times.extend(times)
+                self.compute.extend(time.compute for time in times)
                 seconds = sum(time.seconds for time in times)
                 self.step_seconds += seconds
                 recent = seconds / len(times)
@@ -242,6 +245,7 @@ class Training:
             mine["seconds"] = self.step_seconds / self.step_times.count
             mine["p50"], mine["p99"] = (percentile(seconds, percent) for percent in (50, 99))
             mine["compute"], mine["wait"] = median(compute), median(wait)
+            mine["lost"] = self.compute.summary().lost_ratio
         everyone = self.ranks.gather(mine)
         add = self.result.add_metric
         rates = []
@@ -252,6 +256,7 @@ class Training:
                 add("training_step_p50_seconds", theirs["p50"], "seconds", f"rank:{rank}")
                 add("training_step_p99_seconds", theirs["p99"], "seconds", f"rank:{rank}")
                 add("training_compute_p50_seconds", theirs["compute"], "seconds", self.ranks.scope_of(rank))
+                add("training_compute_lost_ratio", theirs["lost"], "ratio", self.ranks.scope_of(rank))
                 add("training_wait_p50_seconds", theirs["wait"], "seconds", self.ranks.scope_of(rank))
             if theirs["peak_memory"] is not None:
                 add("training_peak_memory_bytes", theirs["peak_memory"], "bytes", self.ranks.scope_of(rank))

@@ -44,8 +44,8 @@ class Record(TypedDict):
     attempts: list[Record]
     #: Of the plan by which the stage ran.
     nonce: NotRequired[str]
-    #: By number of a metric the unit that the node wrote, where that was another notation.
-    units_as_written: NotRequired[dict[str, str]]
+    #: Of each metric the unit that the node wrote, where one was another notation.
+    units_as_written: NotRequired[list[str]]
     #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
     of_round: NotRequired[str]
     unrelated: NotRequired[bool]

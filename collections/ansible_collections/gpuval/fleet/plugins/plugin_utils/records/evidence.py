@@ -264,14 +264,11 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 def _as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The record with the units that it came with."""
-    written = {key: value for key, value in record.items() if key != "units_as_written"}
-    written["attempts"] = [_as_written(attempt) for attempt in record["attempts"]]
-    unit_of = record.get("units_as_written")
-    if unit_of:
-        written["metrics"] = [
-            {**metric, "unit": unit_of.get(str(number), metric["unit"])}
-            for number, metric in enumerate(record["metrics"])
-        ]
+    written = {**record, "attempts": [_as_written(attempt) for attempt in record["attempts"]]}
+    units_as_written = written.pop("units_as_written", None)
+    if units_as_written:
+        pairs = zip(record["metrics"], units_as_written, strict=True)
+        written["metrics"] = [{**metric, "unit": unit} for metric, unit in pairs]
     return written
 
 
@@ -382,19 +379,15 @@ def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
 
 
 def _cleaned_record(record: dict[str, Any]) -> Record:
-    """Metrics, the most of it, are cleaned in place: they have these texts and no others. Each unit gets its one
-    notation."""
-    unit_as_written = {}
-    for number, metric in enumerate(record["metrics"]):
-        written = _cleaned_word(metric["unit"])
+    """Metrics, the most of it, are cleaned in place: they have these texts and no others. A unit gets one notation."""
+    written = [_cleaned_word(metric["unit"]) for metric in record["metrics"]]
+    for metric, unit in zip(record["metrics"], written, strict=True):
         metric["name"] = _cleaned_word(metric["name"])
-        metric["unit"] = units.notation(written)
+        metric["unit"] = units.notation(unit)
         metric["scope"] = _cleaned_word(metric["scope"])
-        if metric["unit"] != written:
-            unit_as_written[str(number)] = written
     cleaned: Record = _cleaned({**record, "metrics": [], "attempts": []})
-    if unit_as_written:
-        cleaned["units_as_written"] = unit_as_written
+    if written != [metric["unit"] for metric in record["metrics"]]:
+        cleaned["units_as_written"] = written
     return {**cleaned, "metrics": record["metrics"], "attempts": [_cleaned_record(one) for one in record["attempts"]]}
 
 
