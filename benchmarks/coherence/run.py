@@ -51,8 +51,8 @@ def main() -> None:
                 print(f"| {factor:g} | {stage} | {found} of {lies} | {100 * found / lies:.0f} % |")
     else:
         print("| rule | what agrees | healthy | limits | x1.5 | x3 |\n|---|---|---|---|---|---|")
-        for row in rows(measure()):
-            print("| " + " | ".join(row) + " |")
+        for name, *columns in rows(measure()):
+            print(" | ".join((f"| `{name}`", *columns)) + " |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Small makers of runs, records, evidence and checks."""
 
 import copy
+import hashlib
 import json
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -164,6 +165,7 @@ def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
                 metric("inference_requests_failed_count", 0),
                 metric("inference_generated_tokens_count", 6300),
             ],
+            fingerprints={"inference_warm_up_answer": hashlib.sha256(b"Hello").hexdigest()},
         ),
     }
 

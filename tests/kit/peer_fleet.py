@@ -1,6 +1,7 @@
 """Fleets of healthy nodes that report every metric of every stage (reported_metrics.yml), and faults of one node."""
 
 import copy
+import hashlib
 import math
 import random
 from fnmatch import fnmatchcase
@@ -112,7 +113,10 @@ OF_FAMILY = {
 #: The texts that stages report, and that are compared.
 FINGERPRINTS = {
     "diagnostics": {"diagnostics_transport": "P2P", "diagnostics_nvls": "off", "diagnostics_p2p_off_transport": "SHM"},
-    "fingerprint": {f"fingerprint_{name}_sha256": name * 8 for name in ("training", "decoding", "matmul")},
+    "fingerprint": {
+        f"fingerprint_{work}_sha256": hashlib.sha256(work.encode()).hexdigest()
+        for work in ("training", "decoding", "matmul")
+    },
     "training": {"training_setup": "llama-1b 8x2048 bf16 eager"},  # training_course decides who is compared
     "inference": {"inference_warm_up_answer": "5f" * 32},
     "storage": {"storage_io": "direct"},

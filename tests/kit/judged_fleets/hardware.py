@@ -220,8 +220,8 @@ def shipped_nvidia(_folder):
     whole.set("seven-gpus", "facts", "gpu_count", 7)
     whole.set("seven-hidden", "diagnostics", "diagnostics_processes_count", 7)
     whole.record("nvls", "diagnostics", fingerprints={"diagnostics_transport": "SHM", "diagnostics_nvls": "on"})
-    whole.record("other-setup", "training", fingerprints={"training_setup": "resnet18 8 bf16 x"})
-    whole.record("not-compiled", "training", fingerprints={"training_setup": "llama-1b 8x2048 bf16 slow"})
+    whole.record("other-setup", "training", fingerprints={"training_setup": "llama-1b 8x2048 bf16 compiled"})
+    whole.record("not-compiled", "training", fingerprints={"training_setup": "llama-1b 8x2048 fp32 eager"})
     whole.set("not-compiled", "training", "training_compile_failed_count", 1)
     whole.evidence.records["fingerprint"]["fingerprint"]["fingerprints"]["fingerprint_training_sha256"] = "0" * 64
     whole.record("no-fingerprint", "fingerprint", fingerprints={})
@@ -236,7 +236,8 @@ def shipped_nvidia(_folder):
     })  # fmt: skip
     whole.set("clock", "facts", "clock_synchronised", 0)
     whole.set("ecc-off", "facts", "gpu_ecc_off_count", 1)
-    whole.facts("driver")["gpus"][2]["driver_version"] = "570.1"
+    for gpu in whole.facts("driver")["gpus"]:
+        gpu["driver_version"] = "570.1"
     whole.set("few-samples", "training", "telemetry_samples_count", 0)
     whole.replace("crashed", "training", state="crash", message="killed by SIGSEGV", signal="SIGSEGV", exit_code=None)
     whole.replace("skipped", "training", state="skipped", message="diagnostics failed", started_at=None)

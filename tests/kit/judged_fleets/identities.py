@@ -95,6 +95,7 @@ def claims(_folder):
     twice = claimed("gpu_listed_twice", ["identity", "list", "useless"])
     _identity(twice, "identity")["gpu_uuids"][1] = _identity(twice, "identity")["gpu_uuids"][0].upper()
     twice.facts("list")["gpus"][3]["uuid"] = twice.facts("list")["gpus"][2]["uuid"]
+    _identity(twice, "useless")["gpu_uuids"] = ["N/A"]
     for gpu in twice.facts("useless")["gpus"]:
         gpu["uuid"] = "N/A"
     return {case: found.judged(alone=False) for case, found in documents.items()}

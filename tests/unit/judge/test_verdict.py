@@ -371,6 +371,7 @@ def test_a_gpu_is_named_only_where_the_stage_numbers_them_as_the_facts_do(order,
     of_node = evidence.records["node-1"]
     for index, gpu in enumerate(of_node["facts"]["environment"]["gpus"]):
         gpu |= {"uuid": f"GPU-AB-{index}", "name": "H200" if vendor == "nvidia" else "AMD Instinct MI300X"}
+    of_node["facts"]["environment"]["identity"]["gpu_uuids"] = [f"GPU-AB-{index}" for index in range(8)]
     of_node["training"]["environment"]["devices"] = [
         {"index": index, "uuid": f"ab-{which}"} for index, which in enumerate(order)
     ]

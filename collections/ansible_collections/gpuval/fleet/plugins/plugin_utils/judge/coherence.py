@@ -10,7 +10,9 @@ import functools
 import hashlib
 import math
 import re
-from collections import Counter
+import sys
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,6 +24,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.training.models impo
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import schemas, units
+from ..core.escape import one_line
 from ..core.paths import COLLECTION
 from ..core.text import some_of
 from ..records import environment
@@ -43,10 +46,15 @@ _REMEDY = (
     "program or forged records, then validate again with --limit {node}"
 )
 _GATHERINGS: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "sum": sum, "max": max, "min": min, "mean": fmean, "count": len
+    "sum": sum, "max": max, "min": min, "mean": fmean, "count": len,
+    "distinct": lambda figures: len(set(figures)), "checksum": lambda figures: sum(set(figures)),
 }  # fmt: skip
-_ATOM = re.compile(r"(?:(?P<gather>sum|max|min|mean|count|node)\()?(?:(?P<stage>[a-z_]+)/)?(?P<name>[a-z0-9_.*]+)\)?")
-_SETUP = re.compile(r"(?P<model>llama|resnet18)(?:-(?P<size>\w+))? (?P<batch>\d{1,6})(?:x(?P<length>\d{1,6}))? ")
+_ATOM = re.compile(r"(?:(?P<gather>[a-z]+)\()?(?:(?P<stage>[a-z_]+)/)?(?P<name>[a-z0-9_.*=\[\]]+)\)?")
+_SETUP = re.compile(r"(llama|resnet18)(?:-(\w+))? (\d{1,6})(?:x(\d{1,6}))? (bf16|fp32) (compiled|eager)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LINK = re.compile(r"link:(gpu|rank)(\d+)>(?:gpu|rank)(\d+)")
+#: What is measured in these units never agrees between two parts in so many digits, and never in three figures.
+_MEASURED, _DIGITS, _MOST_EQUAL = frozenset({"seconds", "watts", "TFLOP/s", "bytes/s"}), 5, 2
 
 
 class CoherenceTerm(NamedTuple):
@@ -189,19 +197,20 @@ class StageFigures:
     def figures_of(self, rule: CoherenceRule, part: str) -> str:
         """The figures of the rule in words."""
         words = {
-            f"{term.text if '*' not in term.text else term.name} {self._shown(term, self._value(term, part))}"
+            f"{term.text if '*' not in term.text else term.name} {self._shown(term, part)}"
             + (f" ({part})" if part != NODE else "")
             for term in rule.terms
             if term.constant is None and not term.name.startswith("setup.")
         }
         return " and ".join(sorted(words))
 
-    @staticmethod
-    def _shown(term: CoherenceTerm, value: float | None) -> str:
-        if term.name.endswith("_seconds"):
-            return units.human(value, "seconds")
+    def _shown(self, term: CoherenceTerm, part: str) -> str:
+        value, reported = self._value(term, part), self._reported(term, part) or []
+        if any(isinstance(text, str) for text in reported):
+            return one_line(some_of(list(map(str, reported))), 120)
         is_metric = "." not in term.name and term.gather != "count"
-        return units.human(value, range_of(term.name).unit if is_metric else "")
+        unit = range_of(term.name).unit if is_metric else "seconds" if term.name.endswith("_seconds") else ""
+        return units.human(value, unit)
 
     def _product(self, product: CoherenceProduct, part: str) -> float | None:
         total = 1.0
@@ -216,14 +225,17 @@ class StageFigures:
         if term.constant is not None:
             return term.constant
         source, dot, name = term.name.partition(".")
-        if dot:
+        if source in _SOURCES:
             return _SOURCES[source](self, name)
-        values = self._by_part(term.name, term.stage)
+        values = {} if dot else self._by_part(term.name, term.stage)
         if term.gather == NODE:
             return values.get(NODE)
-        if term.gather:
-            of_parts = [value for scope, value in values.items() if scope != NODE]
-            return float(_GATHERINGS[term.gather](of_parts)) if of_parts else None
+        if term.gather or dot:
+            of_parts = [value for scope, value in values.items() if scope != NODE] or None
+            reported = self._reported(term, part) if dot else of_parts
+            if not reported:
+                return 0.0 if term.gather and reported == [] else None
+            return float(_GATHERINGS[term.gather or "min"](list(map(_figure, reported))))
         kind, _, index = part.partition(":")
         sibling = {"gpu": f"rank:{index}", "rank": f"gpu:{index}"}.get(kind, part)
         return values.get(part, values.get(sibling, values.get(NODE)))
@@ -231,13 +243,25 @@ class StageFigures:
     def _by_part(self, name: str, stage: str) -> Mapping[str, float]:
         key = (name, stage)
         if key not in self._parts:
-            record = self._subject.records.get(stage) if stage else self._record
-            usable = record if record is not None and record["state"] == "success" else None
+            usable = self._usable(stage)
             kinds = (NODE, "gpu", "rank", "link") if usable else ()
             metrics = (metric for kind in kinds if usable for metric in self._subject.metrics(usable, name, kind))
             values = ((metric["scope"], _in_unit(metric["value"], metric["unit"], name)) for metric in metrics)
             self._parts[key] = {scope: value for scope, value in values if value is not None}
         return self._parts[key]
+
+    def _reported(self, term: CoherenceTerm, part: str) -> list[Any] | None:
+        """What the environment has at the term's path: of an empty list nothing, None where nothing is known."""
+        record = self._usable(term.stage)
+        path = term.name.partition(".")[2].replace("[part]", f"[index={part.partition(':')[2]}]")
+        values = environment.values(record["environment"], path) if record else None
+        known = [value for value in values or () if value not in (None, "")]
+        return known if known or values == [] else None
+
+    def _usable(self, stage: str) -> Record | None:
+        """The record of the stage, or this one, where the work succeeded."""
+        record = self._subject.records.get(stage) if stage else self._record
+        return record if record is not None and record["state"] == "success" else None
 
     def of_record(self, name: str) -> float | None:
         record = self._record
@@ -251,15 +275,15 @@ class StageFigures:
         option, command = f"--{name.replace('_', '-')}", self._record["command"]
         if (option in BOUNDS and len(BOUNDS.intersection(command)) > 1) or option not in command[:-1]:
             return None
-        return _number(command[command.index(option) + 1])
+        text = command[command.index(option) + 1]
+        return float(text) if text.replace(".", "", 1).isdecimal() else None
 
     def of_setup(self, name: str) -> float | None:
         return _of_setup(self._record["fingerprints"].get("training_setup", "")).get(name)
 
-    def of_environment(self, name: str) -> float | None:
-        if name.startswith("number_of_"):
-            return float(len(environment.objects(self._record["environment"], f"{name.removeprefix('number_of_')}[]")))
-        return next(map(_number, environment.texts(self._record["environment"], name)), None)
+    def of_fingerprint(self, name: str) -> float:
+        """1 for a digest, 0 for another text and for none."""
+        return float(bool(_DIGEST.fullmatch(self._record["fingerprints"].get(name, ""))))
 
     def of_sku(self, path: str) -> float | None:
         figure = data_sheet_figure(vars(self._sku), path) if self._sku else None
@@ -270,9 +294,15 @@ _SOURCES: Mapping[str, Callable[[StageFigures, str], float | None]] = {
     "record": StageFigures.of_record,
     "plan": StageFigures.of_plan,
     "setup": StageFigures.of_setup,
-    "environment": StageFigures.of_environment,
+    "fingerprint": StageFigures.of_fingerprint,
     "sku": StageFigures.of_sku,
 }
+
+
+def _figure(value: Any) -> float:
+    """A number, or the checksum of a text: texts can be counted and compared."""
+    is_number = isinstance(value, (int, float)) and abs(value) < sys.float_info.max
+    return float(value) if is_number else float(zlib.crc32(str(value).encode()))
 
 
 def _in_unit(value: float | None, unit: str, name: str) -> float | None:
@@ -289,14 +319,6 @@ def _factor(unit: str, name: str) -> float | None:
     return units.to_float(units.convert(1, unit, base)) if units.compatible(unit, base) else None
 
 
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
@@ -304,28 +326,35 @@ def _seconds(text: str) -> float:
 @functools.lru_cache(maxsize=256)
 def _of_setup(setup: str) -> Mapping[str, float]:
     """What a training's setup implies for one process: samples (or tokens) of a step, FLOPs of each, loss of chance."""
-    match = _SETUP.match(setup)
-    if match is None or (match["model"] == "llama") != (match["size"] in shapes.SIZES):
-        return {}
-    batch, length = int(match["batch"]), int(match["length"] or 1)
-    if match["model"] == "resnet18":
+    match = _SETUP.fullmatch(setup)
+    model, size, batch, length, precision, way = match.groups() if match else [""] * 6
+    if (model == "llama") != (size in shapes.SIZES) or not match:
+        return {"known": 0.0}
+    figures = {"known": 1.0, "compiled": float(way == "compiled"), "step_samples": float(int(batch) * int(length or 1))}
+    if model == "resnet18":
         flops, classes = training_metrics.resnet18_flops(1), shapes.CLASSES
     else:
-        shape = shapes.SIZES[match["size"]]
-        flops, classes = training_metrics.llama_flops(shape, length, 1), shape.vocabulary
-    return {"step_samples": float(batch * length), "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
+        shape = shapes.SIZES[size]
+        flops, classes = training_metrics.llama_flops(shape, int(length or 1), 1), shape.vocabulary
+        figures["parameters"] = float(training_metrics.llama_parameters(shape))
+        figures["precision"] = _figure(f"{precision} weights")
+    return {**figures, "sample_flops": float(flops), "loss_of_chance": math.log(classes)}
 
 
 # What no ratio says. Each gives the contradictions that it finds, in words.
 
 
 def _unknown_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
-    """Figures of GPUs that the facts do not list."""
+    """Figures of GPUs that the facts do not list, and of a link from a part to itself."""
+    scopes = {metric["scope"] for metric in record["metrics"]}
+    links = [link for link in map(_LINK.fullmatch, scopes) if link]
+    yield from (f"figures of {link[0]}, which ends where it begins" for link in links if link[2] == link[3])
     counts = [count for count in (subject.detected_gpus, subject.declared_gpus) if count is not None]
     if subject.detected_gpus is None:
         return
-    scopes = {metric["scope"] for metric in record["metrics"] if metric["scope"].startswith("gpu:")}
-    unknown = sorted(scope for scope in scopes if int(scope.partition(":")[2]) >= max(counts))
+    gpus = [scope for scope in scopes if scope.startswith("gpu:")]
+    gpus += [f"gpu:{end}" for link in links if link[1] == "gpu" for end in link.group(2, 3)]
+    unknown = sorted({scope for scope in gpus if int(scope.partition(":")[2]) >= max(counts)})
     if unknown:
         yield f"figures of {some_of(unknown)}, but the facts have {units.number_text(max(counts))} GPUs"
 
@@ -342,12 +371,28 @@ def _unnamed_gpus(subject: Subject, stage: str, record: Record) -> Iterator[str]
             yield f"the facts list gpu:{index} {times} times"
 
 
+def _copied_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
+    """Parts whose measured figures are those of another part, to all digits."""
+    seen: dict[tuple[str, float], str] = {}
+    equal: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for metric in record["metrics"]:
+        name, value, (kind, _, index) = metric["name"], metric["value"], metric["scope"].partition(":")
+        is_measured = metric["unit"] in _MEASURED and name.startswith((f"{stage}_", "gpu_power_"))
+        if value and is_measured and kind in ("gpu", "rank") and len(f"{value:.15e}"[:17].strip("-0")) > _DIGITS:
+            equal[seen.setdefault((name, value), index), index].add(value)
+    for (first, second), values in equal.items():
+        if first != second and len(values) > _MOST_EQUAL:
+            yield f"{len(values)} measured figures of parts {first} and {second} are the same to all digits"
+
+
 def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str]:
     """Fingerprints of nothing, and one digest of several works."""
     digests = {name: value for name, value in record["fingerprints"].items() if name.endswith("_sha256")}
     for name, value in record["fingerprints"].items():
         if value.lower() in _of_nothing() or re.fullmatch(r"([0-9a-fA-F])\1{15,}", value):
             yield f"{name} {value[:12]}... is the digest of nothing"
+        elif name in digests and name.startswith(f"{stage}_") and not _DIGEST.fullmatch(value):
+            yield f"{name} {one_line(value, 40)} is no digest"
     for value, times in Counter(digests.values()).items():
         if times > 1:
             names = sorted(name for name, digest in digests.items() if digest == value)
@@ -358,16 +403,8 @@ def _empty_digests(subject: Subject, stage: str, record: Record) -> Iterator[str
 def _of_nothing() -> frozenset[str]:
     """Digests of no bytes, of zeros, and of what stands for nothing in JSON."""
     sizes = (*range(65), *(1 << power for power in range(7, 21)))
-    texts = [
-        *(bytes(size) for size in sizes),
-        *(b"0" * size for size in range(1, 65)),
-        b"null",
-        b"[]",
-        b"{}",
-        b'""',
-        b"None",
-        b"\n",
-    ]
+    zeros = [*(bytes(size) for size in sizes), *(b"0" * size for size in range(1, 65))]
+    texts = [*zeros, b"null", b"[]", b"{}", b'""', b"None", b"\n"]
     return frozenset(make(text).hexdigest() for text in texts for make in (hashlib.sha256, hashlib.sha1, hashlib.md5))
 
 
@@ -385,7 +422,7 @@ def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
                 yield f"it began at {begun}, {units.duration(over)} before {ended}"
 
 
-_ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests)
+_ORDERLY = (_unknown_parts, _unnamed_gpus, _empty_digests, _copied_parts)
 
 
 def checks(subject: Subject, stage: str, of_gang: bool = False, failed: Set[str] = frozenset()) -> list[Entry]:

@@ -36,6 +36,12 @@ def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
     return [found for found in _descend(environment, path.split(".")) if isinstance(found, Mapping)]
 
 
+def values(environment: Any, path: str) -> list[Any] | None:
+    """What stands at ``path``, where ``gpus[index=1]`` are members of a list; None if its first key is not there."""
+    key = path.partition(".")[0].partition("[")[0]
+    return list(_descend(environment, path.split("."))) if key in environment else None
+
+
 def accelerator_users(environment: Any) -> str:
     """Who else used the accelerators at the end of a stage, as its runner saw; empty for none."""
     return ", ".join(texts(environment, "accelerator_users[].process"))
@@ -48,11 +54,14 @@ def _descend(place: Any, steps: list[str]) -> Iterator[Any]:
     key, rest = steps[0], steps[1:]
     if not isinstance(place, Mapping):
         return
-    inner = place.get(key.removesuffix("[]"))
-    if not key.endswith("[]"):
+    name, is_list, condition = key.partition("[")
+    inner, (field, _, text) = place.get(name), condition[:-1].partition("=")
+    if not is_list:
         yield from _descend(inner, rest)
-    elif isinstance(inner, list):
-        for member in inner[:MAX_VALUES]:
+        return
+    members = list(inner.values()) if isinstance(inner, Mapping) else inner if isinstance(inner, list) else []
+    for member in members[:MAX_VALUES]:
+        if not field or (isinstance(member, Mapping) and _text(member.get(field)) == text):
             yield from _descend(member, rest)
 
 
