@@ -18,6 +18,12 @@ def interrupted(new_fleet):
     with new_fleet("damaged", nodes={"node-1": {}, "node-2": {}}, settings={"gpuval_stages": [*STAGES]}) as fleet:
         playing = fleet.start()
         playing.expect(r"diagnostics: running")
+        watch = fleet.folder_in_store / "run_watch.json"
+
+        def published():
+            return all(node["launch"] for node in stored(watch).get("nodes", {"none": {"launch": None}}).values())
+
+        until(published, "the launches in the store")
         playing.kill()
         paths = [fleet.folder_in_store / f"records/{stage}/{node}.json" for stage in STAGES for node in fleet.nodes]
 

@@ -5,6 +5,9 @@ import json
 from urllib.parse import quote, quote_plus
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction, secrets_of_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from gpuval_node.visible_text import visible
 from gpuval_runner.redact import HIDDEN, Redactor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,12 @@ from hypothesis import strategies as st
 from tests.kit.planted_secrets import leaks, plant
 
 PIN = "4711-abc"
+
+
+def seen(data):
+    """What a reader sees of bytes."""
+    lines = data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+    return "".join(map(visible, lines)).encode("utf-8", "surrogateescape")
 
 
 def redacted(secrets, *pieces):
@@ -34,7 +43,7 @@ def test_pieces_make_no_difference_and_no_secret_is_left(secrets, pieces):
 def test_what_is_no_secret_stays_as_it_is(before, after, cut):
     text = before + PIN.encode() + after
     if before.count(PIN.encode()) + after.count(PIN.encode()) == 0:
-        assert redacted([PIN], text[:cut], text[cut:]) == before + HIDDEN + after
+        assert redacted([PIN], text[:cut], text[cut:]) == seen(before + HIDDEN + after)
 
 
 def test_what_waits_is_bounded_and_little():
@@ -83,3 +92,38 @@ def test_names_and_texts_of_a_document_are_hidden():
 def test_without_secrets_nothing_is_changed():
     assert redacted([], b"abc") == b"abc"
     assert redacted(["me"], b"some") == b"some"
+
+
+INVISIBLE = [
+    *("\x1b[31m", "\x1b[0;1m\x1b[K", "\x1b]0;title\x07", "\x1b]8;;x\x1b\\", "\x1b(B", "\x9b1m", "\x90x\x9c"),
+    *("\x00", "\b", "\x7f", "\u00ad", "\u200b", "\u202e", "\u2060", "\ufeff", "\U000e0041"),
+]
+
+
+@pytest.mark.parametrize("within", INVISIBLE)
+@pytest.mark.parametrize("cut", [1, 3, 5, 9, 12])
+def test_a_secret_that_escapes_hide_is_hidden_before_and_after_they_are_taken_out(within, cut):
+    planted = plant("token")
+    text = f"it is {planted[:9]}{within}{planted[9:11]}{within}{planted[11:]} here\n".encode()
+    shown = redacted([planted], text[:cut], text[cut : cut + 8], text[cut + 8 :])
+    assert shown == b"it is *** here\n"
+    assert Redactor([planted]).text(text.decode()) == "it is *** here\n"
+    assert planted in clean_text(text.decode()), "the controller takes out the same"
+
+
+def test_a_line_waits_from_its_escape_on_and_no_longer_than_it_may():
+    redactor = Redactor([PIN])
+    assert redactor.feed(b"at \x1b[3") == b"at "
+    assert redactor.feed(b"1mwork\r") == b"work\r"
+    assert redactor.feed(b"\x1b" + b"x" * (1 << 16)) == b"x" * ((1 << 16) - 1)
+    assert redactor.feed(b"a\x1b[") + redactor.end() == b"a"
+
+
+def test_signatures_of_a_runs_urls_are_hidden(tmp_path):
+    signature = "0123456789abcdef" * 4
+    url = f"https://store:9000/b/run/records/facts/node-1.json?X-Amz-Expires=60&X-Amz-Signature={signature}"
+    (tmp_path / "store.json").write_text(json.dumps({"put": {"records/facts": url}}))
+    redactor = Redactor([], secrets_of_run(tmp_path))
+    assert signature.encode() not in redactor.feed((tmp_path / "store.json").read_bytes()) + redactor.end()
+    kept = Redaction(["a planted secret"]).log(f"PUT {url} with a planted secret")
+    assert kept == "PUT https://store:9000/b/run/records/facts/node-1.json?*** with ***"

@@ -1,5 +1,6 @@
 """The loading workload as the runner starts it, from a real S3 server."""
 
+import hashlib
 import os
 import shutil
 import socket
@@ -185,6 +186,19 @@ def test_files_without_a_checksum_are_named_and_left_alone(load, stored, variabl
     assert "warning: on the node but not in SHA256SUMS, left alone: stray.bin" in ended.out
     assert stray.exists()
     assert not stray.with_name("extra.bin").exists()
+
+
+@pytest.mark.parametrize("name", ["modeling_custom.py", "pytorch_model.BIN", "nested/weights.pt"])
+def test_files_that_can_run_code_are_not_loaded_though_the_bucket_has_them(load, stored, variables, name):
+    (stored / name).parent.mkdir(exist_ok=True)
+    (stored / name).write_bytes(b"import os")
+    with (stored / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{hashlib.sha256(b'import os').hexdigest()}  {name}\n")
+    ended = load()
+    assert ended.code == 0
+    assert f"warning: can run code when they are read, not loaded: {name}" in ended.out
+    assert not Path(variables["GPUVAL_MODELS_DIR"], NAME, name).exists()
+    assert list(Path(variables["GPUVAL_MODELS_DIR"], NAME).glob("*.safetensors"))
 
 
 def test_a_full_disk_is_seen_before_the_transfer(load, stored, small_disk):

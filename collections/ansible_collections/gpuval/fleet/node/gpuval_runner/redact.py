@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
+
+from gpuval_node.visible_text import visible
 
 from gpuval_runner.errors import StoreError
 from gpuval_runner.files import read_object, write_atomically
@@ -26,6 +29,9 @@ USERNAME = "_USERNAME"
 #: Of a line of a value, and of a part of its base64.
 SHORTEST_PART = 8
 BASE64_LINE = 76
+#: What begins an escape; a line of so many characters waits for its end no longer.
+_ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]")
+MAX_LINE = 1 << 16
 
 
 def load(directory: NodeDirectory, plan: Plan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
@@ -67,19 +73,16 @@ def hidden(secrets: Mapping[str, str]) -> list[str]:
     return [value for name, value in secrets.items() if not name.endswith(USERNAME)]
 
 
-class Redactor:
-    """Replaces secrets by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
+class _Matcher:
+    """Replaces byte strings by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        known = {form for secret in secrets if len(secret.strip()) >= SHORTEST for form in forms(secret)}
+    def __init__(self, known: Collection[bytes]) -> None:
         self._forms = sorted(known, key=len, reverse=True)  # of two that begin at one place the longer
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if known else None
+        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
         """What of the stream so far can be shown now."""
-        if self._pattern is None:
-            return data
         text, self._held = self._held + data, b""
         shown, place, hold = [], 0, self._hold(text, 0)
         while True:
@@ -96,21 +99,10 @@ class Redactor:
     def end(self) -> bytes:
         """What is left at the end of the stream."""
         left, self._held = self._held, b""
-        return self._pattern.sub(HIDDEN, left) if self._pattern else left
+        return self.whole(left)
 
-    def text(self, text: str) -> str:
-        """A whole text."""
-        if self._pattern is None:
-            return text
-        return self._pattern.sub(HIDDEN, text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-
-    def document(self, value: Any) -> Any:
-        """What was read as JSON, with its names and texts hidden."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {self.document(key): self.document(item) for key, item in value.items()}
-        return [self.document(item) for item in value] if isinstance(value, list) else value
+    def whole(self, text: bytes) -> bytes:
+        return self._pattern.sub(HIDDEN, text)
 
     def _hold(self, text: bytes, place: int) -> int:
         """From where on the text may be the beginning of a secret that the next piece continues."""
@@ -126,3 +118,58 @@ class Redactor:
                     break
                 start += 1
         return hold
+
+
+class _VisibleStream:
+    """Takes out of a stream what no reader sees; a line waits from its first escape on."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = ""
+
+    def feed(self, data: bytes, final: bool = False) -> bytes:
+        text = self._held + self._decoder.decode(data, final)
+        begins = _ESCAPE.search(text, max(text.rfind("\n"), text.rfind("\r")) + 1)
+        waits = begins is not None and not final and len(text) - begins.start() < MAX_LINE
+        cut = begins.start() if begins is not None and waits else len(text)
+        self._held = text[cut:]
+        return "".join(map(visible, text[:cut].splitlines(keepends=True))).encode("utf-8", "surrogateescape")
+
+
+class Redactor:
+    """Replaces secrets by ``***`` in a stream of any pieces.
+
+    Escapes within a secret hide it, and the controller takes them out: so they go, and it is looked for once more.
+    ``signatures``: of signed URLs, which stand in no other form.
+    """
+
+    def __init__(self, secrets: Iterable[str], signatures: Iterable[str] = ()) -> None:
+        known = {form for secret in secrets if len(secret.strip()) >= SHORTEST for form in forms(secret)}
+        known |= {signature.encode() for signature in signatures if len(signature) >= SHORTEST_PART}
+        self._known = bool(known)
+        self._as_printed, self._visible, self._as_read = _Matcher(known), _VisibleStream(), _Matcher(known)
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the stream so far can be shown now."""
+        return self._as_read.feed(self._visible.feed(self._as_printed.feed(data))) if self._known else data
+
+    def end(self) -> bytes:
+        """What is left at the end of the stream."""
+        left = self._visible.feed(self._as_printed.end(), final=True)
+        return self._as_read.feed(left) + self._as_read.end() if self._known else b""
+
+    def text(self, text: str) -> str:
+        """A whole text."""
+        if not self._known:
+            return text
+        lines = self._as_printed.whole(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        shown = "".join(map(visible, lines.splitlines(keepends=True)))
+        return self._as_read.whole(shown.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def document(self, value: Any) -> Any:
+        """What was read as JSON, with its names and texts hidden."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.document(key): self.document(item) for key, item in value.items()}
+        return [self.document(item) for item in value] if isinstance(value, list) else value

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from gpuval_node.redaction import secrets_of_run
+
 from gpuval_runner import clock, oom, redact, result, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
@@ -148,7 +150,8 @@ class StageRun:
             self._secrets = redact.load(context.directory, context.plan, stage, os.environ)
         except StoreError as error:
             self._lacks = str(error)
-        self._redactor = redact.Redactor(redact.hidden(self._secrets))
+        of_run = secrets_of_run(context.directory.root)  # a stage may print the files of the run, too
+        self._redactor = redact.Redactor(redact.hidden(self._secrets), of_run)
         self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.text)
         self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ansible import context
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
+from ..module_utils.redaction import Redaction
 from ..module_utils.store import StoreError
 from ..plugin_utils.core import schemas
 from ..plugin_utils.core.escape import clean_text
@@ -35,7 +36,7 @@ from ..plugin_utils.records.evidence import (
 )
 from ..plugin_utils.records.states import FINAL_STATES
 from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.runs import publishing
+from ..plugin_utils.runs import job_secrets, publishing
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
@@ -54,6 +55,7 @@ REMEMBER_SECONDS = 5.0
 class ActionModule(RunAction):
     #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
     frozen = False
+    redaction = Redaction()
     #: By node and stage the digests of the records that the last verdict was made from.
     judged = MappingProxyType({})
 
@@ -69,6 +71,7 @@ class ActionModule(RunAction):
         try:
             access = open_store(options["store"])
             self.store = access.store()
+            self.redaction = Redaction(job_secrets.hidden(options["store"]))
             if not folder.is_copy:
                 for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
                     self._display.warning(line)
@@ -318,7 +321,7 @@ class ActionModule(RunAction):
             return False
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
-            run_folder.write_bytes(path, (text + "\n").encode())
+            run_folder.write_bytes(path, (self.redaction.log(text) + "\n").encode())
             return True
         try:
             series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)

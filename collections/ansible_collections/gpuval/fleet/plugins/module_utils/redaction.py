@@ -66,14 +66,21 @@ class Redaction:
             text = pattern.sub(instead, text)
         return text
 
+    def log(self, text: str) -> str:
+        """A long text: known secrets and signed URLs. All that looks like a secret would take minutes for a fleet."""
+        for secret in self._known:
+            text = text.replace(secret, HIDDEN)
+        return _URL.sub(lambda found: _unsigned(found.group()), text)
+
     def data(self, data: bytes) -> bytes:
         """The content of a file, without secrets."""
         return self(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
-def secrets_of_run(directory):
+def secrets_of_run(directory: Path | str) -> set[str]:
     """The secrets in a run's folder on a node: signatures of URLs, keys, jobs' own. What cannot be read hides none."""
-    found, folder = set(), Path(directory)
+    found: set[str] = set()
+    folder = Path(directory)
     for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
@@ -85,7 +92,7 @@ def secrets_of_run(directory):
     return found
 
 
-def _of_ini(text):
+def _of_ini(text: str) -> set[str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)
@@ -95,13 +102,14 @@ def _of_ini(text):
     return {value for section in parser.sections() for key, value in parser[section].items() if names.search(key)}
 
 
-def _of_json(text, whole):
+def _of_json(text: str, whole: bool) -> set[str]:
     """Signatures in URLs; all texts of a file that holds nothing but secrets (`whole`)."""
     try:
         document = json.loads(text)
     except ValueError:
         return set()
-    found, waiting = set(), [document]
+    found: set[str] = set()
+    waiting: list[object] = [document]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):

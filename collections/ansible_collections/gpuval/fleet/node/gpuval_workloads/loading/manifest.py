@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 
 NAME = "SHA256SUMS"
 MAX_BYTES = 16 * 1024 * 1024
+#: Files of a model that run code when they are read: Python, libraries, weights as pickles. No node gets one.
+RUNS_CODE = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".py", ".pyc", ".sh", ".so")
 #: In front of a dataset's name: its folder in the store and in the node's cache.
 DATASET_FOLDER = "datasets--gpuval--"
 

@@ -110,6 +110,8 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     result.report(f"looking for {options.model_folder} in the store")
     listing = rclone.list_files(places.source)
     digests = _manifest(rclone, places, listing, options.model_folder)
+    if not options.dataset:
+        digests = _without_code(digests, places.what)
     result.add_metric("loading_files_count", len(digests), "count")
 
     if options.dataset and places.folder.is_symlink():  # what it has beside the dataset would be deleted
@@ -188,6 +190,16 @@ def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: 
         raise IncompleteStoreError(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
     _warn("in the store but not in SHA256SUMS, not loaded", listing.keys() - digests.keys() - {manifest.NAME})
     return digests
+
+
+def _without_code(digests: Mapping[str, str], what: str) -> Mapping[str, str]:
+    """The files of a model that hold data alone, as an upload by gpuval leaves it: who writes the bucket is not trusted
+    to run code on nodes. Raises ``IncompleteStoreError`` where none is left."""
+    running = [path for path in digests if path.lower().endswith(manifest.RUNS_CODE)]
+    _warn("can run code when they are read, not loaded", running)
+    if len(running) == len(digests):
+        raise IncompleteStoreError(f"the {what} has only files that can run code ({_named(running)}): {PRELOAD}")
+    return {path: digest for path, digest in digests.items() if path not in running}
 
 
 def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: Options, result: Result) -> float:

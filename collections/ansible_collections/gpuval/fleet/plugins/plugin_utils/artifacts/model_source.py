@@ -26,12 +26,10 @@ from .tiny_model import write_tiny_llama
 
 TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"
-#: Files that run code when they are read or imported: Python, libraries, and weights as pickles. No node gets one.
-RUNS_CODE = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".py", ".pyc", ".sh", ".so")
 #: Formats of weights that hold data alone.
 WEIGHTS = (".safetensors", ".gguf")
 #: Meta's checkpoints are other forms of the same weights, and double the size of a Llama.
-HUB_IGNORED = ("original/*", ".gitattributes", *(f"*{suffix}" for suffix in RUNS_CODE))
+HUB_IGNORED = ("original/*", ".gitattributes", *(f"*{suffix}" for suffix in manifest.RUNS_CODE))
 
 _HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
@@ -237,8 +235,8 @@ def _model(folder: str, root: Path, origin: str) -> Model:
         lambda name: Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES),
         _SKIPPED_FOLDERS,
     )
-    left_out = [Path(name).name for name in files if name.lower().endswith(RUNS_CODE)]
-    files = {name: path for name, path in files.items() if not name.lower().endswith(RUNS_CODE)}
+    left_out = [Path(name).name for name in files if name.lower().endswith(manifest.RUNS_CODE)]
+    files = {name: path for name, path in files.items() if not name.lower().endswith(manifest.RUNS_CODE)}
     if "config.json" not in files:
         raise ModelError(f"{root} has no config.json: give the folder of a model in Hugging Face format")
     if left_out and not any(name.endswith(WEIGHTS) for name in files):

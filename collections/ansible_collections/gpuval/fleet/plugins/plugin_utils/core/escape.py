@@ -9,21 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-import unicodedata
 from typing import BinaryIO
 
-_ANSI = re.compile(
-    r"""
-    (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]                               # CSI: colours, cursor
-    | (?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|\Z) # OSC, DCS and other strings up to their terminator
-    | \x1b[ -/]*[0-~]                                              # two-character and charset sequences
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_UNSAFE_CATEGORIES = frozenset(
-    {"Cc", "Cf", "Cn"}
-)  # controls, invisible and bidirectional format characters, non-characters
-_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+from ...module_utils.visible_text import visible
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 #: What starts a command of GitHub, Azure or TeamCity: ``::error::``, ``##[error]``, ``##vso[``, ``##teamcity[``.
 _CI_COMMAND = re.compile(r"(?<!\S)::(?=[a-z][^\n]*?::)|##(?=(?:vso|teamcity)?\[)", re.IGNORECASE)
 #: Bytes of a line of a stream; a longer one is cleaned in parts.
@@ -44,17 +34,8 @@ def clean_text(text: str) -> str:
     """Text without terminal escapes, control, invisible and bidirectional characters; line feeds and tabs stay."""
     if text.isprintable():
         return text
-    text = _ANSI.sub("", text)
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
-    # each character is looked up once: a hostile log has millions of them
-    return text.translate({ord(one): _safe_character(one) for one in set(text) if _SUSPECT.match(one)})
-
-
-def _safe_character(character: str) -> str:
-    category = unicodedata.category(character)
-    if category == "Cs":
-        return "\ufffd"
-    return "" if category in _UNSAFE_CATEGORIES else character
+    text = visible(text).replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def one_line(text: str, limit: int = 400) -> str:

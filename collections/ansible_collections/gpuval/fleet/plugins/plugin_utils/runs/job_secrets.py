@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
     if problems:
         raise SecretError("; ".join(problems))
     return found
+
+
+def hidden(store: Mapping[str, Any]) -> set[str]:
+    """Values that no log may show, of jobs and of the store; a file of secrets that cannot be read hides none."""
+    known, path = _texts(store.get("secrets") or {}), store.get("secrets_file")
+    with suppress(SecretError):
+        known |= flat(read(project_path(path))) if path else {}
+    keys = {str(store[name]) for name in ("secret_key", "session_token", "read_secret_key") if store.get(name)}
+    return keys | {value for name, value in known.items() if not name.endswith(USERNAME)}
 
 
 def problem(name: str, value: str) -> str:

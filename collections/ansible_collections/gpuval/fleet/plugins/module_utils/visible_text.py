@@ -1,0 +1,32 @@
+"""What of a text a reader sees: secrets are looked for in that, on nodes and on the controller alike.
+
+Also packed into the runner, as the package `gpuval_node`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_ANSI = re.compile(
+    r"""
+    (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]                               # CSI: colours, cursor
+    | (?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|\Z) # OSC, DCS and other strings up to their terminator
+    | \x1b[ -/]*[0-~]                                              # two-character and charset sequences
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNSAFE_CATEGORIES = frozenset(
+    {"Cc", "Cf", "Cn"}
+)  # controls, invisible and bidirectional format characters, non-characters
+_SUSPECT = re.compile(r"[^\n\r\t\x20-\x7e]")
+
+
+def visible(text: str) -> str:
+    """Text without terminal escapes, control, invisible and bidirectional characters; line ends and tabs stay."""
+    if not _SUSPECT.search(text):
+        return text
+    text = _ANSI.sub("", text)
+    # each character is looked up once: a hostile log has millions of them
+    suspects = (character for character in set(text) if _SUSPECT.match(character))
+    return text.translate({ord(one): None for one in suspects if unicodedata.category(one) in _UNSAFE_CATEGORIES})
