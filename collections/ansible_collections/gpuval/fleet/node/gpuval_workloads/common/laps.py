@@ -36,7 +36,7 @@ class LapSummary(NamedTuple):
     """Seconds of a lap and ratios; None is a figure that so few laps do not show.
 
     ``seconds``: the mean of all laps. ``slowest_hundredth_ratio``: its speed over the median lap's. ``lost_ratio``: the
-    share of the time that was lost, had all laps taken what the fastest tenth takes at most. ``busy_ratio``: the laps'
+    share of the time that was lost, if all laps took what the fastest tenth takes at most. ``busy_ratio``: the laps'
     share of the time from the first to the last. ``uncertainty_ratio``: the standard error of the mean, relative, as
     wide as Student's t of so few batches makes it.
     """
