@@ -48,6 +48,31 @@ def test_console_block(mixed):
     assert lines[5].startswith("- gone INCOMPLETE launch: unreachable (no_route): No route to host: ")
 
 
+def test_what_was_spent_and_how_busy_the_gpus_were():
+    run = make_run(["node-1", "node-2"], stages=["facts", "training", "inference"], gpu_count=8)
+    evidence = healthy(run)
+    clocks = {"facts": ("00", "01"), "inference": ("01", "31"), "training": ("40", "60")}
+    shares = {"training": 0.9, "inference": 0.5}
+    for records in evidence.records.values():
+        for stage, (begun, ended) in clocks.items():
+            hour, minute = divmod(int(ended), 60)
+            records[stage] |= {
+                "started_at": f"2026-11-28T10:{begun}:00.000Z",
+                "finished_at": f"2026-11-28T{10 + hour}:{minute:02d}:00.000Z",
+                "duration_seconds": 60.0 * (int(ended) - int(begun)),
+            }
+            records[stage]["metrics"] += [
+                metric("gpu_utilisation_mean_ratio", shares[stage], "ratio", f"gpu:{number}")
+                for number in range(8) if stage in shares
+            ]  # fmt: skip
+    report = judge(run, evidence)
+    line = "Spent: 16.0 GPU-hours, GPUs busy for 55 % (training 90 %, inference 50 %)"
+    assert line in summary_lines(report)
+    for node in report["nodes"]:
+        node["metrics"] = {}
+    assert "Spent: 16.0 GPU-hours" in summary_lines(report)
+
+
 def refused(names, message="No route to host", **fields):
     run = make_run(["good", *names], gpu_count=8)
     evidence = healthy(run)
@@ -210,6 +235,7 @@ def test_console_block_of_a_pass_says_what_was_measured():
         "- inference: start-up 5 s, running 7 s, 640 requests done",
         "- GPU count not declared: node-1; set gpuval_gpu_count to have it checked",
         f"- Not tested: {', '.join(untested)} (not in the profile quick)",
+        "- Spent: 0.1 GPU-hours",
         "=" * 20,
     ]
 

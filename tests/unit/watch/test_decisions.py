@@ -1,5 +1,7 @@
 """What the watch makes of records and silence."""
 
+from datetime import datetime, timezone
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
@@ -85,6 +87,23 @@ def test_progress_counts_stages_by_state_and_tells_what_is_left():
     assert line.startswith("0:01:05 nodes 1/2 done, about 0:00:58 left")
     assert "training 1 running, 1 success" in line
     assert "loading 1 failure" in line
+
+
+def test_the_end_and_the_cost_by_the_plan_are_known_before_the_start():
+    moment = datetime(2026, 11, 28, 22, 30, tzinfo=timezone.utc)
+    nodes = [view(stages=["long"]) for _ in range(100)]
+    for node in nodes:
+        node.plan = {"stages": [{"name": "long", "expected_seconds": 3600}], "accelerator": {"count": 8}}
+    line = decisions.forecast(nodes, 0, moment)
+    assert line == "by the plan the last node ends about 2026-11-28 23:30 UTC, after 1 h 00 min; 800.0 GPU-hours"
+    assert "2026-11-29 01:30 UTC, after 3 h 00 min; 800.0 GPU-hours" in decisions.forecast(nodes, 40, moment)
+    decisions.update(nodes[0], "long", record("success"), 0.0)
+    assert decisions.forecast(nodes, 0, moment).endswith("792.0 GPU-hours")
+    nodes[1].plan = {**nodes[1].plan, "accelerator": {"count": None}}
+    assert decisions.forecast(nodes, 0, moment).endswith("99.0 node-hours (gpuval_gpu_count is not declared)")
+    nodes[1].plan = {"stages": [{"name": "long", "expected_seconds": None}]}
+    assert decisions.forecast(nodes, 0, moment) == ""
+    assert decisions.forecast(nodes[:1], 0, moment) == ""
 
 
 @pytest.mark.parametrize("unknown", ["stage", "pull"])

@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     gangs = report["fleet"].get("gangs")
     if gangs:
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
-    lines += _remarks(report)
+    lines += [*_remarks(report), *_effort(nodes)]
     return [one_line(line, MAX_LINE) for line in lines]
 
 
@@ -251,6 +252,29 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
+
+
+def _effort(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The GPU-hours from each node's first stage to its last, and the share in which telemetry saw the GPUs busy."""
+    spent = busy = 0.0
+    shares: dict[str, list[float]] = {}
+    for node in nodes:
+        gpus = len(node.get("identity", {}).get("gpus", ()))
+        ended = [stage for stage in node["stages"] if stage.get("started_at") and stage.get("finished_at")]
+        if not gpus or not ended:
+            continue
+        times = [[datetime.fromisoformat(stage[key]) for stage in ended] for key in ("started_at", "finished_at")]
+        spent += gpus * max(0.0, (max(times[1]) - min(times[0])).total_seconds())
+        for stage in ended:
+            metrics = node["metrics"].get(stage["name"], ())
+            used = [one["value"] or 0.0 for one in metrics if one["name"] == "gpu_utilisation_mean_ratio"]
+            shares.setdefault(stage["name"], []).extend(used)
+            busy += sum(used) * (stage.get("duration_seconds") or 0.0)
+    if not spent:
+        return []
+    line = f"Spent: {spent / 3600:,.1f} GPU-hours"
+    by_stage = ", ".join(f"{stage} {100 * statistics.fmean(used):.0f} %" for stage, used in shares.items() if used)
+    return [f"{line}, GPUs busy for {100 * min(1.0, busy / spent):.0f} % ({by_stage})" if by_stage else line]
 
 
 def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
+from ..core import units
 from ..records.failure_classes import all_classes
 from ..records.states import FINAL_STATES, LAUNCHED
 
@@ -251,6 +254,28 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
     if left:
         line += f", about {clock(left)} left"
     return " | ".join([line, *parts])
+
+
+def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
+    """The end and the GPU-hours of the nodes' open stages by their plans; empty where a stage has no expectation.
+
+    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such.
+    """
+    waiting = [view for view in views if not view.done]
+    each = [left for view in waiting if (left := seconds_left(view)) is not None]
+    if not each or len(each) < len(waiting):
+        return ""
+    seconds = max(each) * math.ceil(len(each) / (at_once or len(each)))
+    gpus = [view.plan.get("accelerator", {}).get("count") for view in waiting]
+    cost = f"{_hours(left * (number or 0) for left, number in zip(each, gpus, strict=True))} GPU-hours"
+    if None in gpus:
+        cost = f"{_hours(each)} node-hours (gpuval_gpu_count is not declared)"
+    end = moment + timedelta(seconds=seconds)
+    return f"by the plan the last node ends about {end:%Y-%m-%d %H:%M} UTC, after {units.duration(seconds)}; {cost}"
+
+
+def _hours(seconds: Iterable[float]) -> str:
+    return f"{math.fsum(seconds) / 3600:,.1f}"
 
 
 def seconds_left(view: NodeView) -> float | None:

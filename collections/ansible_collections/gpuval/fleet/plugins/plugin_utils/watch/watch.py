@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime, timezone
 from typing import Any, Self
 
 from ...module_utils.store import Store, StoreError
@@ -21,7 +22,7 @@ from ..runs import folder as run_folder
 from ..store.access import ensure_same_run
 from ..store.backend import StoreBackend
 from .attempts import Attempts
-from .decisions import NodeView, class_of_loss, last_heartbeat, lost_contact, progress, to_fetch
+from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_contact, progress, to_fetch
 from .launcher import Launcher
 from .orders import GANG_WORKLOADS, WORKLOADS
 from .placement import Ended, Event, NodeNews, Placement
@@ -102,6 +103,8 @@ class RunWatch:
         self.placement.begin(watched.views)
         self.launcher.plan_starts(now)
         self.publisher.publish(now, self.launcher.window)
+        if line := forecast(self._views, self.launcher.window.nodes, datetime.now(timezone.utc)):
+            watched.say(line)
         self._loop(saved_at=now)
         watched.save()
         self.publisher.publish(time.monotonic(), self.launcher.window, ended=True)
