@@ -145,7 +145,6 @@ def without(case, name="", scope="", stage="", **fields):
         ({"name": "peer", "scope": "gpu5"}, [f"{LINKS} (not gpu:5)"]),
         ({"name": "peer"}, [f"{LINKS} (diagnostics reports no diagnostics_peer_bytes_per_second)"]),
         (times("2026-11-02T10:00:00Z", 3.0), [f"{MATRIX} (diagnostics worked 3 s of at least 10 s)"]),
-        ({"stage": "training", "name": "model_tflops", "scope": "gpu:0"}, [f"{TRAINING} (not gpu:0)"]),
         ({"stage": "training", "name": "duration"}, [f"{TRAINING} (training worked 0 s of at least 15 s)"]),
     ],
 )
@@ -156,6 +155,12 @@ def test_each_gpu_is_proven_for_long_enough(change, unproven):
     assert "unproven" not in report["nodes"][0]
     assert report["nodes"][1]["unproven"] == unproven
     assert any(f"{unproven[0]} on 1 of 2 nodes" in line for line in report["summary"])
+
+
+def test_a_gpu_that_one_process_of_a_training_left_out_is_not_proven():
+    (_, node) = judged(without(fleet(), stage="training", name="model_tflops", scope="gpu:0"))["nodes"]
+    assert node["verdict"] == "INCOMPLETE", "each process has a figure"
+    assert acceptance.unproven(node) == [f"{TRAINING} (not gpu:0)"]
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(14.9, "PARTIAL"), (15.0, "PASS"), (22.6, "PASS")])

@@ -1,6 +1,7 @@
 """Checks between the nodes of a run, and between the GPUs of one node."""
 
 import copy
+import hashlib
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
@@ -25,8 +26,12 @@ VBIOS = make_check(
 STAGES = ["facts", "fingerprint"]
 
 
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def fleet(values, *, groups=None, models=None, checks=(HASHES,)):
-    """A judged run of nodes whose fingerprint stage told these values; None tells nothing."""
+    """A judged run of nodes whose fingerprint stage reports the digests of these texts; None: it reports none."""
     names = [f"node-{number + 1}" for number in range(len(values))]
     run, evidence = make_run(names, stages=STAGES), None
     evidence = healthy(run)
@@ -37,7 +42,7 @@ def fleet(values, *, groups=None, models=None, checks=(HASHES,)):
             "fingerprint": make_record(
                 name,
                 "fingerprint",
-                fingerprints={} if value is None else {"fingerprint_training_sha256": value},
+                fingerprints={} if value is None else {"fingerprint_training_sha256": digest(value)},
                 environment={} if group is None else {"fingerprint_group": group},
             ),
         }
@@ -82,9 +87,9 @@ def test_the_majority_is_right(values, expected, of_fleet):
 def test_who_differs_is_named_with_both_values():
     report, _, _ = fleet(["aaa", "bbb", "aaa"])
     (entry,) = [entry for entry in report["nodes"][1]["checks"] if entry["name"] == "hashes"]
-    assert entry["reason"] == "fingerprint_training_sha256 is bbb, not aaa as on 2 of 3 nodes of its kind"
+    assert entry["reason"] == f"fingerprint_training_sha256 is {digest("bbb")}, not {digest("aaa")} as on 2 of 3 nodes of its kind"
     assert report["nodes"][1]["class"] == "hashes"
-    assert "node-2 FAIL fingerprint: fingerprint_training_sha256 is bbb" in "\n".join(report["summary"])
+    assert f"node-2 FAIL fingerprint: fingerprint_training_sha256 is {digest('bbb')}" in "\n".join(report["summary"])
     (of_fleet,) = report["fleet"]["checks"]
     assert of_fleet["part"] == "fleet"
     assert of_fleet["reason"].startswith("h200 torch 2.13: fingerprint_training_sha256 of node-2 is not")
@@ -95,7 +100,7 @@ def test_two_that_differ_name_each_other():
     report, _, _ = fleet(["aaa", "bbb"])
     for node in report["nodes"]:
         (entry,) = [entry for entry in node["checks"] if entry["name"] == "hashes"]
-        assert "aaa on node-1; bbb on node-2" in entry["reason"]
+        assert f"{digest('bbb')} on node-2; {digest('aaa')} on node-1" in entry["reason"]
     assert report["verdict"] == "INCOMPLETE"
 
 

@@ -55,6 +55,11 @@ CASES = {
     "own program": (end(record("my_job")), "missing", "own_program"),
     "failed": (end(record("dataset_a", "failure", "dataset a: wrong checksum of b")), "fail", "wrong_digest"),
     "ended by a clean": (end(record(state="pending"), cleaned=True), "missing", "training_pending"),
+    "record refused": (
+        StageEnd("node-1", "training", refusal="record refused: it is not JSON"),
+        "missing",
+        "training_refused",
+    ),
     "no end": (StageEnd("node-1", "training"), "missing", "training_missing"),
 }
 

@@ -410,7 +410,7 @@ class _CauseReader:
 
 
 def _of_exit_code(code: int, local: Optional[str], text: str) -> tuple[str, str, int]:
-    """The weight and the text of what a launcher reports about a process, and where in the text it is said."""
+    """The weight and the text of what a launcher reports about a process, and its place in the text."""
     number = -code if code < 0 else code - 128
     name = f"Signal {number} ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
     weight = ECHO if number == signal.SIGTERM else HINT if name else SUMMARY
