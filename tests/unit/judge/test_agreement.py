@@ -87,7 +87,10 @@ def test_the_majority_is_right(values, expected, of_fleet):
 def test_who_differs_is_named_with_both_values():
     report, _, _ = fleet(["aaa", "bbb", "aaa"])
     (entry,) = [entry for entry in report["nodes"][1]["checks"] if entry["name"] == "hashes"]
-    assert entry["reason"] == f"fingerprint_training_sha256 is {digest("bbb")}, not {digest("aaa")} as on 2 of 3 nodes of its kind"
+    other, majority_of_two = digest("bbb"), digest("aaa")
+    assert entry["reason"] == (
+        f"fingerprint_training_sha256 is {other}, not {majority_of_two} as on 2 of 3 nodes of its kind"
+    )
     assert report["nodes"][1]["class"] == "hashes"
     assert f"node-2 FAIL fingerprint: fingerprint_training_sha256 is {digest('bbb')}" in "\n".join(report["summary"])
     (of_fleet,) = report["fleet"]["checks"]
