@@ -117,7 +117,7 @@ FINGERPRINTS = {
         f"fingerprint_{work}_sha256": hashlib.sha256(work.encode()).hexdigest()
         for work in ("training", "decoding", "matmul")
     },
-    "training": {"training_setup": "llama-1b 8x2048 bf16 eager"},  # training_course decides who is compared
+    "training": {"training_setup": "llama-1b 8x2048 bf16 eager", "training_course": "llama-1b 8x2048 bf16 x8"},
     "inference": {"inference_warm_up_answer": "5f" * 32},
     "storage": {"storage_io": "direct"},
     "combined_load": {"combined_load_nics": "present"},
