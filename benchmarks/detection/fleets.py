@@ -84,7 +84,14 @@ class Noise:
     """Draws the figures of one fleet."""
 
     def __init__(
-        self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0, tails: int = 0, disturbed: float = 0.0
+        self,
+        seed: str,
+        node_cv: float,
+        repeat: float,
+        gpu_cv: float = 0.0,
+        tails: int = 0,
+        disturbed: float = 0.0,
+        disturbed_tails: int = 3,
     ) -> None:
         self.draw = random.Random(seed)  # noqa: S311  (the same fleet again, no secret)
         self.node_cv = node_cv
@@ -92,6 +99,7 @@ class Noise:
         self.gpu_cv = gpu_cv
         self.tails = tails
         self.disturbed = disturbed
+        self.disturbed_tails = disturbed_tails
 
     def node(self) -> dict[str, float]:
         return {kind: self._differing(self.node_cv) for kind in ("cores", "memory", "pcie", "links")}
@@ -101,8 +109,9 @@ class Noise:
         return self._differing(self.gpu_cv) if self.gpu_cv else 1.0
 
     def measurement(self) -> float:
-        """What one measurement of a node is off by, in all parts alike, and another one is not: Student's t(3)."""
-        return self._differing(self.disturbed, 3) if self.disturbed else 1.0
+        """What one measurement of a node is off by, in all parts alike, and another one is not: Student's t of
+        ``disturbed_tails`` degrees, normal with 0."""
+        return self._differing(self.disturbed, self.disturbed_tails) if self.disturbed else 1.0
 
     def _differing(self, scale: float, tails: int | None = None) -> float:
         """Normal with that deviation; with ``tails`` Student's t of so many degrees with that scale."""

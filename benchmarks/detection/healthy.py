@@ -14,7 +14,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -194,12 +194,21 @@ def fleet(sku: str, count: int, setting: str, seed: int) -> tuple[dict[str, Any]
     return run, evidence
 
 
-def records(name: str, number: int, sku: str, noise: Noise, node: dict[str, float]) -> dict[str, dict[str, Any]]:
+def records(
+    name: str,
+    number: int,
+    sku: str,
+    noise: Noise,
+    node: dict[str, float],
+    parts: dict[Any, float] | None = None,
+    stages: Sequence[str] = STAGES,
+) -> dict[str, dict[str, Any]]:
+    """What the node reports; ``parts`` is what its parts differ by, which is drawn where it lacks them."""
     model, vendor = MODELS[sku]
     like = h200_records(name, GPUS)
-    parts: dict[Any, float] = {}
+    parts = {} if parts is None else parts
     found = {}
-    for stage in STAGES:
+    for stage in stages:
         record = like.get(stage) or make_record(name, stage)
         record["metrics"] = list(figures_of(stage, sku, noise, node, parts))
         record["exit_code"] = None  # each figure scatters by itself here, so that none is held against another
@@ -208,7 +217,7 @@ def records(name: str, number: int, sku: str, noise: Noise, node: dict[str, floa
             pair = number // 2
             record["environment"] = {"gang": {"name": f"pair-{pair}", "nodes": 2, "joined": True}}
         found[stage] = record
-    if sku != "mi300x":
+    if sku != "mi300x" and "diagnostics" in found:
         found["diagnostics"]["fingerprints"]["diagnostics_nvls"] = "on"
     facts = found["facts"]["environment"]
     facts["accelerator"]["vendor"] = vendor
@@ -224,7 +233,8 @@ def records(name: str, number: int, sku: str, noise: Noise, node: dict[str, floa
                   "driver": "mlx5_core", "interface_firmware": "28.43",
                   "ports": [{"port": 1, "state": "ACTIVE", "rate_bits_per_second": 4e11}]} for nic in range(8)],
     }  # fmt: skip
-    found["rdma"]["environment"]["infiniband"] = "yes"
+    if "rdma" in found:
+        found["rdma"]["environment"]["infiniband"] = "yes"
     return found
 
 

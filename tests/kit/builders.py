@@ -211,7 +211,7 @@ def standard_checks():
 
 def judge(run, evidence, checks=None, *, earlier=MappingProxyType({})):
     checks = standard_checks() if checks is None else checks
-    report = verdict.judge(run, evidence, checks, judged_at=TIME, lacked_gpus=actions.lacked_gpus(earlier))
+    report = verdict.judge(run, evidence, checks, judged_at=TIME, **actions.found_earlier(earlier))
     actions.assign(report, earlier)
     return {**report, "summary": summary_lines(report)}
 

@@ -85,6 +85,7 @@ FIGURES = (
     ("diagnostics_matmul_tf32_*tflops", 350, "TFLOP/s", 0.008),
     ("diagnostics_matmul_fp8_*tflops", 1240, "TFLOP/s", 0.008), ("training_model_tflops", 451, "TFLOP/s", 0.008),
     ("*host_cpu_*tflops", 2.0, "TFLOP/s", 0.01), ("diagnostics_matmul_fp32_*tflops", 48, "TFLOP/s", 0.008),
+    ("diagnostics_matmul_bf16_*tflops", 670, "TFLOP/s", 0.008),
     ("*_tflops", 640, "TFLOP/s", 0.008), ("*_requests_per_second", 9e4, "requests/s", 0.012),
     ("*_tokens_per_second", 5e4, "tokens/s", 0.01), ("*_samples_per_second", 900, "samples/s", 0.01),
     ("diagnostics_memory_*bytes_per_second", 4.28e12, "bytes/s", 0.003),

@@ -125,7 +125,7 @@ def judged(
     history = PeerHistory.of(standings)
     report = verdict.judge(
         run, evidence, checks, judged_at=TIME, baseline=baseline, history=history,
-        lacked_gpus=actions.lacked_gpus(earlier),
+        **actions.found_earlier(earlier),
     )  # fmt: skip
     actions.assign(report, earlier)
     report["summary"] = summary_lines(report)

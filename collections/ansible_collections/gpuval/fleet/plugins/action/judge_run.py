@@ -51,7 +51,7 @@ class ActionModule(RunAction):
         gangs = document.read(folder)
         report = judging.report_on(
             folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
-            lacked_gpus=actions.lacked_gpus(earlier, earlier_faults.declared_in(folder.path.parent)),
+            earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.path.parent)),
         )  # fmt: skip
         actions.assign(report, earlier)
         commands.in_remedies(report)

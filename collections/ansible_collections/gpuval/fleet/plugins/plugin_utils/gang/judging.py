@@ -32,13 +32,13 @@ def report_on(
     history: PeerHistory | None = None,
     judged: Mapping[str, Any] | None = None,
     frozen: bool = False,
-    lacked_gpus: Mapping[str, str] = MappingProxyType({}),
+    earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
     Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
-    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``lacked_gpus``
-    says by machine which earlier run missed its GPUs.
+    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``earlier``:
+    what earlier runs found of machines, as arguments of ``verdict.judge``.
     """
     evidence = read_evidence(folder, run)
     evidence.earlier_gpus = earlier_faults.gpus_of(folder, run, names_sharing_gpus(run, evidence))
@@ -48,7 +48,7 @@ def report_on(
     if judged is not None:
         _keep_judged(evidence, folder, run, judged, frozen=frozen)
     report = verdict.judge(
-        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, lacked_gpus=lacked_gpus
+        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, **earlier
     )
     if judged is not None:
         entries = {**{node["name"]: node for node in report["nodes"]}, **report["run"].get("busy", {})}

@@ -16,6 +16,7 @@ from ..records.states import RUN_ENDED
 from .identity import best_of, machine_names
 from .own_checks import IN_USE
 from .stage_end import OPEN_STATES
+from .unsteady import UNSTEADY
 from .verdict import headline, node_class
 
 FILE = COLLECTION / "actions/rules.yml"
@@ -86,6 +87,14 @@ def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _
             run, what = next((one for one in known if one[1]), known[0])
             found[machine] = f"run {run}{f', which declared {what},' if what else ''} missed its GPUs"
     return found
+
+
+def found_earlier(
+    earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: ""
+) -> dict[str, Mapping[str, Any]]:
+    """What earlier runs found that the judge must know, as arguments of ``verdict.judge``."""
+    unsteady = {of: runs for (word, of), runs in earlier.items() if word == UNSTEADY}
+    return {"lacked_gpus": lacked_gpus(earlier, declared), "unsteady": unsteady}
 
 
 def assign(report: Mapping[str, Any], earlier: Earlier) -> None:

@@ -186,6 +186,13 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
     return []
 
 
+def is_held(check: Check, subject: Subject) -> bool:
+    """Whether the figure of the node is held against the check: it applies, and the stage was run as it asks."""
+    return check.stage in subject.records and not (
+        not_applicable(check, subject, "") or not_to_judge(check, subject, "")
+    )
+
+
 def _other_fingerprint(
     check: Check, subject: Subject, record: Record, name: str, wanted: Sequence[str]
 ) -> tuple[str, str] | None:

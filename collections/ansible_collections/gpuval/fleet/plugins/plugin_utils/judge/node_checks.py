@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +13,15 @@ from ..core.escape import one_line
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
 from ..records.states import RUN_ENDED
-from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, versions
+from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, unsteady, versions
 from .check import Check
 from .copies import copy_checks
 from .criteria import informational_of, of_stage
-from .entries import Entry
+from .entries import Entry, is_held
 from .gpu_order import gpu_order_checks, without_parts
 from .identity import Twins, identity_of, models_of
 from .kinds import KINDS, Context
+from .kinds.base import MetricKind
 from .own_checks import (
     accelerator_check,
     changed_check,
@@ -41,7 +42,7 @@ class JudgedRun:
     """What the nodes of a run share when they are judged.
 
     ``twins`` (find_twins): by node other names of its machine. ``copies`` (find_copies): by node and stage the nodes
-    with the same measurements.
+    with the same measurements. ``unsteady``: by machine or GPU the earlier runs in which it was so.
     """
 
     document: Mapping[str, Any]
@@ -50,6 +51,7 @@ class JudgedRun:
     subjects: Mapping[str, Subject]
     twins: Mapping[str, Twins] = field(default_factory=dict)
     copies: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
+    unsteady: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @functools.cached_property
     def problems(self) -> dict[str, list[Problem]]:
@@ -182,15 +184,37 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
 
 
 def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
-    subject, context = case.subject, case.run.context
+    subject, entries = case.subject, []
+    for check in _criteria_of(case, stage):
+        of_check = causes.of_the_node(check, subject, _entries_of(check, subject, case.run.context))
+        entries += causes.beside_other_work(check, case.record(stage), of_check)
+    return entries
+
+
+def _criteria_of(case: NodeCase, stage: str) -> list[Check]:
+    """The criteria of a stage that hold for the SKU of the node."""
+    context = case.run.context
     if stage not in context.of_stages:
         context.of_stages[stage] = of_stage(context.criteria, stage)
-    entries: list[Entry] = []
-    for check in context.of_stages[stage]:
-        if check.catalogue_sku is None or check.catalogue_sku in subject.skus:
-            of_check = causes.of_the_node(check, subject, _entries_of(check, subject, context))
-            entries += causes.beside_other_work(check, case.record(stage), of_check)
-    return entries
+    skus = case.subject.skus
+    return [one for one in context.of_stages[stage] if one.catalogue_sku is None or one.catalogue_sku in skus]
+
+
+def was_slow(case: NodeCase, stage: str) -> bool:
+    """Whether an earlier attempt that passed missed a limit of the node's own that allows another measurement."""
+    record, subject = case.record(stage), case.subject
+    attempts = [one for one in record["attempts"] if one["state"] == "success"] if record is not None else []
+    limits = [
+        (check, kind) for check in (_criteria_of(case, stage) if attempts else ())
+        if check.required and check.retry and isinstance(kind := KINDS[check.kind], MetricKind)
+        and not kind.needs_peers(check) and check.value_from is None and is_held(check, subject)
+    ]  # fmt: skip
+    return any(
+        part.passed is False
+        for attempt in attempts
+        for check, kind in limits
+        for part in kind.results(check, check.value, subject, attempt)[0]
+    )
 
 
 def _entries_of(check: Check, subject: Subject, context: Context) -> list[Entry]:
@@ -221,6 +245,7 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     _checks_of_facts,
     _checks_of_criteria,
     _plausible_checks,
+    lambda case, stage: unsteady.checks(case.subject, stage, _criteria_of(case, stage), case.run.unsteady),
     lambda case, stage: gpu_order_checks(case.subject, stage, case.record(stage), case.identity),
 )
 
@@ -252,6 +277,28 @@ def _withhold(checks: list[Entry], case: NodeCase) -> list[Entry]:
     return checks
 
 
+def _accept_alone(checks: list[Entry], case: NodeCase) -> list[Entry]:
+    """What nothing is compared with, since no other node has its software, is a warning where the rest is proven: the
+    floors of its SKU are met, and its speeds, which do not depend on that, are those of its peers."""
+    alone = case.run.context.alone.get(case.name, ())
+    if not any(check["name"] in alone and check["verdict"] == "missing" for check in checks):
+        return checks
+    criteria = {one.name: one for one in case.run.context.criteria if one.required}
+    floors, compared = set(), set()
+    for entry in checks:
+        criterion = criteria.get(entry["name"])
+        if criterion and criterion.kind == "min" and criterion.catalogue_sku:
+            floors.add(entry["verdict"])
+        elif criterion and criterion.kind == "outlier" and criterion.peers == "fleet":
+            compared.add(entry["verdict"])
+    proven = all("pass" in verdicts <= {"pass", "warn", "skipped"} for verdicts in (floors, compared))
+    for entry in checks if proven else ():
+        if entry["name"] in alone and entry["verdict"] == "missing":
+            reason = f"{entry['reason']}; its floors are met, and its speeds are those of its peers"
+            entry.update(verdict="warn", severity="advisory", reason=reason)
+    return checks
+
+
 #: What is revised once all checks of a node are there, in this order.
 REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, case: comparisons.add_unjudged(checks, case.run.context.figures.get(case.name, ())),
@@ -259,6 +306,7 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     lambda checks, _: without_parts(checks),
     _with_more_checks,
     _withhold,
+    _accept_alone,
     lambda checks, case: causes.follow_the_fleet(checks, case.run.context.criteria),
     lambda checks, case: causes.name_the_cause(checks, case.subject),
 )

@@ -27,9 +27,9 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Check, metric, unit, relative_to and same_part: figures of another meaning are not compared.
 _Meaning = tuple[str, str, str, str, bool]
-#: How far chance reaches among these nodes, relative: beside what repeats explain (0 where tails are normal noise), and
-#: of whole nodes, by normal noise alone (0 where that is not known).
-Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float]]
+#: How far chance reaches among these nodes, relative: beside what repeats explain (0 where tails are normal noise); of
+#: whole nodes, by normal noise alone; and as far as a second measurement need not exclude it (0 where not known).
+Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float, float]]
 #: Meaning, group, and software; None is all software.
 _Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
 
@@ -49,10 +49,10 @@ class PeerGroup:
 
     ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
     deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; ``normal``: that beyond which normal noise explains no whole node, 0 where it is not known; all
-    relative. ``modes``: where the nodes are two populations; if that is certain, statistics are
-    those of the larger one, of two that are equal those of the better. ``earlier``: the group is that of an earlier
-    judgement.
+    with long tails; ``normal``: that beyond which normal noise explains no whole node, ``doubtful``: that beyond which
+    one is to be measured again, 0 where they are not known; all relative. ``modes``: where the nodes are two
+    populations; if that is certain, statistics are those of the larger one, of two that are equal those of the better.
+    ``earlier``: the group is that of an earlier judgement.
     """
 
     nodes: int
@@ -61,6 +61,7 @@ class PeerGroup:
     repeats: float = 0.0
     reach: float = 0.0
     normal: float = 0.0
+    doubtful: float = 0.0
     modes: Modes | None = None
     earlier: bool = False
 
@@ -73,8 +74,8 @@ class PeerGroup:
         main = samples
         if modes is not None and modes.certain:
             main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
-        far, normal = reach(main, floor) if reach else (0.0, 0.0)
-        group = cls(len(samples), " ".join(kind.split()), {}, floor, far, normal, modes)
+        reaches = reach(main, floor) if reach else (0.0, 0.0, 0.0)
+        group = cls(len(samples), " ".join(kind.split()), {}, floor, *reaches, modes)
         values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
@@ -179,6 +180,7 @@ class PeerHistory:
                 one.get("repeats", 0.0),
                 one.get("reach", 0.0),
                 one.get("normal", 0.0),
+                one.get("doubtful", 0.0),
                 earlier=True,
             )
         return found
@@ -189,6 +191,7 @@ class PeerHistory:
                 "check": check, "metric": metric, "unit": unit, "relative_to": relative_to, "same_part": same_part,
                 "group": list(key), "alike": None if alike is None else list(alike), "nodes": group.nodes,
                 "kind": group.kind, "repeats": group.repeats, "reach": group.reach, "normal": group.normal,
+                "doubtful": group.doubtful,
                 "parts": {
                     part: [one.median, one.deviation, one.count] for part, one in group.parts.items() if one is not None
                 },

@@ -161,6 +161,19 @@ def figures_of(
     return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
 
 
+def earlier_figures(check: Check, sample: PeerSample) -> list[list[tuple[str, float]]]:
+    """The figures of the earlier attempts that measured them to the end, without other work beside them."""
+    attempts = (attempt for attempt in sample.record["attempts"] if is_repetition(attempt, sample.record))
+    return [figures for one in attempts if (figures := figures_of(check, sample.subject, one, sample.revision)[0])]
+
+
+def is_repetition(attempt: Record, record: Record) -> bool:
+    """Whether an earlier attempt is a measurement beside that of the record: both passed, with no other work beside."""
+    alone = not any(environment.accelerator_users(one["environment"]) for one in (attempt, record))
+    whole = attempt["state"] == record["state"] == "success" and not attempt.get("unrelated")
+    return alone and whole and not attempt.get("of_round")
+
+
 def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
     """Why what the node reported of the part is no figure of it; empty where it is one."""
     if times > 1:
@@ -193,13 +206,19 @@ def _errors(
     """
     if check.spread_from is None:
         return [], []
-    name, factor = check.spread_from, peer_statistics.MEDIAN_ERROR / check.repeats**0.5
-    if revision > 1:
-        name, factor = name.replace("_spread_", "_uncertainty_"), 1.0
-    reported = subject.metrics(record, name, check.scope)
-    known = {one["scope"]: factor * one["value"] for one in reported if one["value"] is not None and one["value"] >= 0}
+    known = errors_by_part(check, subject, record, revision)
     errors, others = [known[part] for part in sorted(parts & known.keys())], sorted(parts - known.keys())
     if revision > 1:
         usual = subject.known_spreads.get((check.metric, revision))
         return [*errors, *([] if usual is None else [usual] * len(others))], []
-    return errors, [PartResult(part, None, None, "", f"{check.stage} reported no {name} of {part}") for part in others]
+    reason = f"{check.stage} reported no {check.spread_from}"
+    return errors, [PartResult(part, None, None, "", f"{reason} of {part}") for part in others]
+
+
+def errors_by_part(check: Check, subject: Subject, record: Record, revision: int) -> dict[str, float]:
+    """By part the relative standard error of its figure, where its repeats show it."""
+    name, factor = check.spread_from or "", peer_statistics.MEDIAN_ERROR / check.repeats**0.5
+    if revision > 1:
+        name, factor = name.replace("_spread_", "_uncertainty_"), 1.0
+    reported = subject.metrics(record, name, check.scope)
+    return {one["scope"]: factor * one["value"] for one in reported if one["value"] is not None and one["value"] >= 0}

@@ -37,6 +37,8 @@ TAIL, LEAST_TIMES = 3000.0, 2.0
 
 #: Normal noise of n nodes explains so many deviations, times 1 + ``FEW``/(n - 4), and never fewer than ``MOST_NORMAL``.
 NORMAL, FEW, MOST_NORMAL = 3.5, 2.0, 5.5
+#: In 1 of 1,000 nodes it explains so many, times 1 + this/(n - 3): the quantiles of Student's t, and of a new value.
+DOUBTFUL, DOUBTFUL_OF_FEW = 3.1, 3.2
 
 
 @dataclass
@@ -116,14 +118,35 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
     """
     if not levels:
         return 0.0, math.inf
+    middle, near = _near(levels, least)
+    if not near:
+        return middle, math.inf
+    deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (len(near) - 4)))
+    return middle, max(least * abs(middle), deviations * statistics.stdev(near))
+
+
+def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:
+    """The distance from the middle, relative to it, beyond which a level is to be measured again; infinite where that
+    is not known.
+
+    ``deviation``: the robust one of all levels. Of nodes that differ by more than ``least`` those near are no measure.
+    """
+    middle, near = _near(levels, least) if levels else (0.0, [])
+    if not near:
+        return math.inf
+    of_near = DOUBTFUL * (1 + DOUBTFUL_OF_FEW / (len(near) - 3)) * statistics.stdev(near)
+    return max(least, of_near / abs(middle), DOUBTFUL * deviation / abs(middle))
+
+
+def _near(levels: Sequence[float], least: float) -> tuple[float, Sequence[float]]:
+    """The middle of the levels, and those within ``least`` of it; none where these are too few to show their spread."""
     middle, near = statistics.median(levels), levels
     for _ in range(3):
         near = [level for level in levels if abs(level - middle) <= least * abs(middle)]
         if len(near) <= max(4, len(levels) // 2):
-            return middle, math.inf
+            return middle, []
         middle = statistics.median(near)
-    deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (len(near) - 4)))
-    return middle, max(least * abs(middle), deviations * statistics.stdev(near))
+    return middle, near
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:

@@ -23,11 +23,13 @@ _CUT_OFF = "cut off (last seen "
 
 class EarlierAttempt(NamedTuple):
     """An attempt before the last: its record, and whether it has a lower number than the last. ``cut_off``: an end from
-    outside cut off work of the same attempt, so that a stage that had passed may have run again with it."""
+    outside cut off work of the same attempt, so that a stage that had passed may have run again with it. ``slow``: it
+    passed, and was slow; else it was measured again beside a node that was."""
 
     record: Mapping[str, Any]
     earlier: bool
     cut_off: bool = False
+    slow: bool = True
 
     @property
     def state(self) -> str:
@@ -44,14 +46,16 @@ class EarlierAttempt(NamedTuple):
         return named_cause(self.record) or (f"{stage}_{self.state}" if is_shipped(stage) else OWN_PROGRAM)
 
 
-def retried_for(record: Mapping[str, Any], of_node: Iterable[Mapping[str, Any]] = ()) -> str | None:
+def retried_for(
+    record: Mapping[str, Any], of_node: Iterable[Mapping[str, Any]] = (), *, slow: bool = True
+) -> str | None:
     """The worst cause of the record's earlier attempts; None without any that began and failed.
 
-    ``of_node``: the records of all stages of the node.
+    ``of_node``: the records of all stages of the node. ``slow``: attempts that passed were slow.
     """
     cut_off = {_turn(attempt.record) for other in of_node for attempt in _attempts(other) if _was_interrupted(attempt)}
     causes = {
-        _cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off))
+        _cause(attempt._replace(cut_off=_turn(attempt.record) in cut_off, slow=slow))
         for attempt in _attempts(record)
         if not attempt.record.get("unrelated")
     }
@@ -80,7 +84,7 @@ def _found_a_full_disk(attempt: EarlierAttempt) -> bool:
 #: The first rule that applies counts; None is no cause for a retry.
 RULES: tuple[tuple[str | None, Callable[[EarlierAttempt], object]], ...] = (
     (None, lambda attempt: attempt.state in ("pending", "skipped")),
-    (None, lambda attempt: attempt.state == "success" and attempt.cut_off),
+    (None, lambda attempt: attempt.state == "success" and (attempt.cut_off or not attempt.slow)),
     # A heartbeat of the same attempt is no earlier attempt: the end is known from the pod alone.
     (None, lambda attempt: attempt.state == "running" and not attempt.earlier),
     (INTERRUPTED, _was_interrupted),

@@ -12,6 +12,7 @@ from ..records.documents import Record
 from ..records.evidence import Evidence
 from . import setups, sku_catalogue
 from .analysis.properties import of_node
+from .entries import is_held
 from .identity import identity_of, machine_names, models_of
 from .subject import FACTS, Subject
 
@@ -45,7 +46,7 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
     found = sku.name if sku else None
     if accelerator == sku_catalogue.CPU:
         found = sku_catalogue.CPU
-    return Subject(
+    subject = Subject(
         name=name,
         profile=run["profile"],
         sku=_declared(expected["sku"]),
@@ -57,12 +58,19 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         catalogue_sku=found,
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
-        measured=sku.measured if sku else {},
         kind=found or ", ".join(sorted(set(models))) or expected["sku"],
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
         precisions=_precisions(sku) if sku else frozenset(),
     )
+    subject.measured = _measured(sku, subject) if sku else {}
+    return subject
+
+
+def _measured(sku: sku_catalogue.Sku, subject: Subject) -> dict[tuple[str, int], float]:
+    """What healthy nodes of the SKU made, of figures that were measured as the node did: that have a floor for it."""
+    floors = {check.metric for check in sku.checks if check.kind == "min" and is_held(check, subject)}
+    return {key: figure for key, figure in sku.measured.items() if key[0] in floors}
 
 
 def _precisions(sku: sku_catalogue.Sku) -> frozenset[str]:

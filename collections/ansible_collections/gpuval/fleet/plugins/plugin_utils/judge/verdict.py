@@ -11,6 +11,7 @@ impossible figure that is reported counts.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -32,7 +33,7 @@ from .criteria import informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of
 from .kinds import Context
-from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked
+from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked, was_slow
 from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
 from .subject import FACTS, Subject
@@ -44,6 +45,8 @@ BUSY = frozenset(row.name for row in all_classes() if row.other_work)
 WAITS_FOR_OTHERS = ("(Priority)", "(Resources)")
 #: In the name of a process or container of a gpuval run that is not at work on the node any more.
 LEFTOVER = " of gpuval run "
+#: So many good nodes are measured again beside those that are not.
+PEERS_MEASURED_AGAIN = 2
 #: Verdicts on a run in which no node is open or failed.
 ACCEPTED = ("PASS", "PARTIAL")
 #: Checks of what a search found of one node.
@@ -59,11 +62,13 @@ def judge(
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
     lacked_gpus: Mapping[str, str] = MappingProxyType({}),
+    unsteady: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
-    now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs.
+    now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs;
+    ``unsteady`` by machine or GPU the earlier runs in which it was so.
     """
     twins = find_twins(run, evidence)
     judged = JudgedRun(
@@ -73,6 +78,7 @@ def judge(
         subjects_of(run, evidence, lacked_gpus),
         twins,
         find_copies(run, evidence, twins),
+        unsteady,
     )
     nodes, analysis = _judge_nodes(judged)
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
@@ -257,12 +263,35 @@ def judge_node(run: Mapping[str, Any], name: str, evidence: Evidence, context: C
     return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
 
+def to_measure_again(
+    run: Mapping[str, Any], evidence: Evidence, context: Context, able: Collection[str]
+) -> dict[str, list[str]]:
+    """By node the stages to measure once more: of nodes that are far from their peers, and of two good ones.
+
+    ``able``: the nodes that can.
+    """
+    judged = JudgedRun(run, evidence, context, subjects_of(run, evidence))
+    judged.compare_nodes()
+    chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}
+    for kind in {judged.subjects[name].kind for name in chosen}:
+        stages = set().union(*(its for name, its in chosen.items() if judged.subjects[name].kind == kind))
+        good = (
+            name for name in sorted(able, key=natural_order)
+            if judged.subjects[name].kind == kind and name not in context.doubtful
+        )  # fmt: skip
+        chosen |= dict.fromkeys(itertools.islice(good, PEERS_MEASURED_AGAIN), stages)
+    return {name: sorted(stages) for name, stages in chosen.items()}
+
+
 def _judge_case(case: NodeCase) -> dict[str, Any]:
     checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     records = case.subject.records
     lost = any(check["name"] == "interrupted" for check in checks)
-    stages = [_stage(stage, records, failed=stage in failed, lost=lost) for stage in case.expected["stages"]]
+    stages = [
+        _stage(stage, records, failed=stage in failed, lost=lost, slow=was_slow(case, stage))
+        for stage in case.expected["stages"]
+    ]
     verdict = node_verdict(checks)
     return {
         "name": case.name,
@@ -290,8 +319,11 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
     return [one for one in checks if one.name in failed or (one.name in few and one.retry and one.samples_from)]
 
 
-def _stage(name: str, records: Mapping[str, Record], *, failed: bool, lost: bool = False) -> dict[str, Any]:
-    """The entry of a stage; ``lost``: the node was lost in mid-run, which is what interrupted the stage."""
+def _stage(
+    name: str, records: Mapping[str, Record], *, failed: bool, lost: bool = False, slow: bool = True
+) -> dict[str, Any]:
+    """The entry of a stage; ``lost``: the node was lost in mid-run, which is what interrupted the stage; ``slow``: an
+    attempt that passed was slow."""
     record = records.get(name)
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
@@ -300,7 +332,7 @@ def _stage(name: str, records: Mapping[str, Record], *, failed: bool, lost: bool
             "retried_for": None, **dict.fromkeys(copied)
         }  # fmt: skip
     passed = record["state"] == "success" and not failed
-    cause = retries.retried_for(record, records.values()) if passed else None
+    cause = retries.retried_for(record, records.values(), slow=slow) if passed else None
     cause = retries.FLAKY if lost and cause == retries.INTERRUPTED else cause
     return {
         "name": name,

@@ -1,13 +1,16 @@
-"""Decides which nodes get a further attempt: resumed runners, evicted pods, and stages that may be retried."""
+"""Decides which nodes get a further attempt: resumed runners, evicted pods, stages that may be retried, and nodes that
+differ from their peers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..core.text import some_of
 from ..judge import baseline, verdict
 from ..judge.check import Check
 from ..judge.kinds import Context
+from ..judge.peer_groups import PeerHistory
 from ..runs import applied_criteria
 from . import retry
 from .decisions import NodeView, to_restart
@@ -23,6 +26,8 @@ class Attempts:
         self._context = Context(checks, baseline.read(Path(held)) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
+        #: The nodes have been compared with each other; a controller that resumes the run compares them again.
+        self._compared = False
 
     def due(self, views: Sequence[NodeView]) -> dict[str, Attempt]:
         """Further attempts by node; `views` are the nodes that can be launched now."""
@@ -56,3 +61,38 @@ class Attempts:
         node = verdict.judge_node(self._watched.info, view.name, self._watched.evidence, self._context)
         failed = verdict.failed_criteria(node, self._context.criteria)
         return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
+
+    def second_measurements(self, now: float) -> dict[str, Attempt]:
+        """Once all nodes are done: those that their peers show to be doubtful are measured again, with two good peers.
+
+        None where the time that the first measurement took is not left, and none of a node with a further attempt.
+        """
+        watched, context = self._watched, self._context
+        if self._compared or not self._retries or len(watched.views) <= min(_least_peers(context.criteria), default=0):
+            return {}
+        self._compared = True
+        able = [
+            name for name, view in watched.views.items()
+            if view.in_play and view.launched and view.complete and view.launch.get("attempt", 1) == 1
+        ]  # fmt: skip
+        history = PeerHistory.of(applied_criteria.standings(watched.folder))
+        comparison = Context(context.criteria, context.baseline, history)
+        orders, left = {}, watched.seconds_left(now)
+        chosen = verdict.to_measure_again(watched.info, watched.evidence, comparison, able)
+        for name, stages in chosen.items():
+            view = watched.views[name]
+            slow = [check for check in context.criteria if check.stage in stages and check.required and check.retry]
+            again = retry.stages_to_retry(view.plan["stages"], view.records, slow, 1 + self._retries)
+            seconds = sum(view.records[stage]["duration_seconds"] or 0.0 for stage in again)
+            if again and seconds < left:
+                orders[name] = Attempt(2, again)
+        doubtful = len(comparison.doubtful.keys() & chosen.keys())
+        if orders:
+            watched.say(f"{doubtful} nodes differ from their peers; measured again, with good ones: {some_of(orders)}")
+        elif chosen:
+            watched.say(f"{doubtful} nodes differ from their peers; no time is left to measure them again")
+        return orders
+
+
+def _least_peers(criteria: Sequence[Check]) -> list[int]:
+    return [check.min_peers for check in criteria if check.kind == "outlier" and check.peers == "fleet"]

@@ -199,6 +199,9 @@ class RunWatch:
             self.placement.fetch(view)
         if not all(view.done for view in views) or launcher.ordered or self.placement.unsettled():
             return False
+        launcher.relaunch(self.attempts.second_measurements(now) if launcher.has_time(now) else {}, now)
+        if launcher.ordered or any(view.busy for view in views):
+            return False
         for view in views:
             if view.given_up:
                 self.watched.say(f"{view.name}: its runner exits after every start: read runner.log on the node")

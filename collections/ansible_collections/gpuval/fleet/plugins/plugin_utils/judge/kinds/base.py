@@ -54,6 +54,10 @@ class Context:
     #: By node the checks by which it is behind as a whole, by stage: two stages are two measurements.
     behind: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
+    #: By node the stages in which a figure is so far from its peers' that it is to be measured again.
+    doubtful: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: By node the checks of kind ``same`` that it is not held against for want of peers with the same ``group_by``.
+    alone: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     #: By node what the comparison of all figures named (comparisons.py).
     figures: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 

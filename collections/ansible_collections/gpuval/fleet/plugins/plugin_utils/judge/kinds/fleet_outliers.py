@@ -26,9 +26,9 @@ from ...records.documents import Record
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, values_of
-from ..peer_samples import PeerSample, figures_of, sample_of
+from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
-from ..populations import CERTAIN, normal_limit, shared
+from ..populations import CERTAIN, doubtful_limit, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures, without_too_little
 
@@ -165,15 +165,15 @@ class _Comparison:
             else:
                 self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
 
-    def _reach(self, samples: Samples, repeats: float) -> tuple[float, float]:
+    def _reach(self, samples: Samples, repeats: float) -> tuple[float, float, float]:
         """How far chance reaches among these nodes, relative to their median: of parts where the fleet has long tails,
-        and of whole nodes where it has none.
+        of whole nodes where it has none, and of those to measure again.
 
         ``repeats``: the deviation of parts that repeats of one measurement explain, which is normal noise.
         """
         check, nodes = self.check, len(samples)
         if not samples:  # as many nodes have one number of links as another
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         levels, within = self.context.tails[samples[0].group[0]]
         found = 0.0
         for tails, wanted in ((levels, check.relative_to is None), (within, check.scope != "node")):
@@ -184,10 +184,13 @@ class _Comparison:
                 known_noise = repeats if tails is within else 0.0
                 rest = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
                 found = max(found, deviations * rest)
-        if check.relative_to or nodes <= check.min_peers or levels.are_long(CERTAIN):
-            return found, 0.0
-        middle, limit = normal_limit([level for _, level in _levels(check, samples)], least_margin(check))
-        return found, limit / middle if math.isfinite(limit) else 0.0
+        if check.relative_to or nodes <= check.min_peers:
+            return found, 0.0, 0.0
+        of_nodes, least = [level for _, level in _levels(check, samples)], least_margin(check)
+        peers = Peers.without_the_far(of_nodes, least, check.deviations)
+        doubtful = doubtful_limit(of_nodes, least, peers.deviation) if peers else math.inf
+        middle, limit = (1.0, math.inf) if levels.are_long(CERTAIN) else normal_limit(of_nodes, least)
+        return found, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
@@ -271,6 +274,8 @@ class _Comparison:
         worse = {sample.subject.name for sample in group.modes.worse} if group.modes else set()
         two = self._two_populations(group)
         certain = group.modes is not None and group.modes.certain
+        # A node alone that is under what was measured is within what these differ by; most of them are not.
+        is_slow_batch = 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
         for sample in samples:
             of_worse = self._of_the_worse(sample, group, two, doubt) if sample.subject.name in worse else None
             if of_worse and certain:
@@ -281,6 +286,8 @@ class _Comparison:
                     entries += of_worse[:1]
             if behind:
                 entries = [*(one for one in entries if one["verdict"] != "pass"), self._missing(behind)]
+            if is_slow_batch and all(one["verdict"] == "pass" for one in entries):
+                entries += self._beside_the_measured(sample)
             self._keep(sample, entries)
             parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
             if parts:
@@ -406,20 +413,21 @@ class _Comparison:
         return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
 
     def _beside_the_measured(self, sample: PeerSample) -> list[Entry]:
-        """The node as a whole beside the least that healthy ones of its SKU made; all of a few may be slow."""
+        """The node as a whole beside the least that healthy ones of its SKU made: all of a batch may be slow."""
         check, unit = self.check, self.check.unit or ""
         usual = sample.subject.measured.get((check.metric, sample.revision))
         if usual is None and sample.revision > 1:
             return self._beside_the_measured(sample.of_first_revision(check))
-        if not sample.figures:
+        if check.relative_to or not sample.figures:
             return []
+        worse = (check.max_below, None if check.max_below is not None else check.max_above)
         middle = statistics.median(value for _, value in sample.figures)
-        if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, check.max_below, check.max_above, 0.0):
+        if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, *worse, 0.0):
             return []
         change = deviation_text((middle - usual) / usual)
         reason = (
             f"{check.metric} {units.human(middle, unit)}, {change} the {units.human(usual, unit)} that healthy nodes "
-            f"of its SKU made: measure again, or set a floor or a baseline; a verdict needs {check.min_peers + 1} nodes"
+            "of its SKU made: compare with other machines of the SKU, or set a floor or a baseline"
         )
         return self._warnings([PartResult("node", False, middle, unit, reason)])
 
@@ -453,6 +461,9 @@ class _Comparison:
         doubtful: list[PartResult] = []
         worst, nearest = None, float("-inf")
         stages = self._stages_behind(sample) if group.normal else ()
+        before = self._measured_before(sample)
+        then = {part: ratio for part, _, ratio in before.compared(check)}
+        doubts = [self._is_doubtful(one, group) for one in (sample, before)]
         for part, value, ratio in compared:
             peers = group.peers_of(part)
             if peers is None:
@@ -460,26 +471,47 @@ class _Comparison:
                 failed.append(PartResult(part, None, value, unit, why))
                 continue
             reason = functools.partial(self._reason, value, ratio, group, peers)
-            sides = check.max_below, check.max_above
-            if peers.is_beyond(ratio, *sides, group.limit(check, peers)):
+            is_beyond = functools.partial(peers.is_beyond, max_below=check.max_below, max_above=check.max_above)
+            if is_beyond(ratio, distance=group.limit(check, peers)):
                 failed.append(PartResult(part, False, value, unit, reason))
                 continue
-            to_warn = group.limit_to_warn(check, peers)
+            middle, to_warn = abs(peers.median), group.limit_to_warn(check, peers)
             if stages:
-                to_warn = min(to_warn, group.normal * abs(peers.median))
-            far = peers.is_beyond(ratio, *sides, to_warn)
-            if far and len(stages) > 1:
+                to_warn = min(to_warn, group.normal * middle)
+            if is_beyond(ratio, distance=to_warn) and len(stages) > 1:
                 agreeing = f"{reason()}; the node is behind in {' and '.join(stages)}"
                 failed.append(PartResult(part, False, value, unit, agreeing))
                 continue
-            if far:
+            now, first = (min(to_warn, group.doubtful * middle) if doubt else to_warn for doubt in doubts)
+            was_far = part in then and is_beyond(then[part], distance=first)
+            measured = f"; {deviation_text(peers.change(then[part]))} when measured before" if was_far else ""
+            if was_far and is_beyond(ratio, distance=least_margin(check) * middle + self._two_errors(group, peers)):
+                failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
+                continue
+            if was_far or is_beyond(ratio, distance=now):
                 doubt = f": so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
-                doubtful.append(PartResult(part, False, value, unit, f"{reason()}{doubt}"))
+                doubtful.append(PartResult(part, False, value, unit, f"{reason()}{measured}{doubt}"))
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
+        if check.required and check.retry and (doubtful or any(one.passed is False for one in failed)):
+            self.context.doubtful[sample.subject.name].add(check.stage)
         failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
         return [*failed, *([worst] if worst is not None else [])], doubtful
+
+    def _measured_before(self, sample: PeerSample) -> PeerSample:
+        """The sample of the attempt before, without figures where none measured them."""
+        figures = earlier_figures(self.check, sample)
+        return replace(sample, figures=figures[-1] if figures else ())
+
+    def _is_doubtful(self, sample: PeerSample, group: PeerGroup) -> bool:
+        """Whether the node as a whole is so far off that it is to be measured again."""
+        level = _level(self.check, sample, group)
+        return level is not None and _sign(self.check) * (1 - level) > (group.doubtful or math.inf)
+
+    def _two_errors(self, group: PeerGroup, peers: Peers) -> float:
+        """Two errors of a measurement: of its repeats, or else what parts differ by, which is more."""
+        return 2 * (group.repeats * abs(peers.median) or peers.deviation)
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
         """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does

@@ -128,8 +128,10 @@ class Same(Kind):
     ) -> None:
         """A node that nothing is compared with, because of what it reports itself (``group_by``).
 
-        Beside a majority that reports something else its evidence is missing; else it is a warning.
+        Beside a majority that reports something else its evidence is missing, unless its speeds are proven
+        (node_checks.py); else it is a warning.
         """
+        context.alone[one.node].add(check.name)
         own = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
         reason = f"no peers: {own}, while {sum(others)} others of its kind report something else"
         verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"

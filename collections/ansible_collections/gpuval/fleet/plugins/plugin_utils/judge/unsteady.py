@@ -1,0 +1,140 @@
+"""Class ``unsteady``: a part whose speed differs between two measurements of one run by more than repeats explain.
+
+Two attempts measure the same, and so do two stages that ran one command. What has happened once is INCOMPLETE; it is a
+fault of the node where a further measurement, or an earlier run, shows it again on the same part. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ..core import units
+from ..core.text import some_of
+from ..records.documents import Record
+from ..records.failure_classes import class_named
+from .check import Check
+from .entries import Entry, own_entry
+from .identity import best_of, identity_of, machine_names
+from .peer_groups import least_margin
+from .peer_samples import errors_by_part, figures_of, is_repetition, newest_revision
+from .subject import FACTS, Subject
+
+UNSTEADY = "unsteady"
+#: A figure whose spread healthy nodes do not report is steady within this.
+MARGIN = 0.1
+MAX_NAMED = 16
+
+
+class Measurement(NamedTuple):
+    """A figure of one part in one attempt, and the error that its repeats explain, relative."""
+
+    value: float
+    error: float
+
+
+class Finding(NamedTuple):
+    """How often a part changed by more than repeats explain, and how far at most, as a logarithm."""
+
+    times: int
+    size: float
+    metric: str
+    text: str
+
+
+def checks(
+    subject: Subject, stage: str, criteria: Sequence[Check], earlier: Mapping[str, Collection[str]]
+) -> list[Entry]:
+    """An entry for each part that is unsteady; where most parts of a node are, one of the node.
+
+    ``earlier``: by machine or GPU the runs in which it was so.
+    """
+    record = subject.records.get(stage)
+    records = _measurements(subject, record) if record is not None else []
+    if len(records) < 2:
+        return []
+    parts: dict[str, Finding | None] = {}
+    for metric, check in _speeds(criteria).items():
+        for part, series in _by_part(subject, check, records).items():
+            changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
+            size, *values = max(changes, default=(0.0,))
+            texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
+            finding = Finding(
+                sum(change > 0 for change, *_ in changes), size, metric, f"{metric} of {part} made {texts}"
+            )
+            parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
+    found = {part: finding for part, finding in parts.items() if finding}
+    for kind in {part.partition(":")[0] for part in found}:
+        of_kind, alike = ([part for part in of if part.partition(":")[0] == kind] for of in (parts, found))
+        if len(alike) > 1 and 2 * len(alike) > len(of_kind):
+            worst = max(found.pop(part) for part in alike)
+            found["node"] = worst._replace(text=f"{len(alike)} of {len(of_kind)} {kind}s: {worst.text}")
+    return [_entry(subject, stage, *one, earlier) for one in itertools.islice(found.items(), MAX_NAMED)]
+
+
+def _measurements(subject: Subject, record: Record) -> list[Record]:
+    """The attempts that passed, in their order; for a stage without another one those of one command."""
+    attempts = [attempt for attempt in record["attempts"] if is_repetition(attempt, record)]
+    others = [
+        other for other in subject.records.values()
+        if record["command"] and other["command"] == record["command"] and other["stage"] < record["stage"]
+        and other["workload"] == record["workload"] and is_repetition(other, record)
+    ]  # fmt: skip
+    return [*others, *attempts, record]
+
+
+def _speeds(criteria: Sequence[Check]) -> dict[str, Check]:
+    """By metric the required comparison, or else the floor of the SKU, of a speed that may be measured again."""
+    speeds = [check for check in criteria if check.required and check.retry and units.is_timed(check.unit or "")]
+    kinds = [
+        [one for one in speeds if one.kind == "min" and one.catalogue_sku],
+        [one for one in speeds if one.kind == "outlier" and one.peers == "fleet"],
+    ]
+    return {check.metric: check for of_kind in kinds for check in of_kind if not check.of_gang}
+
+
+def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[str, list[Measurement]]:
+    series: dict[str, list[Measurement]] = defaultdict(list)
+    revision = min(newest_revision(check, subject, record) for record in records)
+    for record in records:
+        errors = errors_by_part(check, subject, record, revision)
+        for part, value in figures_of(check, subject, record, revision)[0]:
+            if value > 0:
+                series[part].append(Measurement(value, errors.get(part, 0.0)))
+    return series
+
+
+def _change(one: Measurement, other: Measurement, check: Check) -> float:
+    """How far two figures differ, relative; 0 where repeats explain it."""
+    change = abs(math.log(other.value / one.value))
+    margin = least_margin(check) if check.kind == "outlier" else MARGIN
+    return change if change > max(margin, check.deviations * math.hypot(one.error, other.error)) else 0.0
+
+
+def _entry(subject: Subject, stage: str, part: str, finding: Finding, earlier: Mapping[str, Collection[str]]) -> Entry:
+    runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
+    again = (
+        "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""
+    )
+    apart = units.number_text(100 * math.expm1(finding.size))
+    reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else ''}"
+    row = class_named(UNSTEADY)
+    return own_entry(
+        UNSTEADY, stage, "outlier", "fail" if again else "missing", reason,
+        metric=finding.metric, part=part, expected="the same speed whenever it is measured",
+        remedy=row.remedy.replace("{node}", subject.name) if row else "", source="the attempts of this run",
+    )  # fmt: skip
+
+
+def _identities(subject: Subject, part: str) -> list[str]:
+    """What a fault of the part is kept by, between runs (judge/actions.py)."""
+    identity = identity_of(subject.records.get(FACTS))
+    machines = machine_names(subject.name, identity)
+    if not part.startswith("gpu:"):
+        return machines
+    index = part.partition(":")[2]
+    gpu = next((best_of(gpu, ("serial", "uuid")) for gpu in identity.get("gpus", ()) if str(gpu["index"]) == index), "")
+    return [*([f"gpu {gpu}"] if gpu else []), *(f"{machine} {part}" for machine in machines)]

@@ -1,0 +1,111 @@
+"""Nodes that their peers show to be doubtful are measured again, and what the second measurement decides."""
+
+import goals
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
+
+from tests.kit.builders import SHIPPED
+
+BAD = "node-000"
+SETTING = goals.SETTINGS["normal"]
+ALL_REDUCE = "diagnostics_all_reduce_fleet"
+
+
+def fleet(fault, size=16, seed="second"):
+    return goals.Fleet(size, SETTING, goals.FIGURE_STAGES, seed, fault)
+
+
+def fault_of(metrics, left, **fields):
+    return goals.Fault("a fault", "", metrics, left, **fields)
+
+
+def chosen(of, able=None):
+    return verdict.to_measure_again(of.run, of.evidence, Context(SHIPPED), list(of.nodes) if able is None else able)
+
+
+def verdicts_of(node, name):
+    return {(entry["part"], entry["verdict"]) for entry in node["checks"] if entry["name"] == name}
+
+
+SLOW = fault_of(goals.ALL_REDUCE, 0.945)
+
+
+def test_a_doubtful_node_and_two_good_ones_of_its_kind_are_chosen():
+    of = fleet(SLOW)
+    assert chosen(of) == {BAD: ["diagnostics"], "node-001": ["diagnostics"], "node-002": ["diagnostics"]}
+    assert chosen(of, [name for name in of.nodes if name not in (BAD, "node-001")]) == {}
+    assert chosen(fleet(None)) == {}
+
+
+def test_a_node_that_is_slow_twice_fails_and_names_both_measurements():
+    of = fleet(SLOW)
+    first = of.judge()[BAD]
+    assert verdicts_of(first, ALL_REDUCE) == {("node", "pass"), ("node", "warn")} and first["verdict"] == "PASS"
+    of.measure_again()
+    nodes = of.judge()
+    assert verdicts_of(nodes[BAD], ALL_REDUCE) == {("node", "fail")} and nodes[BAD]["verdict"] == "FAIL"
+    (entry,) = [one for one in nodes[BAD]["checks"] if one["name"] == ALL_REDUCE]
+    assert "% under when measured before" in entry["reason"]
+    others = {name: node for name, node in nodes.items() if name != BAD}
+    assert {node["verdict"] for node in others.values()} == {"PASS"}
+    assert not any(node["flaky"] for node in others.values())  # the good ones were measured again for the others' sake
+
+
+def test_a_node_that_is_slow_once_is_never_a_plain_pass():
+    of = fleet(SLOW)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    node = of.judge()[BAD]
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+
+
+def test_a_small_difference_at_first_leaves_a_warning():
+    of = fleet(fault_of(goals.ALL_REDUCE, 0.952))
+    assert BAD in chosen(of)
+    of.nodes[BAD].fault = fault_of(goals.ALL_REDUCE, 0.972)
+    of.measure_again()
+    node = of.judge()[BAD]
+    assert node["verdict"] == "PASS" and ("node", "warn") in verdicts_of(node, ALL_REDUCE)
+
+
+def test_a_node_that_no_peer_accuses_is_not_measured_again_for_what_its_batch_lacks():
+    of = fleet(fault_of(goals.CORES, 0.95, nodes=0, known=1.0), size=8)
+    assert chosen(of) == {}
+    nodes = of.judge()
+    assert {node["verdict"] for node in nodes.values()} == {"PASS"}
+    for node in nodes.values():
+        assert ("node", "warn") in verdicts_of(node, "diagnostics_matmul_fleet")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "check"),
+    [
+        (goals.TRAINING, "training_speed_fleet"),
+        (goals.ALL_REDUCE, ALL_REDUCE),
+        (goals.COPIES, "diagnostics_host_to_device_fleet"),
+    ],
+)
+def test_a_node_without_peers_is_held_against_what_its_sku_made(metrics, check):
+    (node,) = fleet(fault_of(metrics, 0.955, known=1.0), size=1).judge().values()
+    assert ("node", "warn") in verdicts_of(node, check)
+    (node,) = fleet(fault_of(metrics, 1.0, known=1.0), size=1).judge().values()
+    assert ("node", "warn") not in verdicts_of(node, check)
+
+
+def test_what_was_measured_with_other_settings_is_not_held_against_a_node():
+    of = fleet(fault_of(goals.TRAINING, 0.93, known=1.0), size=1)
+    of.evidence.records[BAD]["training"]["fingerprints"]["training_setup"] = "llama-8b 1x2048 bf16 eager"
+    assert ("node", "warn") not in verdicts_of(of.judge()[BAD], "training_speed_fleet")
+
+
+def test_a_healthy_node_alone_with_its_driver_passes_with_a_warning():
+    of = fleet(fault_of((), 1.0, own_driver=True), size=12)
+    node = of.judge()[BAD]
+    assert node["verdict"] == "PASS"
+    assert verdicts_of(node, "fingerprint_training_agrees") == {("node", "warn")}
+    for metric in of.evidence.records[BAD]["diagnostics"]["metrics"]:  # a floor of its SKU is missed
+        if metric["name"] == "diagnostics_memory_bytes_per_second":
+            metric["value"] *= 0.8
+    node = of.judge()[BAD]
+    assert verdicts_of(node, "fingerprint_training_agrees") == {("node", "missing")}
