@@ -132,7 +132,7 @@ def test_what_is_lost_now_and_then_fails_beside_the_peers_although_the_median_is
 
 
 def test_nodes_of_different_revisions_are_not_compared_and_the_report_says_so():
-    slower = [medians(600) for _ in range(9)]
+    slower = [medians(680) for _ in range(9)]
     report = judged(fleet(*slower, speeds(660, 664), speeds(660, 664)), PEERS)
     by_verdict = {(node, verdict_) for node, _, verdict_ in entries(report, "peers")}
     assert by_verdict == {(f"node-{number}", "pass") for number in range(1, 10)} | {
