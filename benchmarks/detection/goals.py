@@ -217,7 +217,7 @@ def power(options: argparse.Namespace) -> None:
     for fault in FAULTS:
         if options.only not in fault.title:
             continue
-        for size in fault.sizes:
+        for size in (size for size in fault.sizes if size in options.sizes or size == 1):
             count: Counter[str] = Counter()
             for seed in range(max(1, options.fleets * 16 // max(size, 16))):
                 fleet = Fleet(size, SETTINGS["normal"], fault.stages, f"{fault.title} {size} {seed}", fault)
@@ -240,7 +240,7 @@ def healthy(options: argparse.Namespace) -> None:
     for title, setting in SETTINGS.items():
         if options.only not in title:
             continue
-        for size in (8, 16, 64):
+        for size in options.sizes:
             count: Counter[str] = Counter()
             for seed in range(max(1, options.fleets * 16 // size)):
                 fleet = Fleet(size, setting, ALL_STAGES, f"healthy {title} {size} {seed}", None)
@@ -276,6 +276,7 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=40, help="of 8 nodes, with a fault; of larger ones fewer")
     parser.add_argument("--only", default="", help="rows whose title has this text")
     parser.add_argument("--tables", default="power,healthy")
+    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[8, 16, 64])
     parser.add_argument("--once", action="store_true", help="nothing is measured again")
     parser.add_argument("--explain", action="store_true", help="which checks were open on healthy nodes")
     options = parser.parse_args()

@@ -111,6 +111,9 @@ class JudgedRun:
             KINDS[check.kind].survey(check, peers, self.context)
         for check, peers in between:
             KINDS[check.kind].compare(check, peers, self.context)
+
+    def compare_figures(self) -> None:
+        """Compare the figures that no criterion compares."""
         subjects = [self.subjects[name] for name in sorted(self.subjects)]
         self.context.figures, of_fleet = comparisons.compare(subjects, informational_of(self.context.criteria))
         self.context.fleet += of_fleet

@@ -121,6 +121,7 @@ def _judge_nodes(judged: JudgedRun) -> tuple[list[dict[str, Any]], dict[str, Any
 
     with beside(lambda: (_analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
+        judged.compare_figures()
         judged.name_shared_failures()
         nodes = [node for part in by_halves(judge_part, names) for node in part]
         analysis, digests = analyse_beside()

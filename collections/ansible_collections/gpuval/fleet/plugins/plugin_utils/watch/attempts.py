@@ -68,7 +68,7 @@ class Attempts:
         None where the time that the first measurement took is not left, and none of a node with a further attempt.
         """
         watched, context = self._watched, self._context
-        if self._compared or not self._retries or len(watched.views) <= min(_least_peers(context.criteria), default=0):
+        if self._compared or not self._retries:
             return {}
         self._compared = True
         able = [
@@ -92,7 +92,3 @@ class Attempts:
         elif chosen:
             watched.say(f"{doubtful} nodes differ from their peers; no time is left to measure them again")
         return orders
-
-
-def _least_peers(criteria: Sequence[Check]) -> list[int]:
-    return [check.min_peers for check in criteria if check.kind == "outlier" and check.peers == "fleet"]
