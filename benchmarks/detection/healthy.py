@@ -120,6 +120,7 @@ def nominal(stage: str, metric: str, sku: str) -> tuple[float, str, str]:
             value = check.value * UNDER_LIMIT
         elif check.kind == "equal" and check.catalogue_sku and isinstance(check.value, (int, float)):
             value = check.value
+    value = max(value, 1.01 * sku_catalogue.by_name(sku).measured.get((metric, 1), 0.0))
     highest = allowed.highest(sku_catalogue.by_name(sku))
     if highest is not None and is_measured(metric, unit) and units.compatible(unit, allowed.unit):
         value = min(value, 0.9 * units.to_float(units.convert(highest, allowed.unit, unit)))
