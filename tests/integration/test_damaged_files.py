@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -63,3 +64,32 @@ def test_every_command_answers_whatever_is_damaged_and_reports_every_node(interr
             wrong.append((name, damage, command, answer))
         shutil.rmtree(place)
     assert not wrong, json.dumps([str(case)[:600] for case in wrong], indent=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", ".state/launches/node-1.json", ".state/watch.json", "nodes/node-1/facts.json"]
+)
+def test_on_a_full_disk_every_command_answers_and_the_state_is_shown(interrupted, tmp_path, as_root, name):
+    data, kept = interrupted.state_dir / "store/data", tmp_path / "data"
+    shutil.copytree(data, kept)
+    for command in COMMANDS:
+        disk = tmp_path / command
+        disk.mkdir()
+        mounted = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(disk)]
+        subprocess.run(mounted, check=True, timeout=30)
+        try:
+            run = copied(interrupted, disk / "case")
+            DAMAGES["emptied"](run.folder / name, run.run_id)
+            with (disk / "filler").open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space"):
+                while True:
+                    stream.write(bytes(4096))
+            answer = run.command(command)
+        finally:
+            subprocess.run(["umount", str(disk)], check=True, timeout=30)
+        assert answer.answered, (command, answer)
+        if command in ("runs", "status") and name != "run.json":
+            assert "No space" not in answer.text, answer
+        elif answer.failed:
+            assert "free space" in answer.text or "is damaged" in answer.text, answer
+    shutil.rmtree(data / "gpuval" / interrupted.run_id)
+    shutil.copytree(kept, data, dirs_exist_ok=True)

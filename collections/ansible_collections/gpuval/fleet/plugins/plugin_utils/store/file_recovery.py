@@ -45,10 +45,12 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
         damaged = set(_damaged(path, whole.name if path == whole else ""))
         for name in sorted(damaged, key=lambda name: name != publishing.RUN_FILE):
             document = _copy(path.relative_to(whole), name, _base(folder, access), access)
-            if document is not None:
-                run_folder.write_json(path / name, document)
-                restored.append(str((path / name).relative_to(whole)))
-            elif name in COPIES or name.startswith((PLANS, LAUNCHES, PROBLEMS)):
+            with suppress(OSError):  # on a full disk the file stays as it is, and is named
+                if document is not None:
+                    run_folder.write_json(path / name, document)
+                    restored.append(str((path / name).relative_to(whole)))
+                    continue
+            if name in COPIES or name.startswith((PLANS, LAUNCHES, PROBLEMS)):
                 lost.append(str((path / name).relative_to(whole)))
     if restored:
         warn(f"damaged files in {whole} are restored from the store: {some_of(restored)}")
@@ -56,7 +58,7 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
         raise folder.damaged(folder.run_file, "it cannot be read or is of another run")
     if lost:
         advice = "`make validate RUN=new` checks again what cannot be judged"
-        warn(f"damaged files in {whole} of which the store gives no copy: {some_of(lost)}. {advice}")
+        warn(f"damaged files in {whole} that cannot be restored from the store: {some_of(lost)}. {advice}")
 
 
 def _damaged(path: Path, run_id: str) -> Iterator[str]:
