@@ -144,9 +144,9 @@ class Fleet:
     def put(self, name: str, found: Mapping[str, dict[str, Any]]) -> None:
         for stage, record in found.items():
             key = f"{self.run['folder']}/records/{stage}/{name}.json"
-            taken = take_record(self.evidence, self.run, key, json.dumps(record).encode())
-            assert taken, self.evidence.problems[-1]
-            taken["exit_code"] = None  # each figure scatters by itself here, so that none is held against another
+            accepted = take_record(self.evidence, self.run, key, json.dumps(record).encode())
+            assert accepted, self.evidence.problems[-1]
+            accepted["exit_code"] = None  # each figure scatters by itself here, so that none is held against another
 
     def judge(self) -> dict[str, dict[str, Any]]:
         with mock.patch.object(analysis, "analyse", lambda *_: None):  # no verdict depends on it
