@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
@@ -518,17 +518,43 @@ def test_report_laid_out_anew_is_read_too(mixed, tmp_path):
 
 @pytest.mark.usefixtures("with_tables")
 def test_texts_and_names_stand_once_in_the_file(mixed):
-    """What a reader of the file alone needs: every check by name with its verdict, and bad ones whole."""
+    """What a reader of the file alone needs: every check by name with its verdict and value, and bad ones whole. Stages
+    that the name alone does not tell are there, too."""
     document = json.loads(json_text(mixed))
     for node, whole in zip(document["nodes"], mixed["nodes"], strict=True):
         for check, known in zip(node["checks"], whole["checks"], strict=True):
-            always = ("name", "stage", "verdict", "value")
+            always = ("name", "verdict", "value")
             assert {key: check.get(key) for key in always} == {key: known[key] for key in always}
+            of_name = [key for key in document["criteria"] if key.endswith(f"/{known['name']}")]
+            assert check.get("stage") == known["stage"] or of_name == [f"{known['stage']}/{known['name']}"]
             if known["severity"] == "required" and check["verdict"] in ("fail", "missing"):
                 assert check == known
     good = json_text({**mixed, "nodes": [node for node in mixed["nodes"] if node["verdict"] == "PASS"] * 50})
     assert good.count("look at the clocks") < 10
     assert good.count('"training_model_tflops", "unit"') == 1
+
+
+@pytest.mark.usefixtures("with_tables")
+@pytest.mark.parametrize(
+    "values", [(0, 0.0, 0), (0.0, 0, 0.0), (None, 1, None), (1, None, 1), ("a", "b", "a"), (2.0, 2.0), (0.1, 0.2, 0.3)]
+)
+@pytest.mark.parametrize("stages", [["training"], ["training", "facts"], ["", "facts"]])
+def test_checks_with_common_values_and_names_are_read_as_they_were_written(mixed, values, stages):
+    node = mixed["nodes"][0]
+    check = next(check for check in node["checks"] if check["verdict"] == "pass")
+
+    def judged(value, stage):
+        reason = f"it is {units.human(value, 'seconds')}" if isinstance(value, (int, float)) else "it is none"
+        return {**check, "name": "mine", "stage": stage, "value": value, "reason": reason, "unit": "seconds"}
+
+    nodes = [{**node, "name": str(value), "checks": [judged(value, stage) for stage in stages]} for value in values]
+    document = json.loads(json_text({**mixed, "nodes": nodes}))
+    schemas.validate("report", document, what="report")
+    assert all(("stage" in packed) == (len(stages) > 1) for node in document["nodes"] for packed in node["checks"])
+    read = report_file.unpacked(document)["nodes"]
+    assert [json.dumps(node["checks"], sort_keys=True) for node in read] == [
+        json.dumps(node["checks"], sort_keys=True) for node in nodes
+    ]
 
 
 @pytest.mark.usefixtures("with_tables")

@@ -4,8 +4,8 @@ A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the
 tables before its nodes:
 
 * ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
-  same, and a value that is none; one that fails, or lacks required evidence, leaves out nothing. ``{value}`` in a
-  reason stands for the value of the check, as people read it.
+  same, a value that is none, and its stage where no other stage has a check of that name; one that fails, or lacks
+  required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check, as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
 
@@ -18,7 +18,7 @@ import itertools
 import json
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,12 @@ def packed(report: Mapping[str, Any]) -> dict[str, Any]:
     if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
     criteria = _criteria(report["nodes"])
+    stages = _stages(criteria)
     figures: dict[_Form, tuple[int, list[_Row]]] = {}
     nodes = [
         {
             **node,
-            "checks": [_pack_check(check, criteria) for check in node["checks"]],
+            "checks": [_pack_check(check, criteria, stages) for check in node["checks"]],
             "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
         }
         for node in report["nodes"]
@@ -92,7 +93,9 @@ def unpacked(document: dict[str, Any]) -> dict[str, Any]:
 def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
     """Make checks and metrics of a node whole, by the tables of ``head``. Raises ValueError where they do not fit."""
     criteria, figures = head.get("criteria", {}), head.get("figures", ())
-    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in node["checks"]]
+    stages = _stages(criteria)
+    checks = [{"stage": stages.get(check["name"], ""), **check} for check in node["checks"]]
+    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in checks]
     for check in node["checks"]:
         if not check.keys() >= _WHOLE:
             raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
@@ -105,6 +108,13 @@ def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]
 
 def _key(check: Mapping[str, Any]) -> str:
     return f"{check['stage']}/{check['name']}"
+
+
+def _stages(criteria: Iterable[str]) -> dict[str, str]:
+    """The stages of checks by name, for names that one stage alone has."""
+    stages = [key.partition("/")[::2] for key in criteria]
+    counts = Counter(name for _, name in stages)
+    return {name: stage for stage, name in stages if counts[name] == 1}
 
 
 def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -122,13 +132,19 @@ def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return criteria
 
 
-def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _pack_check(
+    check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str]
+) -> dict[str, Any]:
     if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
         return {**check, "value": _short(check["value"])}
-    common = _of_value(criteria[_key(check)], _short(check["value"]), check["unit"])
-    kept = {key: value for key, value in check.items() if key not in common or value != common[key]}
-    value = kept.pop("value")
-    return kept if value is None else {**kept, "value": _short(value)}
+    value = _short(check["value"])
+    common = {
+        **_of_value(criteria[_key(check)], value, check["unit"]),
+        "value": None,
+        "stage": stages.get(check["name"]),
+    }
+    packed = {**check, "value": value}
+    return {key: text for key, text in packed.items() if key not in common or text != common[key]}
 
 
 def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
