@@ -552,7 +552,7 @@ LIES = {
         "inference_answers",
     ),
     "prompts of another length": (
-        changed(CPU_SHARED, "inference", ("inference_prompt_tokens_count", times(10))),
+        changed(CPU_SHARED, "inference", ("inference_prompt_tokens_count", times(100))),
         "inference",
         "inference_prompts",
     ),

@@ -99,6 +99,18 @@ def test_what_was_measured_with_other_settings_is_not_held_against_a_node():
     assert ("node", "warn") not in verdicts_of(of.judge()[BAD], "training_speed_fleet")
 
 
+def test_a_node_alone_without_the_fabric_of_its_peers_is_not_accepted():
+    of = goals.Fleet(
+        12, goals.SETTINGS["normal"], ("facts", "diagnostics", "fingerprint", "training", "rdma"), "h", None
+    )
+    for records_of_node in of.evidence.records.values():
+        records_of_node["rdma"]["environment"]["infiniband"] = "present"
+    of.evidence.records[BAD]["rdma"]["environment"]["infiniband"] = "none"
+    of.evidence.records[BAD]["rdma"]["fingerprints"]["rdma_pkeys"] = "none"
+    node = of.judge()[BAD]
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "rdma_pkeys_agree")
+
+
 def test_a_healthy_node_alone_with_its_driver_passes_with_a_warning():
     of = fleet(fault_of((), 1.0, own_driver=True), size=12)
     node = of.judge()[BAD]

@@ -64,6 +64,41 @@ def test_a_further_attempt_that_shows_it_again_is_a_fault_of_the_node():
     assert unsteady(judged(*measured_twice(GPU_3, {}, {}))) == [("gpu:3", "missing")]
 
 
+def test_slow_once_between_two_that_are_well_is_slow_once():
+    assert unsteady(judged(*measured_twice({}, GPU_3, {}))) == [("gpu:3", "missing")]
+
+
+def test_a_speed_whose_error_is_not_known_is_steady_within_a_tenth():
+    """Of too few laps: revision 2 without an uncertainty."""
+
+    def of_few_laps(factor):
+        run, of_node = measured_twice({(NAME, "gpu:3"): factor}, {})
+        for record in (of_node["diagnostics"], *of_node["diagnostics"]["attempts"]):
+            speeds = [metric for metric in record["metrics"] if metric["name"] == NAME]
+            record["metrics"] += [{**metric, "name": "diagnostics_matmul_bf16_median_tflops"} for metric in speeds]
+            for metric in speeds:
+                metric["revision"] = 2
+        return unsteady(judged(run, of_node))
+
+    assert of_few_laps(0.965) == []
+    assert of_few_laps(0.85) == [("gpu:3", "missing")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "timeout", "message": "the plan's deadline of 109 s after its first start passed (deadline_seconds)"},
+        {"state": "cancelled", "message": "gave way: other work is on the accelerators: python"},
+        {"environment": {"accelerator_users": [{"process": "python"}]}},
+    ],
+)
+def test_a_second_measurement_that_was_ended_from_outside_takes_no_evidence_away(fields):
+    run, of_node = measured_twice({}, {})
+    of_node["diagnostics"] |= fields
+    (node,) = judged(run, of_node)["nodes"]
+    assert node["verdict"] == "PASS"
+
+
 @pytest.mark.parametrize(("of", "verdict_"), [("gpu:3", "FAIL"), ("gpu:4", "INCOMPLETE")])
 def test_an_earlier_run_that_found_the_same_part_so_makes_it_a_fault(of, verdict_):
     first = judged(*measured_twice({(NAME, of): 0.94}, {}))

@@ -119,6 +119,14 @@ def test_a_line_waits_from_its_escape_on_and_no_longer_than_it_may():
     assert redactor.feed(b"a\x1b[") + redactor.end() == b"a"
 
 
+def test_names_of_users_are_words_of_any_text(tmp_path):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "mine.json").write_text(
+        json.dumps({"HUB_USERNAME": "training", "HUB_PASSWORD": "hunter2hunter2"})
+    )
+    assert secrets_of_run(tmp_path) == {"hunter2hunter2"}
+
+
 def test_signatures_of_a_runs_urls_are_hidden(tmp_path):
     signature = "0123456789abcdef" * 4
     url = f"https://store:9000/b/run/records/facts/node-1.json?X-Amz-Expires=60&X-Amz-Signature={signature}"

@@ -207,6 +207,8 @@ import os
 for name in ("~/.new/a", "~/.config/new/a", "~/.config/tool/new", "~/.local/state/new", "~/.cache/tool/new",
              "~/.triton/new", os.environ["TMPDIR"] + "/new", "in_the_directory"):
     os.makedirs(os.path.expanduser(name))
+open(os.path.expanduser("~/.config/tool/settings.json"), "w").write("default")
+open(os.path.expanduser("~/.toolrc"), "a").write("more")
 """
 
 
@@ -215,6 +217,8 @@ def test_trials_leave_nothing_behind(refused, tmp_path, monkeypatch):
     for folder in (temporary, modules, *(home / name for name in (".config/tool", ".cache/tool", ".triton", "Work"))):
         folder.mkdir(parents=True)
     (modules / "writer.py").write_text(WRITES)
+    for name in (".config/tool/settings.json", ".toolrc"):
+        (home / name).write_text("of the user")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.chdir(home)

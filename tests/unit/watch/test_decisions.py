@@ -356,6 +356,19 @@ def test_a_further_attempt_that_was_refused_is_not_waited_for(state):
     assert not node.done
 
 
+@pytest.mark.parametrize("failure_class", [decisions.SLOW, "lost_contact"])
+def test_a_further_attempt_whose_answer_was_lost_may_be_at_work(failure_class):
+    known = {"state": "unreachable", "class": failure_class, "attempt": 2, "stages": ["loading"]}
+    node = view(known, training="success", loading="crash")
+    for stage in node.stages:
+        node.records[stage]["started_at"] = "2026-11-28T10:00:00Z"
+    assert not node.done
+    node.launch = {**known, "class": "disk_full"}
+    assert node.done
+    decisions.update(node, "loading", record("running", attempt=2), 1.0)
+    assert not node.done, "its record shows that it began"
+
+
 @pytest.mark.parametrize(
     ("message", "name"),
     [

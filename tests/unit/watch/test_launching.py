@@ -149,6 +149,12 @@ def test_what_several_stages_need_is_tried_once():
     assert [need["stages"] for need in trial["needs"]] == [["a", "b"], ["a", "b"], ["b"]]
 
 
+def test_an_environment_that_names_folders_of_the_run_is_not_tried():
+    declared = {"command": TRAINING, "requires": [TORCH], "environment": {"PYTHONPATH": "{models_dir}/modules"}}
+    (trial,) = launching.requirements({"stages": ["a"]}, {"a": declared}, "host")
+    assert TORCH["import"] not in [need.get("import") for need in trial["needs"]]
+
+
 def test_each_environment_and_each_python_has_a_trial_that_its_stages_share():
     declared = {"command": TRAINING, "requires": [FIO]}
     workloads = {

@@ -56,9 +56,25 @@ def test_without_retries_of_what_is_slow_none_is_ordered(watch, options):
 
 def test_what_takes_longer_than_the_run_has_left_is_not_ordered(watch):
     attempts, watched, lines = watch()
-    late = watched.begun + watched.info["deadline_seconds"] - 20  # the stage took 25 s
+    late = watched.begun + watched.info["deadline_seconds"] - 100  # the stage took 25 s, and the start takes some
     assert attempts.second_measurements(late) == {}
-    assert lines == ["1 nodes differ from their peers; no time is left to measure them again"]
+    assert lines == ["1 nodes differ from their peers; to measure them again would take too long"]
+
+
+def test_nodes_that_work_in_turns_need_the_time_of_each(watch):
+    attempts, watched, _ = watch()
+    late = watched.begun + watched.info["deadline_seconds"] - 300  # enough for one turn, not for three
+    assert attempts.second_measurements(late, at_once=1) == {}
+    attempts, watched, _ = watch()
+    assert len(attempts.second_measurements(late, at_once=3)) == 3
+
+
+def test_hours_of_a_burn_in_are_not_measured_again(watch):
+    attempts, watched, _ = watch()
+    for view in watched.views.values():
+        for record in view.records.values():
+            record["duration_seconds"] = 4 * 3600.0
+    assert attempts.second_measurements(watched.begun + 1) == {}
 
 
 def test_a_controller_that_resumes_orders_what_is_not_launched_yet(watch):

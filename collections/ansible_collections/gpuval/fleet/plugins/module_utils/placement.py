@@ -59,6 +59,7 @@ TRIAL_SECONDS = 90
 TRIALS_AT_ONCE = 4
 #: Levels of a home's hidden folders that a trial's home has as folders: programs create folders in them.
 MIRRORED_LEVELS = 2
+MAX_SETTINGS_BYTES = 65536
 CACHES = (".cache", ".nv", ".triton")
 ENGINE_SECONDS = 30
 NO_ENGINE = "no container engine for the plan's images: {problems}"
@@ -205,7 +206,8 @@ def _lacks_of(trial, python, until):
 
 
 def mirror(source, folder, levels):
-    """Make a folder that shows all of `source` but caches. What programs create there is not in `source`.
+    """Make a folder that shows all of `source` but caches. What programs write there is not in `source`, unless they
+    write below folders that are not hidden, or below the last level.
 
     A home counts for what is tried (programs below ~/.local, files that they read): an empty one would not do.
     """
@@ -217,8 +219,19 @@ def mirror(source, folder, levels):
                 continue
             if is_inner and levels and entry.is_dir(follow_symlinks=False):
                 mirror(entry.path, folder / entry.name, levels - 1)
-            else:
+            elif not (is_inner and copied(entry, folder / entry.name)):
                 (folder / entry.name).symlink_to(entry.path)
+
+
+def copied(entry, target):
+    """Copy a file as small as settings are, which programs write when they start. Returns whether it is one."""
+    try:
+        if not entry.is_file(follow_symlinks=False) or entry.stat().st_size > MAX_SETTINGS_BYTES:
+            return False
+        shutil.copy2(entry.path, str(target))
+    except OSError:
+        return False
+    return True
 
 
 def _lack(stages, what):

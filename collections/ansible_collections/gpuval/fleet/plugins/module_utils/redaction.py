@@ -108,6 +108,8 @@ def _of_json(text: str, whole: bool) -> set[str]:
         document = json.loads(text)
     except ValueError:
         return set()
+    if whole and isinstance(document, dict):  # names of users are words of any text
+        document = {name: value for name, value in document.items() if not name.endswith("_USERNAME")}
     found: set[str] = set()
     waiting: list[object] = [document]
     while waiting:

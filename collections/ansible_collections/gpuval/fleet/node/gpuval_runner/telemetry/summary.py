@@ -152,9 +152,10 @@ class Summary:
             self._critical[address] += count
         xid, text = message.get("number"), texts[0] if texts else ""
         key = (kind, xid, address)
-        if key in self._events or len(self._events) < MAX_KERNEL_EVENTS:
-            new = {"kind": kind, "number": xid, "address": address, "count": 0, "text": text}
-            self._events.setdefault(key, new)["count"] += count
+        if key not in self._events and len(self._events) >= MAX_KERNEL_EVENTS:  # the rest of a kind in one
+            key, text = (kind, None, None), ""
+        new = {**dict(zip(("kind", "number", "address"), key)), "count": 0, "text": text}
+        self._events.setdefault(key, new)["count"] += count
         self.kernel_lines += texts[: max(0, room)]
 
     def stop(self, reason: str) -> None:

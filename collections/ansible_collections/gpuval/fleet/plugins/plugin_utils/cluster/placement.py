@@ -52,6 +52,8 @@ _AMOUNT = re.compile(r"\d\S*")
 class ClusterPlacement(Placement):
     """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
+    has_queue = True
+
     def __init__(
         self,
         cluster: Cluster,

@@ -221,6 +221,13 @@ def was_slow(case: NodeCase, stage: str) -> bool:
     )
 
 
+def _is_control(case: NodeCase, stage: str) -> bool:
+    """Whether no attempt of the stage was far from its peers or slow: it was measured again beside a node that was."""
+    of_node = [one for entries in case.run.context.nodes.get(case.name, {}).values() for one in entries]
+    compared = any(one["stage"] == stage and one["kind"] == "outlier" and one["verdict"] == "pass" for one in of_node)
+    return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)
+
+
 def _entries_of(check: Check, subject: Subject, context: Context) -> list[Entry]:
     kind = KINDS[check.kind]
     if kind.needs_peers(check):
@@ -249,7 +256,11 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     _checks_of_facts,
     _checks_of_criteria,
     _plausible_checks,
-    lambda case, stage: unsteady.checks(case.subject, stage, _criteria_of(case, stage), case.run.unsteady),
+    lambda case, stage: (
+        []
+        if _is_control(case, stage)
+        else unsteady.checks(case.subject, stage, _criteria_of(case, stage), case.run.unsteady)
+    ),
     lambda case, stage: gpu_order_checks(case.subject, stage, case.record(stage), case.identity),
 )
 

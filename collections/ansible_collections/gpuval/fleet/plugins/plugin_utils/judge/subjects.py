@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
+from ..records import environment
 from ..records.documents import Record
 from ..records.evidence import Evidence
 from . import setups, sku_catalogue
@@ -38,7 +39,7 @@ def subjects_of(
 def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject:
     expected = run["nodes"][name]
     records = evidence.records.get(name, {})
-    records = {stage: records[stage] for stage in expected["stages"] if stage in records}
+    records = {stage: _last_measured(records[stage]) for stage in expected["stages"] if stage in records}
     facts = records.get(FACTS)
     accelerator = _accelerator(expected["sku"], facts)
     models = models_of(facts)
@@ -65,6 +66,19 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
     )
     subject.measured = _measured(sku, subject) if sku else {}
     return subject
+
+
+def _last_measured(record: Record) -> Record:
+    """The record, or the attempt before that passed, where the last was ended from outside or worked beside others."""
+    *attempts, before = record["attempts"] or (None,)
+    outside = record["state"] == "cancelled" or (
+        record["state"] == "timeout" and "(deadline_seconds)" in record["message"]
+    )
+    if not before or before["state"] != "success" or before.get("of_round"):
+        return record
+    if outside or environment.accelerator_users(record["environment"]):
+        return {**before, "attempts": attempts}
+    return record
 
 
 def _measured(sku: sku_catalogue.Sku, subject: Subject) -> dict[tuple[str, int], float]:

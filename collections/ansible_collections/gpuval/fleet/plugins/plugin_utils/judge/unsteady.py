@@ -61,9 +61,10 @@ def checks(
         for part, series in _by_part(subject, check, records).items():
             changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
             size, *values = max(changes, default=(0.0,))
+            best = (max if check.max_above is None else min)(series)  # slow once is slow once, whenever it was
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
             finding = Finding(
-                sum(change > 0 for change, *_ in changes), size, metric, f"{metric} of {part} made {texts}"
+                sum(_change(best, one, check) > 0 for one in series), size, metric, f"{metric} of {part} made {texts}"
             )
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     found = {part: finding for part, finding in parts.items() if finding}
@@ -103,7 +104,8 @@ def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[
         errors = errors_by_part(check, subject, record, revision)
         for part, value in figures_of(check, subject, record, revision)[0]:
             if value > 0:
-                series[part].append(Measurement(value, errors.get(part, 0.0)))
+                unknown = MARGIN / (check.deviations * math.sqrt(2)) if check.spread_from else 0.0
+                series[part].append(Measurement(value, errors.get(part, unknown)))
     return series
 
 

@@ -70,6 +70,8 @@ class SlurmPlacement(Placement):
     In a round of gangs a job is a gang's; its comment has the round's id and the leader.
     """
 
+    has_queue = True
+
     def __init__(
         self,
         slurm: Slurm,

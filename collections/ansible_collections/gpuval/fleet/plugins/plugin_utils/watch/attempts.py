@@ -3,6 +3,7 @@ differ from their peers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from . import retry
 from .decisions import NodeView, to_restart
 from .placement import Attempt, Placement
 from .state import WatchedRun
+
+#: A second measurement is for stages of minutes, not for the hours of a burn-in.
+MAX_AGAIN_SECONDS = 1800
+#: Of a launch until its first stage works, at most.
+START_SECONDS = 120
 
 
 class Attempts:
@@ -62,10 +68,11 @@ class Attempts:
         failed = verdict.failed_criteria(node, self._context.criteria)
         return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
-    def second_measurements(self, now: float) -> dict[str, Attempt]:
+    def second_measurements(self, now: float, at_once: int = 0) -> dict[str, Attempt]:
         """Once all nodes are done: those that their peers show to be doubtful are measured again, with two good peers.
 
-        None where the time that the first measurement took is not left, and none of a node with a further attempt.
+        None where the first measurement took longer than MAX_AGAIN_SECONDS or too little time is left (``at_once``: how
+        many nodes may work, 0 is no limit), and none of a node with a further attempt.
         """
         watched, context = self._watched, self._context
         if self._compared or not self._retries:
@@ -79,16 +86,17 @@ class Attempts:
         comparison = Context(context.criteria, context.baseline, history)
         orders, left = {}, watched.seconds_left(now)
         chosen = verdict.to_measure_again(watched.info, watched.evidence, comparison, able)
+        turns = math.ceil(len(chosen) / at_once) if at_once else 1
         for name, stages in chosen.items():
             view = watched.views[name]
             slow = [check for check in context.criteria if check.stage in stages and check.required and check.retry]
             again = retry.stages_to_retry(view.plan["stages"], view.records, slow, 1 + self._retries)
             seconds = sum(view.records[stage]["duration_seconds"] or 0.0 for stage in again)
-            if again and seconds < left:
+            if again and seconds <= MAX_AGAIN_SECONDS and turns * (1.5 * seconds + START_SECONDS) < left:
                 orders[name] = Attempt(2, again)
         doubtful = len(comparison.doubtful.keys() & chosen.keys())
         if orders:
             watched.say(f"{doubtful} nodes differ from their peers; measured again, with good ones: {some_of(orders)}")
         elif chosen:
-            watched.say(f"{doubtful} nodes differ from their peers; no time is left to measure them again")
+            watched.say(f"{doubtful} nodes differ from their peers; to measure them again would take too long")
         return orders

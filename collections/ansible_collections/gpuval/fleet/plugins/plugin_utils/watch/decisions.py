@@ -96,8 +96,14 @@ class NodeView:
 
     @property
     def refused_again(self) -> bool:
-        """Its further attempt was not started: the records of the attempt before stay its last."""
-        return self.launch.get("attempt", 1) > 1 and self.launch.get("state") not in LAUNCHED
+        """Its further attempt was not started: the records of the attempt before stay its last.
+
+        A launch whose answer did not arrive may have started it.
+        """
+        attempt = self.launch.get("attempt", 1)
+        has_begun = any(record["attempt"] >= attempt for record in self.records.values())
+        may_work = has_begun or self.launch.get("class") in (SLOW, "lost_contact")
+        return attempt > 1 and self.launch.get("state") not in LAUNCHED and not may_work
 
     @property
     def done(self) -> bool:

@@ -201,6 +201,8 @@ def requirements(expected: Mapping[str, Any], workloads: Mapping[str, Any], runt
         conditions = {"in_python": is_python, "environment": environment}
         # modules count for stages in the Python of workloads alone, which is tried
         needs = [need for need in declaration.get("requires") or () if is_python or "start" in need]
+        if any("_dir}" in value for value in environment.values()):  # folders of the run, which are not there yet
+            needs = []
         for need in [] if declaration.get("image") and runtime != "host" else [PYTHON] * is_python + needs:
             trial = trials.setdefault(json.dumps(conditions, sort_keys=True), {**conditions, "needs": {}})
             trial["needs"].setdefault(json.dumps(need, sort_keys=True), {**need, "stages": []})["stages"].append(stage)

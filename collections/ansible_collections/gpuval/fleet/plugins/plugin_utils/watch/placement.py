@@ -94,6 +94,8 @@ class NodeOutages:
 
 
 class Placement(Protocol):
+    #: Whether a launch may wait for a scheduler, so that a second measurement could hold the run until its deadline.
+    has_queue: bool = False
     #: Nodes that can be worked on, and all hosts of the play, failed ones included.
     present: set[str]
     everyone: set[str]

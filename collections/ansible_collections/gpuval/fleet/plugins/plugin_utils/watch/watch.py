@@ -199,7 +199,8 @@ class RunWatch:
             self.placement.fetch(view)
         if not all(view.done for view in views) or launcher.ordered or self.placement.unsettled():
             return False
-        launcher.relaunch(self.attempts.second_measurements(now) if launcher.has_time(now) else {}, now)
+        if launcher.has_time(now) and not self.placement.has_queue:
+            launcher.relaunch(self.attempts.second_measurements(now, launcher.window.nodes), now)
         if launcher.ordered or any(view.busy for view in views):
             return False
         for view in views:

@@ -131,7 +131,8 @@ class Same(Kind):
         Beside a majority that reports something else its evidence is missing, unless its speeds are proven
         (node_checks.py); else it is a warning.
         """
-        context.alone[one.node].add(check.name)
+        if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
+            context.alone[one.node].add(check.name)
         own = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
         reason = f"no peers: {own}, while {sum(others)} others of its kind report something else"
         verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"
