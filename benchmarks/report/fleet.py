@@ -275,11 +275,12 @@ def _metric(name: str, value: Any, unit: str, scope: str) -> dict[str, Any]:
 
 
 def _noisy(name: str, value: Any, speed: float, rng: random.Random) -> Any:
-    if value is None or isinstance(value, int) or name.endswith(COUNTED) or value == int(value):
+    is_speed = name.endswith(("per_second", "tflops"))
+    if value is None or isinstance(value, int) or name.endswith(COUNTED) or (value == int(value) and not is_speed):
         return int(value) if value is not None and value == int(value) else value
     if name.endswith(("_ratio", "error", "_loss_first", "_limit_watts")):
         return value
-    faster = speed if name.endswith(("per_second", "tflops")) else 1 / speed
+    faster = speed if is_speed else 1 / speed
     return float(f"{value * faster * rng.gauss(1, 0.003):.6g}")
 
 

@@ -41,6 +41,7 @@ MEASURED = {
         "training_step_p99_seconds",
         "training_compute_p50_seconds",
         "training_compute_ratio",
+        "training_compute_lost_ratio",
         "training_slowest_compute_ratio",
         "training_wait_p50_seconds",
     },

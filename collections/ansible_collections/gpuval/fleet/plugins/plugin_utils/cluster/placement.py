@@ -16,7 +16,7 @@ from ..core.escape import clean_text
 from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
-from ..records.evidence import Evidence, take_record
+from ..records.evidence import Evidence, as_written, take_record
 from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
@@ -342,7 +342,7 @@ class ClusterPlacement(Placement):
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,
-            earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
+            earlier=[as_written(record) for record in view.records.values()] if attempt > 1 else (),
             **given,
         )
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from pathlib import Path
 from typing import BinaryIO
 
-from ...module_utils.visible_text import visible
+if __package__:
+    from ...module_utils.visible_text import visible
+else:  # a filter of streams, started by its path (watch/reach.py)
+    sys.path.insert(0, str(Path(__file__).parents[2] / "module_utils"))
+    from visible_text import visible  # type: ignore[no-redef]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: What starts a command of GitHub, Azure or TeamCity: ``::error::``, ``##[error]``, ``##vso[``, ``##teamcity[``.

@@ -259,12 +259,12 @@ def is_whole(path: Path, kind: str, run_id: str) -> bool:
 
 def digest_of(record: Mapping[str, Any]) -> str:
     """SHA-256 of an accepted record as its node wrote it, whatever the layout of the file that it was in."""
-    return hashlib.sha256(orjson.dumps(_as_written(record), option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(orjson.dumps(as_written(record), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The record with the units that it came with."""
-    written = {**record, "attempts": [_as_written(attempt) for attempt in record["attempts"]]}
+    written = {**record, "attempts": [as_written(attempt) for attempt in record["attempts"]]}
     units_as_written = written.pop("units_as_written", None)
     if units_as_written:
         pairs = zip(record["metrics"], units_as_written, strict=True)

@@ -88,7 +88,7 @@ class RunFolder:
     @property
     def is_known(self) -> bool:
         """Whether a run was opened here, be its run.json whole, damaged or gone."""
-        return os.path.lexists(self.run_file) or self.state.is_dir()
+        return os.path.lexists(self.run_file) or any((self.state / name).is_dir() for name in ("plans", "launches"))
 
     @property
     def problems_file(self) -> Path:

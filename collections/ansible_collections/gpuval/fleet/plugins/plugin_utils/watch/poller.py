@@ -7,7 +7,7 @@ import time
 
 from ...module_utils.store import StoreError
 from ..records import launch_errors
-from ..records.evidence import MAX_RECORD_BYTES, is_whole, parse_key, take_record
+from ..records.evidence import MAX_RECORD_BYTES, as_written, is_whole, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store.backend import StoreBackend
@@ -99,7 +99,7 @@ class StorePoller:
             new = watched.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
         node, stage = record["node"], record["stage"]
-        run_folder.write_json(watched.folder.evidence_file(node, stage), record)
+        run_folder.write_json(watched.folder.evidence_file(node, stage), as_written(record))
         view = watched.views[node]
         if view.lost:
             view.lost, view.misses = False, 0
