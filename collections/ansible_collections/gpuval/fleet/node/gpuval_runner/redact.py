@@ -6,7 +6,8 @@ import base64
 import codecs
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -77,9 +78,13 @@ class _Matcher:
     """Replaces byte strings by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
 
     def __init__(self, known: Collection[bytes]) -> None:
-        self._forms = sorted(known, key=len, reverse=True)  # of two that begin at one place the longer
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
+        forms = sorted(known, key=len, reverse=True)  # of two that begin at one place the longer
+        self._pattern = re.compile(_alternatives(forms, 2))
+        self._longest, self._has_lines = max(map(len, forms), default=0), any(b"\n" in form for form in forms)
         self._held = b""
+        self._by_first: defaultdict[int, list[bytes]] = defaultdict(list)
+        for form in forms:
+            self._by_first[form[0]].append(form)
 
     def feed(self, data: bytes) -> bytes:
         """What of the stream so far can be shown now."""
@@ -106,18 +111,22 @@ class _Matcher:
 
     def _hold(self, text: bytes, place: int) -> int:
         """From where on the text may be the beginning of a secret that the next piece continues."""
-        hold = len(text)
-        for form in self._forms:
-            start = max(place, len(text) - len(form) + 1)
-            while True:
-                start = text.find(form[:1], start, hold)
-                if start < 0:
-                    break
-                if form.startswith(text[start:]):
-                    hold = start
-                    break
-                start += 1
-        return hold
+        place = max(place, len(text) - self._longest + 1, 0 if self._has_lines else text.rfind(b"\n") + 1)
+        for start in range(place, len(text)):
+            if any(form.startswith(text[start:]) for form in self._by_first.get(text[start], ())):
+                return start
+        return len(text)
+
+
+def _alternatives(forms: Sequence[bytes], levels: int) -> bytes:
+    """A pattern of byte strings in their order. So many first bytes are told apart once: a pattern tries all of its
+    alternatives at each byte of a text, and a leader has the signatures of hundreds of members."""
+    if not levels:
+        return b"|".join(map(re.escape, forms))
+    rests: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    for form in forms:
+        rests[form[:1]].append(form[1:])
+    return b"|".join(re.escape(head) + b"(?:" + _alternatives(rest, levels - 1) + b")" for head, rest in rests.items())
 
 
 class _VisibleStream:
