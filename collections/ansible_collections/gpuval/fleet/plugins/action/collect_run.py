@@ -302,12 +302,8 @@ class ActionModule(RunAction):
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
-            before = run_folder.read_object(path) if self._holds(*place) else None
-            if (
-                self.frozen
-                and as_written(record) != before
-                and digest_of(record) != self.judged.get(node, {}).get(stage)
-            ):
+            before, written = run_folder.read_object(path) if self._holds(*place) else None, as_written(record)
+            if self.frozen and written != before and digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES
                 self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
                 return None
@@ -316,8 +312,8 @@ class ActionModule(RunAction):
             except Refused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
-            run_folder.write_json(path, as_written(record))
-            return as_written(record) != before
+            run_folder.write_json(path, written)
+            return written != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")
             return None
