@@ -499,30 +499,21 @@ LIES = {
         "diagnostics",
         "bf16_rounds",
     ),
-    "a link of a GPU to itself": (
-        changed(
-            H200,
+    **{
+        name: (
+            changed(
+                H200,
+                "diagnostics",
+                metrics=[
+                    {**one, "scope": one["scope"].replace("link:gpu1>gpu0", f"link:gpu1>{other}")}
+                    for one in H200.records["diagnostics"]["metrics"]
+                ],
+            ),
             "diagnostics",
-            metrics=[
-                {**one, "scope": one["scope"].replace("link:gpu1>gpu0", "link:gpu1>gpu1")}
-                for one in H200.records["diagnostics"]["metrics"]
-            ],
-        ),
-        "diagnostics",
-        "unknown_parts",
-    ),
-    "a link to a GPU that is not there": (
-        changed(
-            H200,
-            "diagnostics",
-            metrics=[
-                {**one, "scope": one["scope"].replace("link:gpu1>gpu0", "link:gpu1>gpu5")}
-                for one in H200.records["diagnostics"]["metrics"]
-            ],
-        ),
-        "diagnostics",
-        "unknown_parts",
-    ),
+            "unknown_parts",
+        )
+        for name, other in (("a link of a GPU to itself", "gpu1"), ("a link to a GPU that is not there", "gpu5"))
+    },
     **{
         f"a copied part in {stage}": (with_copied_part(stage), stage, "copied_parts")
         for stage in ("diagnostics", "training")
