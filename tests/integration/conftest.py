@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.cluster_fleet import ClusterFleet
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
-from tests.kit.needs import SYS_ADMIN
+from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.podman_pod import PodmanPods
 from tests.kit.processes import end_all_below
 from tests.kit.slurm_bed import SlurmBed
@@ -94,4 +94,4 @@ def as_root():
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool} (util-linux)")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
-        pytest.skip(SYS_ADMIN.format(to="to mount file systems and to make namespaces"))
+        lacking(SYS_ADMIN.format(to="to mount file systems and to make namespaces"))

@@ -23,6 +23,7 @@ from gpuval_runner.containers.engine import EngineError, labels, probe, select
 
 from tests.kit import host_image, jobs, runner
 from tests.kit.model_server import ModelServer
+from tests.kit.needs import needs_root
 from tests.kit.runner import SUCCEED, Node, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -331,8 +332,8 @@ def test_auto_takes_an_engine_that_answers(engine, image, node):
     assert (node.record("a")["image"], node.record("b")["image"]) == (image, None)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the right to change the user is missing: run the tests as root")
 def test_files_of_another_user_are_removed(engine, image, node):
+    needs_root("to change the user")
     write = f"id -u; echo x > $TMPDIR/mine; {SUCCEED}"
     stages = [stage("a", write, image=image, container={"user": "12345:12345"})]
     assert carried_out(node, engine, *stages) == 0, node.log("a")
@@ -341,10 +342,10 @@ def test_files_of_another_user_are_removed(engine, image, node):
 
 
 @ONCE
-@pytest.mark.skipif(os.geteuid() != 0, reason="the right to change the user is missing: run the tests as root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)")
 def test_a_runner_that_is_not_root_gets_its_files_back(engine, image):
     """With podman each user has containers and images of its own."""
+    needs_root("to change the user")
     socket = Path("/var/run/docker.sock").stat().st_gid
     home = Path(tempfile.mkdtemp(prefix="gpuval-", dir="/var/tmp"))
     node = Node(home / "base", f"t{secrets.token_hex(5)}")

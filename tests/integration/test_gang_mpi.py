@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.needs import SYS_ADMIN, needs_programs
+from tests.kit.needs import SYS_ADMIN, lacking, needs_programs
 
 pytest.importorskip("torch")
 
@@ -62,7 +62,7 @@ def has_namespaces():
 @pytest.fixture(scope="module", autouse=True)
 def machine():
     if not has_namespaces():
-        pytest.skip(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
+        lacking(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
     needs_programs(
         {"mpirun": "openmpi-bin", "orted": "openmpi-bin", "ssh-keygen": "openssh-client", "sshd": "openssh-server"}
     )

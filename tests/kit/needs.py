@@ -32,6 +32,11 @@ def needs_programs(packages: Mapping[str, str]) -> None:
         lacking(f"needs {', '.join(missing)} (apt-get install {names})")
 
 
+def needs_root(to: str) -> None:
+    if os.geteuid() != 0:
+        lacking(f"the right {to} is missing: run the tests as root")
+
+
 #: What root in a container without --privileged lacks as well.
 SYS_ADMIN = "the right {to} is missing (CAP_SYS_ADMIN): run the tests as root, in a container with --privileged"
 

@@ -15,6 +15,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COL
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
+from tests.kit import needs
+
 
 @pytest.fixture
 def python(tmp_path):
@@ -270,7 +272,7 @@ def test_trials_of_real_packages_leave_nothing_behind(tmp_path, monkeypatch, nee
     python = of_nodes if "import" in need else Path(sys.executable)
     name, path = placement.readable(need), f"{python.parent}:{os.environ['PATH']}"
     if not python.exists() or ("start" in need and not shutil.which(name, path=path)):
-        pytest.skip(f"{name} is not installed here: make setup, or apt-get install {name}")
+        needs.lacking(f"{name} is not installed here: make setup, or apt-get install {name}")
     (tmp_path / "home").mkdir()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -13,7 +13,7 @@ import pytest
 from gpuval_workloads.gang.host import mesh, routes
 from gpuval_workloads.gang.host.mesh import Mesh, Peer
 
-from tests.kit.needs import SYS_ADMIN
+from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.workload_process import NODE
 
 
@@ -202,7 +202,7 @@ def in_namespace(name, code, *arguments):
 def network():
     """Two hosts with an MTU of 9,000, and between them a switch with another."""
     if os.geteuid() or not shutil.which("ip"):
-        pytest.skip(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
+        lacking(f"{SYS_ADMIN.format(to='to make network namespaces')}, with iproute2")
     name, running = f"gpuval{os.getpid()}", []
 
     def lay(mtu):

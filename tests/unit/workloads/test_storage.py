@@ -13,7 +13,7 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
-from tests.kit.needs import SYS_ADMIN
+from tests.kit.needs import SYS_ADMIN, needs_root
 from tests.kit.runner import until
 from tests.kit.workload_process import Workload, is_alive
 
@@ -301,8 +301,7 @@ def test_disks_that_hold_anything_are_refused(tmp_path):
     ],
 )
 def test_partitions_and_members_are_refused(tmp_path, made, problem):
-    if os.geteuid() != 0:
-        pytest.skip("the right to make device nodes is missing: run the tests as root")
+    needs_root("to make device nodes")
     device = tmp_path / "node"
     os.mknod(device, 0o600 | 0o060000, os.makedev(259, 77))
     system = tmp_path / "sys/dev/block/259:77"
