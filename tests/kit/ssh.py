@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.kit.fleet import no_engines
 from tests.kit.ports import free_port
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -78,7 +79,7 @@ class Sshd:
             "MaxStartups": 500,
             "Subsystem": "sftp internal-sftp",
             # at level 1 a bash that sshd starts reads ~/.bashrc, which takes what time it likes
-            "SetEnv": "SHLVL=2",
+            "SetEnv": " ".join(f"{name}={value}" for name, value in {"SHLVL": 2, **no_engines(self.folder)}.items()),
         }
         text = "".join(f"{key} {value}\n" for key, value in settings.items())
         text += "".join(f"HostKey {self.folder}/host_{kind}\n" for kind in self.kinds)

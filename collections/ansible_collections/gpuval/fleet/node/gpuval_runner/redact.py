@@ -119,7 +119,7 @@ class _Matcher:
 
 
 def _alternatives(forms: Sequence[bytes], levels: int) -> bytes:
-    """A pattern of byte strings in their order. So many first bytes are told apart once: a pattern tries all of its
+    """A pattern of byte strings in their order, that share their first `levels` bytes: a pattern tries all of its
     alternatives at each byte of a text, and a leader has the signatures of hundreds of members."""
     if not levels:
         return b"|".join(map(re.escape, forms))

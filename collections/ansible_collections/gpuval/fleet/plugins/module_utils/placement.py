@@ -179,10 +179,17 @@ def lacking(parameters):
 
 def _lacks_of(trial, python, until):
     """What is lacking by a trial, as text, with the stages that need it. The node keeps nothing that a trial writes."""
-    needs, python = trial["needs"], python if trial["in_python"] else sys.executable
-    source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     folder = tempfile.mkdtemp(prefix="gpuval-trial-")
-    mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)
+    try:
+        mirror(Path("~").expanduser(), Path(folder, "home"), MIRRORED_LEVELS)
+        return _lacks_in(folder, trial["needs"], python if trial["in_python"] else sys.executable, trial, until)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lacks_in(folder, needs, python, trial, until):
+    """The answer of a trial that works in `folder`, whose `home` is its home."""
+    source = requirement_trial.__loader__.get_source(requirement_trial.__name__)
     private = {"HOME": f"{folder}/home", "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
@@ -196,8 +203,6 @@ def _lacks_of(trial, python, until):
         return [(NO_PYTHON.format(python=python, why=error.strerror), stages)]
     except (subprocess.TimeoutExpired, ValueError):  # the stages that need this Python say what is wrong with it
         return []
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return [
         (f"{readable(need)} ({reason}: {_install(need, python)})", need["stages"])
         for need, reason in zip(needs, reasons)
@@ -212,15 +217,17 @@ def mirror(source, folder, levels):
     A home counts for what is tried (programs below ~/.local, files that they read): an empty one would not do.
     """
     folder.mkdir()
-    with contextlib.suppress(OSError), os.scandir(source) as entries:
-        for entry in entries:
-            is_inner = levels < MIRRORED_LEVELS or entry.name.startswith(".")
-            if entry.name in CACHES:
-                continue
-            if is_inner and levels and entry.is_dir(follow_symlinks=False):
-                mirror(entry.path, folder / entry.name, levels - 1)
-            elif not (is_inner and copied(entry, folder / entry.name)):
-                (folder / entry.name).symlink_to(entry.path)
+    entries = []
+    with contextlib.suppress(OSError), os.scandir(source) as found:  # what the login cannot list shows nothing
+        entries += found
+    for entry in entries:
+        is_inner = levels < MIRRORED_LEVELS or entry.name.startswith(".")
+        if entry.name in CACHES:
+            continue
+        if is_inner and levels and entry.is_dir(follow_symlinks=False):
+            mirror(entry.path, folder / entry.name, levels - 1)
+        elif not (is_inner and copied(entry, folder / entry.name)):
+            (folder / entry.name).symlink_to(entry.path)
 
 
 def copied(entry, target):
@@ -228,8 +235,8 @@ def copied(entry, target):
     try:
         if not entry.is_file(follow_symlinks=False) or entry.stat().st_size > MAX_SETTINGS_BYTES:
             return False
-        shutil.copy2(entry.path, str(target))
-    except OSError:
+        shutil.copy(entry.path, str(target))
+    except (PermissionError, FileNotFoundError):  # one that the login may not read, or that went, is shown by its link
         return False
     return True
 

@@ -42,7 +42,7 @@ def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
 def hidden(store: Mapping[str, Any]) -> set[str]:
     """Values that no log may show, of jobs and of the store; a file of secrets that cannot be read hides none."""
     known, path = _texts(store.get("secrets") or {}), store.get("secrets_file")
-    with suppress(SecretError):
+    with suppress(SecretError):  # the nodes have hidden its values before; a launch says what is wrong with it
         known |= flat(read(project_path(path))) if path else {}
     keys = {str(store[name]) for name in ("secret_key", "session_token", "read_secret_key") if store.get(name)}
     return keys | {value for name, value in known.items() if not name.endswith(USERNAME)}

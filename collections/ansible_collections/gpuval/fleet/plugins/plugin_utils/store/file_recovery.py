@@ -81,7 +81,7 @@ def _base(folder: run_folder.RunFolder, access: StoreBackend) -> str:
     run, run_id = run_folder.read_object(folder.run_file), folder.path.name
     if run.get("run_id") == run_id and "folder" in run:
         return str(run["folder"])
-    with suppress(StoreError, run_folder.RunError):
+    with suppress(StoreError, run_folder.RunError):  # then as of a run that has its id for a folder
         return str(stored_runs.find(access.store(), run_id)[0]["folder"])
     return run_id
 
