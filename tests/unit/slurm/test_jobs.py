@@ -3,7 +3,9 @@
 import base64
 import json
 import os
+import pwd
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -109,6 +111,23 @@ def test_the_script_carries_all_and_is_refused_when_slurm_would_refuse_it(tmp_pa
     assert payload == b'6\nRUNNER{"plan": {}}\nWORK'
     with pytest.raises(PlanError, match="choose fewer stages"):
         script.batch({}, os.urandom(script.MAX_BYTES), b"", "c")
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("members", [{}, {"members": {"gpu-1": {}, "gpu-2": {}}}])
+def test_a_job_without_home_has_that_of_the_passwd_database(tmp_path, shell, members):
+    """Slurm from 23.02 on gives it none. The program that the script starts prints what it has."""
+    (tmp_path / "job").write_bytes(script.batch({"plan": {}, **members}, b"RUNNER", b"WORK", "gpuval:a:b:1"))
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "HOME=${HOME-unset}"\n')
+    (tmp_path / "srun").write_text(f'#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done; shift; exec {shell} "$@"\n')
+    for name in ("python3", "srun"):
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    own = pwd.getpwuid(os.getuid()).pw_dir
+    for given, expected in (({}, own), ({"HOME": ""}, own), ({"HOME": "/given"}, "/given")):
+        command = [shutil.which(shell), tmp_path / "job"]
+        done = subprocess.run(command, env={**path, **given}, capture_output=True, text=True, timeout=60, check=True)
+        assert {*done.stdout.split()} == {f"HOME={expected}"}, done
 
 
 class FakeSlurm(Slurm):

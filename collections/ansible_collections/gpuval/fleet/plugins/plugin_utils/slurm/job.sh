@@ -1,5 +1,7 @@
 PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
-HOME="${HOME:-$(cd ~ && pwd)}"; export HOME
+# Under --export=NIL newer Slurm sets no HOME, and dash knows none without it. An empty HOME makes ~/.cache /.cache.
+HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}"; export HOME
+[ -n "$HOME" ] || unset HOME
 for python in @PYTHONS@; do
   command -v "$python" >/dev/null 2>&1 || continue
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || continue
