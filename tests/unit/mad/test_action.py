@@ -1,6 +1,7 @@
 """What the action says before anything is read, and how it gets a repository."""
 
 import base64
+import json
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,38 +71,85 @@ def test_models_on_a_cluster_need_images(tmp_path):
 
 @pytest.fixture
 def source(tmp_path):
-    """A repository with two commits, a hook and a submodule's address that is a command."""
+    """A repository with two commits."""
     root = tmp_path / "source"
     root.mkdir()
 
     def git(*arguments):
         command = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        subprocess.run(command, check=True, capture_output=True)
 
     git("init", "--quiet", "--initial-branch", "main")
-    git("commit", "--quiet", "--allow-empty", "-m", "none")
-    git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD')},x")
     for text in ("one", "two"):
         (root / "models.json").write_text(text)
-        (root / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = ext::sh -c "touch executed"\n')
-        git("add", "models.json", ".gitmodules")
+        git("add", "models.json")
         git("commit", "--quiet", "-m", text)
         git("branch", text)
     return root
 
 
-def test_a_revision_is_cloned_without_submodules(source, tmp_path):
-    options = {"repository": f"file://{source}", "revision": "one"}
-    root = mad_jobs._root(options, tmp_path)
-    assert (root / "models.json").read_text() == "one"
-    assert sorted(path.name for path in root.iterdir()) == [".gitmodules", "models.json", "x"]
+def test_the_user_may_name_a_revision_of_a_repository_on_this_machine(source, tmp_path):
+    root = mad_jobs._root({"repository": f"file://{source}", "revision": "one"}, tmp_path)
+    assert [(path.name, path.read_text()) for path in root.iterdir()] == [("models.json", "one")]
 
 
-def test_a_submodule_that_is_a_command_is_not_run(source, tmp_path, monkeypatch):
+@pytest.fixture
+def public(tmp_path, monkeypatch):
+    """A server of public repositories."""
+    with GitServer(tmp_path / "served") as server:
+        for name, text in server.environment.items():
+            monkeypatch.setenv(name, text)
+        yield server
+
+
+def test_a_repository_comes_with_its_submodules(public, tmp_path):
+    """As `docker/primus` of MAD needs them."""
+    primus = public.add("Primus", {"primus-cli": "true\n"})
+    files = {**mad_repository.FILES, "models.json": json.dumps([model(dockercontext=".")])}
+    del files[".git/config"]
+    public.add("models", files, {"scripts/Primus": primus})
+    options = {
+        "repository": f"{public.url}/models.git",
+        "tags": ["all"],
+        "sku": "amd",
+        "state_dir": str(tmp_path / "s"),
+    }
+    (image,) = run_action("mad_jobs", {**options, "tags": ["tiny_train"]}).result["images"].values()
+    assert (Path(image["folder"]) / "scripts/Primus/primus-cli").read_text() == "true\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "transport"),
+    [
+        ('ext::sh -c "touch executed"', "ext"),
+        ("file://{here}", "file"),
+        ("{here}", "file"),
+        ("http://127.0.0.1:9/lib.git", "http"),
+        ("git://127.0.0.1:9/lib.git", "git"),
+    ],
+)
+def test_a_submodule_comes_over_https_or_ssh_alone(public, source, tmp_path, monkeypatch, url, transport):
+    """Also where git's settings allow it, and where the user names a repository on this machine."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(MadError, match=r"url: git submodule failed: .*'ext' not allowed"):
-        checkout.clone(f"file://{source}", tmp_path / "code", what="url", submodules=True)
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "file:git:http:ext")
+    commit = subprocess.check_output(["git", "-C", source, "rev-parse", "HEAD"], text=True).strip()
+    public.add("net", {"train.py": ""}, {"lib": f"{url.format(here=source)} {commit}"})
+    for address, transports in (
+        (f"{public.url}/net.git", checkout.TRANSPORTS),
+        (f"file://{public.root}/net.git", checkout.USER_TRANSPORTS),
+    ):
+        with pytest.raises(
+            MadError, match=rf"git submodule failed: .*'{transport}' not allowed.*: use https:// or SSH"
+        ):
+            checkout.clone(address, tmp_path / f"code-{address[:5]}", what="url", transports=transports)
     assert not list(tmp_path.rglob("executed"))
+
+
+def test_a_redirect_to_this_machines_disk_or_in_clear_is_not_followed(public, tmp_path):
+    public.add("net", {"train.py": ""})
+    public.redirect = "http://127.0.0.1:9"
+    with pytest.raises(MadError, match=r"url: git fetch failed: .*rotocol \"http\" "):
+        checkout.clone(f"{public.url}/net.git", tmp_path / "code", what="url")
 
 
 class PrivateHost(BaseHTTPRequestHandler):
@@ -127,7 +175,8 @@ def test_a_password_goes_to_the_host_of_the_address_alone(tmp_path, host):
         login = checkout.Login("me", SECRET)
         url = f"http://127.0.0.1:{server.server_port}/x"
         with pytest.raises(MadError) as caught:
-            checkout._git(tmp_path, "url", "ls-remote", url.replace("127.0.0.1", host), url=url, login=login)
+            words = ("ls-remote", url.replace("127.0.0.1", host))
+            checkout._git(tmp_path, "url", *words, url=url, login=login, transports="http")
         server.shutdown()
     given = f"Basic {base64.b64encode(f'me:{SECRET}'.encode()).decode()}"
     assert (given in server.seen) == (host == "127.0.0.1")
@@ -135,9 +184,11 @@ def test_a_password_goes_to_the_host_of_the_address_alone(tmp_path, host):
 
 
 @pytest.fixture
-def private(tmp_path):
+def private(tmp_path, monkeypatch):
     """A server with the code of a model and its submodule; `make` writes the model's job with a password."""
     with GitServer(tmp_path / "served", "reader", SECRET) as server:
+        for name, text in server.environment.items():
+            monkeypatch.setenv(name, text)
         lib = server.add("lib", {"lib.py": "print()\n"})
         server.commit = server.add("net", {"train.py": "import lib\n"}, {"lib": lib})
 
@@ -189,7 +240,7 @@ def test_a_private_repository_without_a_login_says_what_it_needs(private, tmp_pa
 def test_a_password_never_goes_over_a_network_in_clear(private):
     done = private.make(SECRET, "http://git.example.com/net.git")
     assert done.failed
-    assert "model tiny_train: url: sends the password of 'TINY_HUB' unencrypted: use https:// or SSH" in done.text
+    assert "model tiny_train: url: 'http://git.example.com/net.git' is no address of a repository" in done.text
 
 
 def test_a_key_is_for_ssh(tmp_path):
@@ -217,4 +268,4 @@ def test_an_address_that_cannot_be_used_is_named(tmp_path, options, message):
 def test_a_clone_has_a_deadline(source, tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "SECONDS", 0.001)
     with pytest.raises(MadError, match=r"git (init|fetch) took more than 0\.001 s"):
-        checkout.clone(f"file://{source}", tmp_path / "code", what="url")
+        checkout.clone(f"file://{source}", tmp_path / "code", what="url", transports="file")

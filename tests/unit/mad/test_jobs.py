@@ -28,6 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit import gang_jobs, mad_repository
 from tests.kit import jobs as job_kit
+from tests.kit.git_server import GitServer
 from tests.kit.kubernetes_schemas import kubernetes_validate
 from tests.kit.mad_repository import OTHER_SECRET, SECRET, model
 from tests.kit.needs import needs_programs
@@ -509,22 +510,24 @@ def test_linked_files_travel_and_linked_secrets_do_not(make, tmp_path):
     assert mine == {"run.sh", "shared/make.sh"}
 
 
-def git(folder, *arguments):
-    subprocess.run(["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True)
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """The address of a repository with these files."""
+    with GitServer(tmp_path / "served") as server:
+        for name, text in server.environment.items():
+            monkeypatch.setenv(name, text)
+
+        def code(files):
+            server.add("net", files)
+            return f"{server.url}/net.git"
+
+        yield code
 
 
-def test_the_code_of_a_model_is_cloned_below_its_scripts(make, tmp_path):
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "train.py").write_text("print()")
-    (code / "run.sh").write_text("replaced")
-    (code / "docs").mkdir()
-    (code / "docs/readme").symlink_to("../train.py")
-    (code / "keys").symlink_to("/etc/hostname")
-    git(code, "init", "--quiet")
-    git(code, "add", ".")
-    git(code, "commit", "--quiet", "-m", "x")
-    made = make("tiny_train", **{"models.json": [model(url=f"file://{code}")]})
+def test_the_code_of_a_model_is_cloned_below_its_scripts(make, code):
+    files = {"train.py": "print()", "run.sh": "replaced", "docs/readme": "-> ../train.py", "keys": "-> /etc/hostname"}
+    url = code(files)
+    made = make("tiny_train", **{"models.json": [model(url=url)]})
     files = names(made).files
     assert files[f"gpuval_mad/{STAGE}/model/train.py"].read_text() == "print()"
     assert files[f"gpuval_mad/{STAGE}/model/run.sh"].read_text() == mad_repository.TRAIN
@@ -534,20 +537,15 @@ def test_the_code_of_a_model_is_cloned_below_its_scripts(make, tmp_path):
     columns = json.loads(job(made).environment[perf.VARIABLE])
     assert len(columns["git_commit"]) == 40
     with pytest.raises(MadError, match="model tiny_train: url: git fetch failed"):
-        make("tiny_train", **{"models.json": [model(url=f"file://{tmp_path}/none")]})
+        make("tiny_train", **{"models.json": [model(url=url.replace("net", "none"))]})
 
 
-def test_a_link_in_the_code_of_a_model_is_never_written_through(make, tmp_path):
-    code, outside = tmp_path / "code", tmp_path / "outside"
-    for folder in (code, outside):
-        folder.mkdir()
+def test_a_link_in_the_code_of_a_model_is_never_written_through(make, code, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
     (outside / "run.sh").write_text("mine")
-    (code / "run.sh").symlink_to(outside / "run.sh")
-    (code / "lib").symlink_to(outside)
-    git(code, "init", "--quiet")
-    git(code, "add", ".")
-    git(code, "commit", "--quiet", "-m", "x")
-    make("tiny_train", **{"models.json": [model(url=f"file://{code}")], "scripts/tiny_train/lib/tool.sh": "true"})
+    url = code({"run.sh": f"-> {outside}/run.sh", "lib": f"-> {outside}"})
+    make("tiny_train", **{"models.json": [model(url=url)], "scripts/tiny_train/lib/tool.sh": "true"})
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"run.sh": "mine"}
 
 

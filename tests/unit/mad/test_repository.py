@@ -127,6 +127,13 @@ MALFORMED = {
         "model tiny_train: url: '--upload-pack=x' is no address",
     ),
     "an address without a host": ({"models.json": [model(url="https://[x/y")]}, "url: 'https://[x/y' is no address"),
+    "an address on the controller's disk": (
+        {"models.json": [model(url="file:///etc")]},
+        "url: 'file:///etc' is no add",
+    ),
+    "a path on the controller's disk": ({"models.json": [model(url="/etc")]}, "url: '/etc' is no address"),
+    "an address in clear": ({"models.json": [model(url="http://h/x")]}, "'http://h/x' is no address of a repository"),
+    "an address of git's daemon": ({"models.json": [model(url="git://h/x")]}, "url: 'git://h/x' is no address"),
     "an address of a helper": ({"models.json": [model(url="ext::sh -c id")]}, "model tiny_train: url"),
     "a token in an address": (
         {"models.json": [model(url=f"https://me:{SECRET}@host/x")]},

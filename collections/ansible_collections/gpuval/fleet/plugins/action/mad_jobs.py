@@ -111,7 +111,8 @@ def _root(options, folder):
         raise MadError(
             "gpuval_mad_repository: credentials in an address end up in logs: use a credential helper or SSH"
         )
-    checkout.clone(given, folder / "repository", revision, what="gpuval_mad_repository")
+    what, transports = "gpuval_mad_repository", checkout.USER_TRANSPORTS
+    checkout.clone(given, folder / "repository", revision, what=what, transports=transports)
     return folder / "repository"
 
 

@@ -20,9 +20,14 @@ SSH = "ssh -o BatchMode=yes -o ConnectTimeout=30"
 _ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
 #: How git and SSH say that a login is missing or wrong.
 _REFUSED = re.compile(r"Authentication failed|could not read (?:Username|Password)|Permission denied|error: 403")
-#: Hooks, other transports and programs that a repository's own settings could name. Large files stay pointers.
+#: For addresses in a repository, those of submodules among them: no other transport leads off this machine, encrypted.
+TRANSPORTS = "https:ssh"
+#: For the address that the user sets.
+USER_TRANSPORTS = f"{TRANSPORTS}:http:git:file"
+_NOT_ALLOWED = re.compile(r"transport '\S+' not allowed")
+#: Hooks and programs that a repository's own settings could name. Large files stay pointers.
 SAFE = (
-    *("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
     *("-c", "submodule.recurse=false", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"),
 )
 #: What git asks for a password: only for the host of the address, and the values are in no command line.
@@ -63,18 +68,22 @@ def is_address(text: str) -> bool:
 
 
 def clone(
-    url: str, target: Path, revision: str = "", *, what: str, submodules: bool = False, login: Login | None = None
+    url: str, target: Path, revision: str = "", *, what: str, login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
-    """Clone one revision without history, and leave `.git` out. Returns the commit. Raises MadError."""
+    """Clone one revision with its submodules, without history, and leave `.git` out. Returns the commit.
+
+    `transports` are those of the address, as GIT_ALLOW_PROTOCOL has them. Raises MadError.
+    """
     if shutil.which("git") is None:
         raise MadError(f"{what}: the controller has no git, which clones {one_line(url)}: install it")
     if revision.startswith("-"):
         raise MadError(f"{what}: {revision!r} is no revision")
     target.mkdir(parents=True)
     _git(target, what, "init", "--quiet")
-    _git(target, what, "fetch", "--quiet", "--depth", "1", "--", url, revision or "HEAD", url=url, login=login)
+    fetch = ("fetch", "--quiet", "--depth", "1", "--", url, revision or "HEAD")
+    _git(target, what, *fetch, url=url, login=login, transports=transports)
     _git(target, what, "checkout", "--quiet", "--detach", "FETCH_HEAD")
-    if submodules and (target / ".gitmodules").is_file():
+    if (target / ".gitmodules").is_file():
         _git(target, what, "remote", "add", "origin", url)  # addresses of submodules may be relative to it
         update = ("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
         _git(target, what, *update, url=url, login=login)
@@ -84,8 +93,11 @@ def clone(
     return commit
 
 
-def _git(folder: Path, what: str, *arguments: str, url: str = "", login: Login | None = None) -> str:
+def _git(
+    folder: Path, what: str, *arguments: str, url: str = "", login: Login | None = None, transports: str = TRANSPORTS
+) -> str:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
+    environment["GIT_ALLOW_PROTOCOL"] = transports
     environment.setdefault("GIT_SSH_COMMAND", SSH)
     options: Sequence[str] = login.options(url) if login else ()
     environment |= login.environment() if login else {}
@@ -111,6 +123,8 @@ def _git(folder: Path, what: str, *arguments: str, url: str = "", login: Login |
 
 
 def _remedy(printed: str, login: Login | None) -> str:
+    if _NOT_ALLOWED.search(printed):
+        return "use https:// or SSH in models.json and .gitmodules"
     if not _REFUSED.search(printed):
         return "check address and revision"
     if login:

@@ -118,7 +118,7 @@ def _write_files(root: Path, one: Planned, context: Context, options: Options, t
         with tempfile.TemporaryDirectory(dir=target) as place:  # its links would name files of this machine
             code = Path(place) / "code"
             login = credentials.login(model, options.credentials)
-            commit = checkout.clone(model.url, code, what=f"{model.where}: url", submodules=True, login=login)
+            commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
             Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
     copied.tree(one.script[2], target / "model")
     helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]

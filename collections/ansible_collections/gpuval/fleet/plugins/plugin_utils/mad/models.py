@@ -15,7 +15,7 @@ DEFAULT_TIMEOUT_SECONDS = 7200
 #: Of `timeout` and `n_gpus`: not specified, and all.
 UNSET, ALL_GPUS = -1, -1
 DOCKER_FOLDER = "docker"
-_URL = re.compile(r"(?:https?|ssh|git|file)://[^\s'\"]+|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:[^\s'\"]+")
+_URL = re.compile(r"(?:https|ssh)://[^\s'\"]+|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:[^\s'\"]+")
 CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@")
 
 
@@ -72,7 +72,7 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
     url = entry.get("url", "")
     if url and not _is_address(url):
         raise MadError(
-            f"{where}: url: {shown(url)} is no address that git clones: use https://, ssh:// or git@HOST:PATH"
+            f"{where}: url: {shown(url)} is no address of a repository: use https://, ssh:// or git@HOST:PATH"
         )
     if CREDENTIALS_IN_URL.match(url):
         raise MadError(
