@@ -56,10 +56,17 @@ def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
 
 
 @pytest.mark.parametrize(
-    ("step", "what"), [("opened", "no node has begun"), ("working", "its nodes go on working"), ("judged", "")]
+    ("step", "what"),
+    [
+        ("opened", "no node has begun"),
+        ("working", "its nodes go on working"),
+        ("collecting", "its nodes are done"),
+        ("judged", ""),
+    ],
 )
 def test_an_interrupted_run_is_named_with_what_resumes_and_what_ends_it(results, step, what):
-    folder = {"opened": opened, "working": started, "judged": judged}[step](results, "r1")
+    folder = {"opened": opened, "judged": judged}.get(step, started)(results, "r1")
+    folder.advance(step)
     command = f"`make clean INVENTORY={results.parent / 'a'} RUN=r1`"
     line = (
         f"run r1 is interrupted, {what}: the same command, with RUN=r1, resumes it, {command} ends it" if what else ""

@@ -12,7 +12,7 @@ author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run failed if the playbook ends before it was judged.
-  - After Ctrl-C, prints what becomes of the run, how to resume it and how to end it.
+  - Ctrl-C ends the playbook at any moment. Prints what becomes of the run, how to resume it and how to end it.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
     reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.interrupt import end_at_interrupt
 
 MAX_REASON = 1000
 
@@ -70,6 +71,9 @@ class CallbackModule(CallbackBase):
         self._over = False
         if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # nothing else captures it
             sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
+
+    def v2_playbook_on_start(self, playbook):
+        end_at_interrupt()
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})

@@ -123,7 +123,7 @@ def interrupted(folder: run_folder.RunFolder) -> str:
     if not run_folder.is_open(run):
         return ""
     what = "its nodes are done"
-    if run["finished_at"] is None:
+    if run["finished_at"] is None and state.of(run)["name"] != state.COLLECTING:
         what = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
     run_id, end = run["run_id"], cleanable.command(folder.path.parent, run["run_id"])
     return f"run {run_id} is interrupted, {what}: the same command, with RUN={run_id}, resumes it, {end} ends it"

@@ -1,0 +1,33 @@
+"""Ctrl-C at the start of each phase of a run ends it there, and the same command resumes it."""
+
+import json
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.interrupt import EXIT_CODE
+
+from tests.kit.ansible_playbook import SETTINGS
+
+RUN = ("gpuval.fleet.validate", "-e", json.dumps({"gpuval_stages": ["facts"], "gpuval_run_id": "phases"}))
+#: By the task that begins a phase, what the console says of the run.
+PHASES = {
+    "Open the run": "",
+    "Probe the nodes": "run phases is interrupted, no node has begun: the same command, with RUN=phases, resumes it",
+    "Make the store usable": "run phases is interrupted, no node has begun",
+    "Launch the nodes' plans and watch them": "run phases is interrupted, no node has begun",
+    "Collect records, logs and series": "run phases is interrupted, its nodes go on working",
+    "Judge the run": "run phases is interrupted, its nodes are done",
+    "Write the report": "run phases is interrupted, its nodes are done",
+}
+
+
+def test_ctrl_c_at_the_start_of_each_phase_ends_the_run_though_its_exception_would_be_lost(new_fleet):
+    callbacks = SETTINGS["ANSIBLE_CALLBACKS_ENABLED"] + ",interrupt"
+    with new_fleet("phases", nodes={"node-1": {}, "node-2": {}}) as fleet:
+        for task, line in PHASES.items():
+            fleet.more_environment = {"ANSIBLE_CALLBACKS_ENABLED": callbacks, "GPUVAL_TESTS_INTERRUPT": task}
+            done = fleet.play(*RUN)
+            assert done.code == EXIT_CODE, (task, done)
+            assert "User interrupted execution" in done.output and line in done.output, (task, done)
+            assert "Exception ignored" not in done.output and "FINAL ACCEPTANCE" not in done.output, (task, done)
+        fleet.more_environment = {}
+        done = fleet.play(*RUN)
+        assert "FINAL ACCEPTANCE: PARTIAL" in done.output, done
