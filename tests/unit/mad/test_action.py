@@ -55,6 +55,16 @@ def test_images_alone(tmp_path):
     assert (done["jobs"], len(done["images"])) == ([], 1)
 
 
+def test_what_is_left_out_is_warned_of(tmp_path):
+    models = [model(name="good", data="hub"), model(timeout="2h", n_gpus="all"), 3]
+    root = mad_repository.write(tmp_path / "repository", **{"models.json": models, "data.json": None})
+    done = run_action("mad_jobs", {"repository": str(root), "state_dir": str(tmp_path), "sku": "amd", "tags": ["pyt"]})
+    assert len(done.result["jobs"]) == 1
+    for text in ("model tiny_train: timeout: ", "model tiny_train: n_gpus: ", "models.json: entry 3: "):
+        assert text in done.text
+    assert "data.json is missing: the scripts of good fetch their data" in done.text
+
+
 def test_models_on_a_cluster_need_images(tmp_path):
     options = {"repository": str(mad_repository.write(tmp_path / "repository")), "tags": ["tiny_train"]}
     options |= {"state_dir": str(tmp_path), "placement": "kubernetes", "runtime": "host"}

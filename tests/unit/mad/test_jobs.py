@@ -313,6 +313,24 @@ def test_data_is_mounted_loaded_or_refused(make):
     assert found.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0"
 
 
+def test_data_without_a_data_file_is_left_to_the_script(make):
+    changed = {"models.json": [model(data="hub,shelf")], "data.json": None}
+    (step,) = job(make("tiny_train", **changed)).steps
+    assert step.environment["MAD_DATANAME"] == "hub,shelf" and "MAD_DATAHOME" not in step.environment
+    found = job(make("tiny_train", options=planning.Options(datasets=["shelf"]), **changed))
+    assert (found.stage["datasets"], found.steps[0].environment["MAD_DATAHOME"]) == (["shelf"], "/data_dlm_1")
+    mounted = job(make("tiny_train", {"docker_mounts": {"/data_dlm_0": "/mnt/hub"}}, **changed))
+    assert mounted.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0"
+
+
+def test_a_malformed_data_set_refuses_the_models_that_need_it(make):
+    changed = {"data.json": {"odd": {"ftp": {}}, "hub": {}}}
+    changed["models.json"] = [model(data="odd"), model(name="other", data="hub")]
+    made = make("pyt", **changed)
+    assert len(made.jobs) == 1
+    assert made.left_out[0].startswith("models.json: model tiny_train: data: data.json: odd: unknown provider 'ftp'")
+
+
 MINIO = mad_repository.CREDENTIALS["MAD_MINIO"]
 
 

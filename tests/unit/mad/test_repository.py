@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import repository, tags
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.models import timeout_seconds
 
@@ -184,13 +184,65 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(("changed", "message"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_repository_is_named_by_file_model_and_field(read, changed, message):
+def problem_of(read, changed):
+    """What is said where all models are asked for, with their data."""
+    try:
+        found = read(**changed)
+    except MadError as error:
+        return str(error)
+    for data in (found.data or {}).values():
+        if data.problem:
+            return data.problem
     with pytest.raises(MadError) as caught:
-        read(**changed)
-    assert message in str(caught.value)
-    assert len(str(caught.value)) < 700 and str(caught.value).isprintable()
-    assert SECRET not in str(caught.value)
+        tags.select(found, "all")
+        raise MadError("; ".join(found.remarks))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("changed", "message"), MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_named_by_file_model_and_field(read, changed, message):
+    problem = problem_of(read, changed)
+    assert message in problem
+    assert len(problem) < 1400 and problem.isprintable()
+    assert SECRET not in problem
+
+
+def test_all_that_is_wrong_is_said_at_once(read):
+    wrong = [model(n_gpus="all", url="file:///etc", args="'"), model(name="other", timeout="2h", scripts="../x"), 3]
+    found = read(**{"models.json": [*wrong, model(name="good")]})
+    assert [one.name for one in tags.select(found, "good")] == ["good"]
+    with pytest.raises(MadError) as caught:
+        tags.select(found, "tiny_train,other,nothing-like-it")
+    for text in ("n_gpus", "url", "args", "timeout", "scripts", "selects no model"):
+        assert text in str(caught.value)
+    assert sum(remark.startswith("left out: models.json: ") for remark in found.remarks) == len(wrong)
+
+
+def test_a_malformed_model_refuses_no_other(read):
+    found = read(**{"models.json": [model(timeout="2h"), model(name="good")]})
+    assert [one.name for one in tags.select(found, "pyt")] == ["good"]
+    assert [one.name for one in tags.select(found, "extra/chat")] == ["extra/chat"]
+    with pytest.raises(MadError, match="model tiny_train: timeout"):
+        tags.select(found, "good,tiny_train")
+    alone = read(**{"models.json": [model(timeout="2h")]})
+    with pytest.raises(MadError, match="model tiny_train: timeout"):
+        tags.select(alone, "pyt")
+
+
+def test_a_malformed_list_of_models_refuses_what_may_be_in_it(read):
+    found = read(**{"scripts/extra/models.json": "["})
+    assert [one.name for one in tags.select(found, "multi")] == ["tiny_multi"]
+    with pytest.raises(MadError, match=r"tag 'extra/chat': scripts/extra/models\.json: line 1"):
+        tags.select(found, "extra/chat")
+    found = read(**{"models.json": "["})
+    with pytest.raises(MadError, match=r"tag 'inference': models\.json: line 1, column 2: malformed JSON"):
+        tags.select(found, "inference")
+
+
+def test_more_models_than_a_repository_may_have_are_refused_before_the_first_is_read(read, monkeypatch):
+    monkeypatch.setattr(repository, "from_entry", None)
+    found = read(**{"models.json": [3] * 70_000, "scripts/extra/models.json": None})
+    assert found.refused[""] == "models.json: more than 10000 models in the repository: remove some"
 
 
 def test_no_folder_and_no_models(tmp_path):
@@ -206,14 +258,13 @@ def test_a_link_out_of_the_repository_is_not_followed(read, tmp_path, name):
     root = tmp_path / "repository"
     root.mkdir()
     (root / name).symlink_to(tmp_path / "outside")
-    with pytest.raises(MadError, match=f"{name}: a link leads out of the repository"):
-        read(**{name: None})
+    assert f"{name}: a link leads out of the repository" in problem_of(read, {name: None})
 
 
 @pytest.mark.parametrize("path", ["/var", "/var/lib/x", "/home", "/home/me", "/home/me/.ssh", "/data/.secrets"])
 def test_folders_of_the_system_and_of_users_are_no_data(read, path):
-    with pytest.raises(MadError, match="belongs to the node's system or a user"):
-        read(**{"data.json": {"a": {"local": {"path": path}}}})
+    found = read(**{"data.json": {"a": {"local": {"path": path}}}})
+    assert "belongs to the node's system or a user" in found.data["a"].problem
 
 
 @pytest.mark.parametrize("path", ["/tmp", "/data", "/var/data", "/home/me/data", "/nas/a.b/v1.0"])
@@ -224,5 +275,5 @@ def test_other_folders_are(read, path):
 def test_null_is_not_specified(read):
     (found, *_others) = read(**{"models.json": [model(url=None, data=None, timeout=None, n_gpus=None)]}).models
     assert (found.url, found.data, found.timeout, found.n_gpus) == ("", (), -1, -1)
-    with pytest.raises(MadError, match=r"model tiny_train: .*dockerfile"):
-        read(**{"models.json": [model(dockerfile=None)]})
+    (malformed,) = read(**{"models.json": [model(dockerfile=None)]}).malformed
+    assert "dockerfile" in malformed.problem

@@ -15,6 +15,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.judge import sku_catalogue
 from ..plugin_utils.mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
+from ..plugin_utils.mad.data import DATA_FILE
 from ..plugin_utils.mad.documents import MadError, located
 from ..plugin_utils.mad.models import CREDENTIALS_IN_URL
 from ..plugin_utils.runs import datasets, job_secrets
@@ -40,7 +41,9 @@ class ActionModule(ControllerAction):
                 f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images"
             )
         models = tags.select(found, options["tags"])
-        for remark in (*found.remarks, *asked.remarks):
+        without = [model.name for model in models if model.data and found.data is None]
+        fetched = [f"{DATA_FILE} is missing: the scripts of {some_of(without)} fetch their data"] if without else []
+        for remark in (*found.remarks, *asked.remarks, *fetched):
             self._display.warning(remark)
         set_here = [name for name, value in os.environ.items() if value]
         chosen = planning.Options(

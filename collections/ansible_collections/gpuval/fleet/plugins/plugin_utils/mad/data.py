@@ -41,10 +41,12 @@ class Provider:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`providers` in the order in which they are tried; without any the script gets its data itself."""
+    """`providers` in the order in which they are tried; without any the script gets its data itself. `problem` is what
+    is wrong with it in data.json."""
 
     name: str
-    providers: tuple[Provider, ...]
+    providers: tuple[Provider, ...] = ()
+    problem: str = ""
 
     @property
     def declared(self) -> str:
@@ -67,10 +69,16 @@ class Placed:
 
 
 def datasets(document: Any) -> dict[str, Dataset]:
-    """By name, from data.json. Raises MadError with data set, provider and field."""
+    """By name, from data.json. Raises MadError where it holds none."""
     if not isinstance(document, Mapping):
         raise MadError(f'{DATA_FILE}: holds no data sets by name: write {{"NAME": {{"local": {{"path": ...}}}}}}')
-    return {name: _dataset(name, providers) for name, providers in document.items()}
+    found = {}
+    for name, providers in document.items():
+        try:
+            found[name] = _dataset(name, providers)
+        except MadError as error:
+            found[name] = Dataset(name, problem=str(error))
+    return found
 
 
 def _dataset(name: str, providers: Any) -> Dataset:
@@ -116,34 +124,37 @@ def _mountable(path: str, what: str) -> str:
 
 def place(
     names: Sequence[str],
-    known: Mapping[str, Dataset],
+    known: Mapping[str, Dataset] | None,
     loaded: Collection[str],
     *,
     where: str,
     credentials: Collection[str] = (),
     mounted: Collection[str] = (),
 ) -> list[Placed]:
-    """Each data set that has providers: from `loaded`, the names in gpuval_datasets, from a folder that is `mounted` in
-    the container, else by the first provider for which `credentials`, names of secrets, suffice.
+    """Each data set that has a place: in `loaded`, the names in gpuval_datasets, in a folder that is `mounted` in the
+    container, else by the first provider for which `credentials`, names of secrets, suffice.
 
-    Raises MadError for one that is in none.
+    `known` is None without a data.json: a script gets its data itself then. Raises MadError for one that has none.
     """
     placed = []
     for index, name in enumerate(names):
-        if name not in known:
+        if known is not None and name not in known:
             raise MadError(f"{where}: data: {DATA_FILE} has no {shown(name)}{meant(name, known)}: add it")
-        dataset = known[name]
-        if not dataset.providers:
-            continue
-        homes = [f"{one.home.rstrip('/')}_{index}" for one in dataset.providers]
+        dataset = Dataset(name) if known is None else known[name]
+        if dataset.problem:
+            raise MadError(f"{where}: data: {dataset.problem}")
+        providers = dataset.providers or (Provider(DATASET, ""),)
+        homes = [f"{one.home.rstrip('/')}_{index}" for one in providers]
         inside = next((home for home in homes if home in mounted), "")
         usable = [one for one in dataset.providers if _is_usable(one.kind, credentials)]
-        provider = (usable or dataset.providers)[0]
+        provider = (usable or providers)[0]
         home = inside or f"{provider.home.rstrip('/')}_{index}"
         if dataset.declared in loaded:
             provider = Provider(DATASET, dataset.declared, provider.home)
         elif inside:
             provider = Provider(MOUNTED, inside)
+        elif not dataset.providers:
+            continue
         elif not usable:
             raise MadError(
                 f"{where}: data: {shown(name)} comes from {' or '.join(one.kind for one in dataset.providers)}: "

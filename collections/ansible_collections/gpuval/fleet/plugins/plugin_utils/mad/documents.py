@@ -14,15 +14,18 @@ from ..core.escape import one_line
 
 MAX_BYTES = 8 << 20
 MAX_SHOWN = 80
+#: Of one document, and of the models that the user chose.
+MAX_PROBLEMS = 20
 
 
 class MadError(GpuvalError, ValueError):
     """What is wrong about a model repository or its settings: the file, model and field, and what to do."""
 
 
-def within(path: str, *, what: str) -> str:
-    """A path relative to the repository in its shortest form. Raises MadError for one that leaves it."""
-    normal = posixpath.normpath(path)
+def within(path: str, what: str, folder: str = "") -> str:
+    """A path, relative to a folder of the repository, from its root and in its shortest form. Raises MadError for one
+    that leaves the repository."""
+    normal = posixpath.normpath(folder + path)
     if path.startswith("/") or normal == ".." or normal.startswith("../"):
         raise MadError(f"{what}: {shown(path)} is outside the repository: name a path below its root")
     return normal
@@ -99,10 +102,13 @@ def _no_constants(word: str) -> float:
 
 def check(schema: str, document: Any, *, what: str) -> None:
     """Raise MadError unless the document follows the schema; the message names the field."""
-    try:
-        schemas.validate(schema, document, what=what)
-    except schemas.Invalid as error:
-        raise MadError(one_line(str(error), 600)) from error
+    if problems := problems_of(schema, document, what=what):
+        raise MadError("; ".join(problems))
+
+
+def problems_of(schema: str, document: Any, *, what: str) -> list[str]:
+    """Where the document does not follow the schema, each with its field."""
+    return [one_line(str(problem), 600) for problem in schemas.problems(schema, document, what=what)][:MAX_PROBLEMS]
 
 
 def unknown_keys(schema: str, document: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from .documents import MadError, check, shown, unknown_keys, within
+from .documents import MadError, problems_of, shown, unknown_keys, within
 
 DEFAULT_TIMEOUT_SECONDS = 7200
 #: Of `timeout` and `n_gpus`: not specified, and all.
@@ -54,37 +55,50 @@ class Model:
         return f"{self.file}: model {self.name}"
 
 
-def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
-    """A model from the entry at `number`, counted from 1, of a models.json. Raises MadError with file, model and field.
+@dataclass(frozen=True)
+class MalformedModel:
+    """An entry that is no model: its name and tags, as far as they can be read, and all that is wrong with it."""
+
+    name: str
+    scope: str
+    tags: tuple[str, ...]
+    problem: str
+
+
+def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model | MalformedModel:
+    """A model from the entry at `number`, counted from 1, of a models.json.
 
     With a `scope`, name and paths are those of scripts/SCOPE/models.json.
     """
-    named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"]
-    where = f"{file}: model {entry['name'][:200]}" if named else f"{file}: entry {number}"
-    if isinstance(entry, Mapping):
-        entry = {key: value for key, value in entry.items() if value is not None}  # null is not specified
-    check("mad_model", entry, what=where)
-    folder = f"scripts/{scope}/" if scope else ""
-    dockerfile, scripts = (
-        within(folder + _relative(entry[key], f"{where}: {key}"), what=f"{where}: {key}")
-        for key in ("dockerfile", "scripts")
-    )
-    url = entry.get("url", "")
-    if url and not _is_address(url):
-        raise MadError(
-            f"{where}: url: {shown(url)} is no address of a repository: use https://, ssh:// or git@HOST:PATH"
-        )
-    if CREDENTIALS_IN_URL.match(url):
-        raise MadError(
-            f"{where}: url: credentials in an address end up in logs: move them to credential.json and set cred"
-        )
+    if not isinstance(entry, Mapping):
+        return MalformedModel("", scope, (), "; ".join(problems_of("mad_model", entry, what=f"{file}: entry {number}")))
+    entry = {key: value for key, value in entry.items() if value is not None}  # null is not specified
+    given = entry["name"] if isinstance(entry.get("name"), str) else ""
+    name = f"{scope}/{given}" if scope else given
+    where = f"{file}: model {given[:200]}" if given else f"{file}: entry {number}"
+    problems = problems_of("mad_model", entry, what=where)
+    place = functools.partial(within, folder=f"scripts/{scope}/" if scope else "")
+    checked = {}
+    for key, default, check in (
+        ("dockerfile", "", place),
+        ("scripts", "", place),
+        ("dockercontext", DOCKER_FOLDER, within),
+        ("url", "", _address),
+        ("args", "", checked_args),
+    ):
+        text = entry.get(key) or default
+        try:
+            checked[key] = check(text, f"{where}: {key}") if isinstance(text, str) else ""
+        except MadError as error:
+            problems.append(str(error))
+    if problems:
+        tags = entry.get("tags", ())
+        readable = isinstance(tags, str) or (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags))
+        return MalformedModel(name, scope, _words(tags) if readable else (), "; ".join(problems))
     return Model(
-        name=f"{scope}/{entry['name']}" if scope else entry["name"],
+        name=name,
         file=file,
-        dockerfile=dockerfile,
-        scripts=scripts,
-        dockercontext=within(entry.get("dockercontext") or DOCKER_FOLDER, what=f"{where}: dockercontext"),
-        url=url,
+        **checked,
         cred=entry.get("cred", ""),
         owner=entry.get("owner", ""),
         data=_words(entry.get("data", "")),
@@ -92,7 +106,6 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
         timeout=entry.get("timeout", UNSET),
         training_precision=entry.get("training_precision", ""),
         tags=_words(entry.get("tags", ())),
-        args=checked_args(entry.get("args", ""), f"{where}: args"),
         multiple_results=entry.get("multiple_results", ""),
         skip_gpu_arch=_words(entry.get("skip_gpu_arch", "")),
         distributed=entry.get("distributed"),
@@ -116,17 +129,17 @@ def timeout_seconds(model: Model, asked: int = UNSET, multiplier: float = 1.0) -
     return chosen * multiplier
 
 
-def _is_address(url: str) -> bool:
+def _address(url: str, what: str) -> str:
+    """The address, of which there may be none. Raises MadError."""
     try:
-        return bool(_URL.fullmatch(url)) and urlsplit(url).port != 0
+        known = not url or (_URL.fullmatch(url) and urlsplit(url).port != 0)
     except ValueError:
-        return False
-
-
-def _relative(path: str, what: str) -> str:
-    if path.startswith("/"):
-        raise MadError(f"{what}: {shown(path)} is outside the repository: name a path below its root")
-    return path
+        known = False
+    if not known:
+        raise MadError(f"{what}: {shown(url)} is no address of a repository: use https://, ssh:// or git@HOST:PATH")
+    if CREDENTIALS_IN_URL.match(url):
+        raise MadError(f"{what}: credentials in an address end up in logs: move them to credential.json and set cred")
+    return url
 
 
 def _words(value: Any) -> tuple[str, ...]:

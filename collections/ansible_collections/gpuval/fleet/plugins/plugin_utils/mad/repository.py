@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .data import DATA_FILE, Dataset, datasets
-from .documents import MadError, located, read_json, shown
-from .models import Model, from_entry
+from .documents import MAX_PROBLEMS, MadError, located, read_json, shown
+from .models import MalformedModel, Model, from_entry
 
 MODELS_FILE, PROGRAM, SCRIPTS = "models.json", "get_models_json.py", "scripts"
 MAX_MODELS = 10_000
@@ -16,50 +17,57 @@ MAX_MODELS = 10_000
 
 @dataclass(frozen=True)
 class Repository:
-    """`refused` has, by folder below scripts/, why its models are not known. `remarks` are for the user."""
+    """`refused` has, by folder below scripts/ (empty for the root), why its models are not known. `data` is None
+    without a data.json. `remarks` are for the user."""
 
     root: Path
     models: tuple[Model, ...]
-    data: Mapping[str, Dataset] = field(default_factory=dict)
+    malformed: tuple[MalformedModel, ...] = ()
+    data: Mapping[str, Dataset] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 
 def read(root: Path) -> Repository:
-    """The repository. Raises MadError with file, model and field for the first thing that is malformed."""
+    """The repository. A malformed model or list of models refuses only itself. Raises MadError."""
     if not root.is_dir():
         raise MadError(f"{root}: no such folder: set gpuval_mad_repository to the root of a model repository")
-    models: list[Model] = []
+    entries: list[Model | MalformedModel] = []
     refused: dict[str, str] = {}
-    sources = 0
-    if (root / MODELS_FILE).exists():
-        models += _models(root, MODELS_FILE)
-        sources += 1
+    declared = {"": [MODELS_FILE]} if (root / MODELS_FILE).exists() else {}
     for scope in _folders(root):
-        folder = f"{SCRIPTS}/{scope}"
-        declared, programmed = ((root / folder / name).exists() for name in (MODELS_FILE, PROGRAM))
-        if declared and programmed:
-            raise MadError(f"{folder}: has both {MODELS_FILE} and {PROGRAM}: remove one")
-        if declared:
-            models += _models(root, f"{folder}/{MODELS_FILE}", scope)
-        if programmed:
-            refused[scope] = (
-                f"{folder}/{PROGRAM} is a program, and repositories are not executed on the controller: "
-                f"declare its models in {folder}/{MODELS_FILE}"
-            )
-        sources += declared or programmed
-    if not sources:
+        declared[scope] = [name for name in (MODELS_FILE, PROGRAM) if (root / SCRIPTS / scope / name).exists()]
+    if not any(declared.values()):
         raise MadError(f"{root}: no {MODELS_FILE}, and none in {SCRIPTS}/*: this is no model repository")
-    if len(models) > MAX_MODELS:
-        raise MadError(f"{root}: more than {MAX_MODELS} models")
-    data = datasets(read_json(root, DATA_FILE)) if (root / DATA_FILE).exists() else {}
-    return Repository(root, tuple(models), data, refused, tuple(_remarks(models, refused)))
+    for scope, files in declared.items():
+        try:
+            entries += _models(root, scope, files, MAX_MODELS - len(entries))
+        except MadError as error:
+            refused[scope] = str(error)
+    data = datasets(read_json(root, DATA_FILE)) if (root / DATA_FILE).exists() else None
+    models = [entry for entry in entries if isinstance(entry, Model)]
+    malformed = [entry for entry in entries if isinstance(entry, MalformedModel)]
+    remarks = [f"left out: {one.problem}" for one in malformed[:MAX_PROBLEMS]] + _remarks(models, refused)
+    return Repository(root, tuple(models), tuple(malformed), data, refused, tuple(remarks))
 
 
-def _models(root: Path, file: str, scope: str = "") -> list[Model]:
-    entries = read_json(root, file)
+def _models(root: Path, scope: str, files: list[str], most: int) -> list[Model | MalformedModel]:
+    """The entries of the folder's models.json, one of its `files`. Raises MadError for more than `most`, before the
+    first is read."""
+    folder = f"{SCRIPTS}/{scope}" if scope else "."
+    file = posixpath.normpath(f"{folder}/{MODELS_FILE}")
+    if files == [PROGRAM]:
+        raise MadError(
+            f"{folder}/{PROGRAM} is a program, and repositories are not executed on the controller: "
+            f"declare its models in {file}"
+        )
+    if len(files) > 1:
+        raise MadError(f"{folder}: has both {MODELS_FILE} and {PROGRAM}: remove one")
+    entries = read_json(root, file) if files else []
     if not isinstance(entries, list):
         raise MadError(f"{file}: holds no list of models: enclose the models in [ ]")
+    if len(entries) > most:
+        raise MadError(f"{file}: more than {MAX_MODELS} models in the repository: remove some")
     return [from_entry(entry, number, file, scope) for number, entry in enumerate(entries, 1)]
 
 

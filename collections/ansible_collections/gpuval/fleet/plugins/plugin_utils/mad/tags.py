@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .documents import MadError, shown
-from .models import Model, checked_args
+from ..core.text import some_of
+from .documents import MAX_PROBLEMS, MadError, shown
+from .models import MalformedModel, Model, checked_args
 from .repository import Repository
 
 ALL = "all"
@@ -30,7 +31,7 @@ class Tag:
         """Without the arguments, as a model's name is written."""
         return f"{self.scope}/{self.word}" if self.scope else self.word
 
-    def selects(self, model: Model) -> bool:
+    def selects(self, model: Model | MalformedModel) -> bool:
         if self.scope and model.scope == self.scope:
             return self.word in (ALL, *model.tags) or model.name == self.whole
         return self.whole in (ALL, model.name, *model.tags)
@@ -64,19 +65,22 @@ def _tag(text: str) -> Tag:
 def select(repository: Repository, given: str | Iterable[str]) -> list[Model]:
     """The models that any tag selects, in the order of the tags, each once with the same arguments.
 
-    Raises MadError that names every tag that selects nothing, with the nearest names.
+    Raises MadError that names every tag that selects nothing, with the nearest names, and all that is wrong with models
+    that are malformed where they are named, or a tag selects no other.
     """
     chosen: dict[tuple[str, str, int], Model] = {}
-    unknown = []
+    problems = []
     for tag in parse(given):
         found = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]
-        if not found:
-            unknown.append(_unknown(tag, repository))
+        malformed = [model for model in repository.malformed if tag.selects(model)]
+        problems += [model.problem for model in malformed if model.name == tag.whole or not found]
+        if tag.scope in repository.refused or not (found or malformed):
+            problems.append(_unknown(tag, repository))
         for index, model in found:
             args = checked_args(f"{model.args} {tag.arguments}", f"{model.where}: args with {shown(tag.text)}")
             chosen.setdefault((model.name, args, index), dataclasses.replace(model, args=args))
-    if unknown:
-        raise MadError("; ".join(unknown))
+    if problems:
+        raise MadError(some_of(dict.fromkeys(problems), MAX_PROBLEMS, "; "))
     return list(chosen.values())
 
 
