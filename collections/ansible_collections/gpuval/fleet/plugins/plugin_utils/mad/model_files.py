@@ -7,7 +7,8 @@ import gzip
 import io
 import shutil
 import tarfile
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
 
 from . import credentials
 from .documents import MadError, located
@@ -53,31 +54,41 @@ class Copy:
         self._secrets_file = secrets_file and secrets_file.resolve()
         self._files = self._bytes = 0
 
-    def tree(self, folder: str, target: Path, above: tuple[Path, ...] = ()) -> None:
-        """`above` are the folders that this one is in. Raises MadError for a link out of the repository, or for too
-        much."""
+    def tree(self, folder: str, target: Path) -> None:
+        """All files are counted before the first is copied. Raises MadError for a link out of the repository, or for
+        too much."""
         source = located(self._root, folder)
-        above = (*above, source.resolve())
-        target.mkdir(parents=True, exist_ok=True)
+        for path, copied in [*self._listed(source, source.resolve(), target, ())]:
+            if path.is_dir():
+                copied.mkdir(parents=True, exist_ok=True)
+            else:
+                shutil.copy(path, copied)
+
+    def _listed(
+        self, source: Path, resolved: Path, target: Path, above: tuple[Path, ...]
+    ) -> Iterator[tuple[Path, Path]]:
+        """Each folder and file with its copy. `above` are the folders that this one is in."""
+        yield source, target
         for path in sorted(source.iterdir()):
-            name = (PurePosixPath(folder) / path.name).as_posix()
-            try:
-                real = located(self._root, name).resolve()
-            except MadError:
-                if self._foreign:
-                    continue
-                raise
-            parts = {path.name, *real.relative_to(self._root.resolve()).parts}
+            real, parts = resolved / path.name, {path.name}
+            if path.is_symlink():
+                try:
+                    real = located(self._root, path.relative_to(self._root).as_posix()).resolve()
+                except MadError:
+                    if self._foreign:
+                        continue
+                    raise
+                parts.update(real.relative_to(self._root.resolve()).parts)
             if parts & set(SECRET_FILES) or real == self._secrets_file:
                 continue
             self._files += 1
             self._bytes += path.stat().st_size if path.is_file() else 0
             if self._files > MAX_FILES or self._bytes > MAX_BYTES:
                 raise MadError(
-                    f"{self._where}: {folder} has more than {MAX_FILES} files or {MAX_BYTES >> 30} GiB: move data sets "
-                    "out of the repository, or name a smaller dockercontext"
+                    f"{self._where}: more than {MAX_FILES} files or {MAX_BYTES >> 30} GiB: move data sets out of the "
+                    "repository, or name a smaller dockercontext"
                 )
             if path.is_file():
-                shutil.copy(path, target / path.name)
-            elif path.is_dir() and real not in above:
-                self.tree(name, target / path.name, above)
+                yield path, target / path.name
+            elif path.is_dir() and real not in (*above, resolved):
+                yield from self._listed(path, real, target / path.name, (*above, resolved))
