@@ -19,7 +19,7 @@ _TRAILING_COMMA = re.compile(r",(?=\s*[\]}])")
 _HARDWARE = re.compile(
     r"fallen off the bus"
     r"|\b(?:uncorrect(?:able|ed)|double[- ]bit)\b(?=.{0,60}\berrors?\b)"
-    r"|\bXid\b(?:\s*\([^)]*\))?(?:\s+errors?)?[\s:]*(?:48|62|64|74|79|92|94|95)\b"
+    r"|\bXid\b(?:\s*\([^)]*\))?(?:\s+errors?)?[\s:]*(?:48|62|64|74|79|94|95)\b"
     r"|\bHW Exception by GPU\b",
     re.IGNORECASE,
 )
