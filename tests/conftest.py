@@ -16,7 +16,7 @@ COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 sys.path[:0] = [
     str(ROOT),  # tests.kit
     str(COLLECTION / "node"),
-    *(str(ROOT / "benchmarks" / name) for name in ("coherence", "detection", "localisation")),
+    *(str(ROOT / "benchmarks" / name) for name in ("coherence", "detection", "localisation", "pace")),
 ]
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
 

@@ -156,7 +156,7 @@ def example(results: Path, nodes: int, points: int = 120) -> Path:
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
@@ -168,13 +168,13 @@ def judge(folder: Path) -> None:
     run_folder = RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
-    report = judging.report_on(run_folder, run, checks)
+    report = judging.report_on(run_folder, run, checks, gangs=document.read(run_folder))
     earlier, _ = earlier_faults.read(run_folder, run, actions.shipped().window_days)
     actions.assign(report, earlier)
     report["summary"] = summary_lines(report)
-    document = report_file.packed(report)
-    schemas.validate("report", document, what="report.json")
-    write_file(folder / "report.json", report_file.lines(document))
+    packed = report_file.packed(report)
+    schemas.validate("report", packed, what="report.json")
+    write_file(folder / "report.json", report_file.lines(packed))
     publishing.keep_verdict(run_folder, report)
     gc.enable()
 

@@ -9,19 +9,16 @@ as they do in a run: read the evidence, judge, write report.json; read it, write
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import fleet
-import psutil
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+from steps import measured
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSORS = 2
@@ -29,33 +26,6 @@ MAX_SECONDS = 60
 MAX_MEMORY_BYTES = 1.5e9
 MAX_OPEN_SECONDS = 2
 MAX_BYTES = {"html": 6e6, "json": 40e6, "csv": 30e6}
-
-
-def measured(step: str, folder: Path) -> dict[str, float]:
-    """Run one step as a process of its own: wall and processor seconds, and the most memory that it held.
-
-    Memory is that of its children too; a page that they share counts once.
-    """
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begin, memory = time.perf_counter(), 0
-    step_process = psutil.Popen([sys.executable, __file__, "--step", step, "--folder", str(folder)])
-    while step_process.poll() is None:
-        memory = max(memory, _held_by(step_process))
-        with contextlib.suppress(psutil.TimeoutExpired):
-            step_process.wait(1)  # asking more often costs processor time
-    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if step_process.returncode:
-        raise SystemExit(f"the step {step} failed")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": seconds, "cpu": cpu, "memory": memory}
-
-
-def _held_by(process: psutil.Process) -> int:
-    held = 0
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-        for one in [process, *process.children(recursive=True)]:
-            held += one.memory_full_info().pss
-    return held
 
 
 def one_fleet(nodes: int, points: int, kept: Path | None) -> dict[str, float]:

@@ -106,6 +106,17 @@ def test_the_end_and_the_cost_by_the_plan_are_known_before_the_start():
     assert decisions.forecast(nodes[:1], 0, moment) == ""
 
 
+def test_nodes_that_wait_for_their_launch_have_plans_like_that_of_the_first():
+    nodes = [view(stages=["long"]) for _ in range(3)]
+    for node in nodes:
+        node.plan, node.launch, node.to_start = {"stages": [{"name": "long", "expected_seconds": None}]}, {}, True
+    moment = datetime(2026, 11, 28, 22, 30, tzinfo=timezone.utc)
+    assert decisions.forecast(nodes, 0, moment) == ""
+    nodes[0].plan = {"stages": [{"name": "long", "expected_seconds": 3600}], "accelerator": {"count": 8}}
+    nodes[0].launch, nodes[0].to_start = {"state": "started"}, False
+    assert decisions.forecast(nodes, 0, moment).endswith("after 1 h 00 min; 24.0 GPU-hours")
+
+
 @pytest.mark.parametrize("unknown", ["stage", "pull"])
 def test_what_is_left_is_not_guessed(unknown):
     nodes = [view(training="running", loading="pending"), view(training="running", loading="pending")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -265,9 +265,15 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
 def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
     """The end and the GPU-hours of the nodes' open stages by their plans; empty where a stage has no expectation.
 
-    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such.
+    `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such. A node
+    that was not launched yet has a plan like that of one with the same stages.
     """
-    waiting = [view for view in views if not view.done]
+    known = {tuple(view.stages): view.plan for view in views if view.launched}
+    waiting = [
+        view if view.launched else replace(view, plan=known.get(tuple(view.stages), view.plan))
+        for view in views
+        if not view.done
+    ]
     each = [left for view in waiting if (left := seconds_left(view)) is not None]
     if not each or len(each) < len(waiting):
         return ""

@@ -103,8 +103,6 @@ class RunWatch:
         self.placement.begin(watched.views)
         self.launcher.plan_starts(now)
         self.publisher.publish(now, self.launcher.window)
-        if line := forecast(self._views, self.launcher.window.nodes, datetime.now(timezone.utc)):
-            watched.say(line)
         self._loop(saved_at=now)
         watched.save()
         self.publisher.publish(time.monotonic(), self.launcher.window, ended=True)
@@ -116,6 +114,7 @@ class RunWatch:
 
     def _loop(self, saved_at: float) -> None:
         watched = self.watched
+        has_forecast = "gangs" in watched.info  # rounds are many, and short
         reported_at = float("-inf")
         while True:
             now = time.monotonic()
@@ -127,6 +126,10 @@ class RunWatch:
                 if not self._closed():  # otherwise the store was stopped for good
                     self.poller.failed(now, error)
             for line in lines:
+                watched.say(line)
+            moment = datetime.now(timezone.utc)
+            if not has_forecast and (line := forecast(self._views, self.launcher.window.nodes, moment)):
+                has_forecast = True  # the first launch has shown the plans
                 watched.say(line)
             if lines or now - reported_at >= PROGRESS_SECONDS:
                 watched.say(progress(self._views, now - watched.opened))
