@@ -68,6 +68,41 @@ def test_ends_that_are_no_verdict_each_with_its_class(new_fleet, slurm):
     assert fleet.report()["counts"]["INCOMPLETE"] == 3
 
 
+def test_what_pends_at_the_deadline_says_why(new_fleet, slurm):
+    """One node is busy with others' work, which is no verdict on it; the other's job is held."""
+    slurm.call("sbatch", "--exclusive", "--nodelist=gpu-1", "--output=/dev/null", "--wrap=sleep 300")
+    until(lambda: "RUNNING" in slurm.jobs().values(), "other work runs")
+    held = "{{ ['--hold'] if inventory_hostname == 'gpu-2' else [] }}"
+    own = {"gpuval_only_idle": True, "gpuval_deadline_seconds": 70, "gpuval_slurm_arguments": held}
+    fleet = new_fleet(settings={**NAPS, **own})
+    done = fleet.play()
+    slurm.call("scancel", "--user=root")
+    assert "Busy, not checked: gpu-1 (slurm_pending)" in done.told, str(done)
+    assert fleet.verdict("gpu-2")["class"] == "slurm_pending"
+    assert re.search(r"gpu-2 INCOMPLETE.*JobHeldUser", done.told)
+
+
+def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_fleet, slurm):
+    """A limit that the job exceeds would let it pend for good."""
+    slurm.call("scontrol", "update", "partitionname=gpu", "maxtime=3")
+    try:
+        short = {**NAPS, "gpuval_deadline_seconds": 3600, "work_workload": {**nap(1), "expected_seconds": 100}}
+        fleet = new_fleet(settings=short)
+        done = fleet.play()
+        assert done.code == 0, str(done)
+        assert "MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s, although the run has" in done.told
+        assert "TimeLimit=00:03:00" in slurm.call("scontrol", "show", "job", str(max(slurm.jobs())), "-o")
+        fleet.settings["work_workload"] = {**nap(1), "expected_seconds": 200}
+        jobs = slurm.jobs()
+        done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=too-short")
+        assert slurm.jobs().keys() == jobs.keys()
+        assert re.search(r"gpu-1.* INCOMPLETE.*MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s", done.told), str(
+            done
+        )
+    finally:
+        slurm.call("scontrol", "update", "partitionname=gpu", "maxtime=INFINITE")
+
+
 @pytest.mark.parametrize(("together", "jobs"), [(False, 2), (True, 1)])
 def test_clean_cancels_what_is_left(new_fleet, slurm, tmp_path, together, jobs):
     gang = {"gpuval_jobs": [str(gang_jobs.write(tmp_path, {"name": "nap", "run": "sleep 90"}, name="work"))]}

@@ -127,6 +127,7 @@ def test_a_node_that_is_away_is_incomplete():
     assert report_on(change)["verdict"] == "INCOMPLETE"
 
 
+@pytest.mark.parametrize(("state", "until"), [("failed", ""), ("refused", " until the deadline")])
 @pytest.mark.parametrize(
     ("reason", "busy"),
     [
@@ -136,11 +137,11 @@ def test_a_node_that_is_away_is_incomplete():
         ("ReqNodeNotAvail, UnavailableNodes:busy", False),
     ],
 )
-def test_a_pending_job_waits_for_others_only_by_priority_or_resources(reason, busy):
+def test_a_pending_job_waits_for_others_only_by_priority_or_resources(reason, busy, state, until):
     def waits(evidence):
         evidence.records.pop("busy")
-        message = f"job 7 is pending ({reason})"
-        evidence.launches["busy"] = {"state": "failed", "class": "slurm_pending", "message": message, "remedy": "y"}
+        message = f"job 7 is pending ({reason})" + until
+        evidence.launches["busy"] = {"state": state, "class": "slurm_pending", "message": message, "remedy": "y"}
 
     report = report_on(waits)
     assert (report["verdict"], "busy" in report["run"].get("busy", {})) == ("PARTIAL" if busy else "INCOMPLETE", busy)

@@ -49,7 +49,7 @@ def test_only_jobs_of_gpuval_count_and_the_newest_of_an_attempt():
         ("BOOT_FAIL", "None", "slurm_node_failed", True),
         ("CANCELLED", "None", "slurm_cancelled", False),
         ("TIMEOUT", "TimeLimit", "slurm_time_limit", False),
-        ("DEADLINE", "DeadLine", "slurm_time_limit", False),
+        ("DEADLINE", "DeadLine", "slurm_pending", False),
         ("REQUEUE_HOLD", "JobHoldMaxRequeue", "slurm_requeued", False),
         ("OUT_OF_MEMORY", "OutOfMemory", "slurm_out_of_memory", False),
         ("FAILED", "NonZeroExitCode", "slurm_job_failed", False),
@@ -136,6 +136,7 @@ class FakeSlurm(Slurm):
     def __init__(self):
         super().__init__(self.answer)
         self.shown, self.nodes_shown, self.cancelled, self.called = "", "", [], []
+        self.partitions = "PartitionName=gpu Default=YES QoS=N/A MaxTime=UNLIMITED"
 
     def answer(self, command, _data, _seconds):
         self.called.append(command[0])
@@ -145,6 +146,8 @@ class FakeSlurm(Slurm):
             self.cancelled += command[1:]
         if tuple(command[:3]) == ("scontrol", "show", "node"):
             return 0, self.nodes_shown, ""
+        if tuple(command[:3]) == ("scontrol", "show", "partition"):
+            return 0, self.partitions, ""
         return 0, self.shown if command[0] == "squeue" else "ExitCode=1:0", ""
 
 
@@ -190,6 +193,22 @@ def test_a_pending_job_is_shown_and_cancelled_at_the_end(placed):
     assert placed.slurm.cancelled == ["7"]
     written = placed.folder.written["gpu-1"]
     assert (written["state"], written["class"]) == ("failed", "slurm_pending")
+
+
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "JobHeldAdmin", "job requeued in held state", "Resources"])
+def test_a_job_that_pends_until_the_deadline_has_slurms_reason(placed, reason):
+    """Slurm ends it at the run's deadline, and its reason is DeadLine then."""
+    placed.slurm.shown = row(7, "PENDING", f"({reason})")
+    assert news(placed)["message"] == f"job 7 is pending ({reason})"
+    placed.slurm.shown = row(7, "DEADLINE", "DeadLine")
+    launch = news(placed, 30)
+    assert (launch["state"], launch["class"]) == ("refused", "slurm_pending")
+    assert launch["message"] == f"job 7 is pending ({reason}) until the deadline"
+    assert placed.view.done
+
+
+def test_a_job_whose_expedited_requeue_slurm_considers_waits():
+    assert one("EXPEDITING").waits
 
 
 def test_jobs_that_no_controller_waits_for_are_cancelled_at_the_end(placed):
@@ -307,7 +326,8 @@ def test_an_end_without_records_is_a_contact_once_the_store_had_its_time(placed)
 def test_while_slurmctld_is_away_nothing_is_concluded(placed):
     placed.slurm.shown = None
     assert news(placed, 120) is None
-    assert len(placed.warnings) == 1
+    (warning,) = placed.warnings
+    assert warning.endswith("; jobs that run continue: check slurmctld (scontrol ping)")
     placed.slurm.shown = row(7, "RUNNING")
     assert news(placed, 60)["message"] == ""
 
@@ -396,6 +416,38 @@ def test_a_gang_without_one_of_its_nodes_is_not_submitted(gang):
     assert {launch["class"] for launch in written.values()} == {"slurm_node_down"}
     assert written["gpu-1"]["message"].startswith("gpu-2, a member of its gang: DOWN: no power")
     assert written["gpu-2"]["message"] == "DOWN: no power"
+
+
+def with_stages(gang, *seconds):
+    """Each member's plan has stages that take so long; the partition gives 5 minutes of the run's 10."""
+    gang.slurm.partitions = "PartitionName=gpu Default=YES QoS=N/A MaxTime=00:05:00"
+    for order in gang.orders.values():
+        for number, each in enumerate(seconds):
+            order.plan["stages"].append({"name": f"s{number}", "expected_seconds": each, "command": ["true"]})
+
+
+@pytest.mark.parametrize("seconds", [(), (100, 150), (None, 299)])
+def test_a_job_asks_for_no_more_time_than_slurm_gives_it(gang, seconds):
+    with_stages(gang, *seconds)
+    assert all(event.started for event in launched(gang))
+    ((arguments, data),) = gang.sent
+    assert "--time=5" in arguments
+    assert f"--deadline=now+{600 + 300}" in arguments  # it may begin as long as the run goes on
+    payload = zlib.decompress(base64.b64decode(data.rpartition(f"\n{script.MARK}\n".encode())[2]))
+    assert payload.count(b'"deadline_seconds": 300') == len(GANG)
+    (warning,) = gang.warnings
+    assert warning == "MaxTime=00:05:00 of partition gpu: jobs get 5 min 00 s, although the run has 10 min 00 s left"
+
+
+def test_a_job_that_gets_too_little_time_is_refused_at_once(gang):
+    with_stages(gang, 200, 101)
+    assert not any(event.started for event in launched(gang))
+    assert (gang.sent, gang.warnings) == ([], [])
+    for written in gang.folder.written.values():
+        assert (written["state"], written["class"]) == ("failed", "slurm_too_short")
+        expected = "MaxTime=00:05:00 of partition gpu: jobs get 5 min 00 s, and the stages take about 5 min 01 s"
+        assert written["message"] == expected
+        assert "gpuval_slurm_partition" in written["remedy"]
 
 
 def test_a_gang_has_one_setting_of_jobs(gang):

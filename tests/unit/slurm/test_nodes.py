@@ -102,6 +102,7 @@ def test_gpus_of_a_gres(gres, expected):
             "slurm_drained",
             "by ops since 2026-11-23",
         ),
+        ("IDLE+EXTERNAL", "", "slurm_node_missing", "Slurm runs no slurmd on it"),
         ("IDLE+MAINTENANCE", "", "slurm_reserved", "MAINTENANCE"),
         ("IDLE+RESERVED", "", "slurm_reserved", "RESERVED"),
     ],

@@ -30,11 +30,11 @@ _ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
 class SlurmError(GpuvalError):
     """A command of Slurm failed. `away`: slurmctld did not answer, and may later. `full`: a limit of jobs that may be
-    submitted is reached, until one ends."""
+    submitted is reached, until one ends. `short`: a job gets too little time."""
 
-    def __init__(self, message: str, *, away: bool = False, full: bool = False) -> None:
+    def __init__(self, message: str, *, away: bool = False, full: bool = False, short: bool = False) -> None:
         super().__init__(message)
-        self.away, self.full = away, full
+        self.away, self.full, self.short = away, full, short
 
 
 class Slurm:

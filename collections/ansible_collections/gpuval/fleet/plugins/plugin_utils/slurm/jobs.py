@@ -17,14 +17,14 @@ from ..runs import plans
 #: Of squeue: id, state, reason, comment (last, since it may hold the separator).
 FORMAT = "%i|%T|%r|%k"
 _COMMENT = re.compile(r"gpuval:([A-Za-z0-9._-]+):([A-Za-z0-9._-]+):(\d{1,4})(?: (.*))?")
-WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING"})
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING", "EXPEDITING"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}) | SUSPENDED
 #: Ended: the class of each state. Those of RETRYABLE prove nothing about the node: another attempt may pass.
 ENDED = {
     "BOOT_FAIL": "slurm_node_failed",
     "CANCELLED": "slurm_cancelled",
-    "DEADLINE": "slurm_time_limit",
+    "DEADLINE": "slurm_pending",  # a job that runs reaches its time limit before
     "LAUNCH_FAILED": "slurm_node_failed",
     "NODE_FAIL": "slurm_node_failed",
     "OUT_OF_MEMORY": "slurm_out_of_memory",
@@ -128,8 +128,9 @@ def pending(job: Job) -> str:
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
 
 
-def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
-    """What the end of a job means that left records open. `suspended`: it was cancelled for that."""
+def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str = "") -> End:
+    """What the end of a job means that left records open. `suspended`: it was cancelled for that. `waited`: its state
+    as long as it was pending, with Slurm's reason."""
     if suspended:
         known = row_of("slurm_preempted")
         return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
@@ -141,11 +142,13 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False) -> End:
         return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
     name = ENDED.get(job.state, "slurm_job_failed")
     message = f"job {job.id} ended: {job.state}"
-    if job.reason not in ("", "None"):
+    if name == "slurm_pending" and waited:
+        message = f"{waited} until the deadline"
+    elif job.reason not in ("", "None"):
         message += f" ({job.reason})"
     if name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}"
-    return End(name, message, row_of(name).remedy.replace("{node}", job.node))
+    return End(name, message, row_of(name).remedy.replace("{node}", job.node), refused=name == "slurm_pending")
 
 
 def _refusal(note: str) -> dict[str, Any]:

@@ -127,6 +127,8 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
     by, at = description["reason_by"], description["reason_at"]
     who = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
     reason = f"{shown}{who}: {description['reason'] or 'Slurm gives no reason'}"
+    if "EXTERNAL" in states:
+        return _found(name, "slurm_node_missing", f"{shown}: Slurm runs no slurmd on it, and no job of this kind")
     if not states or any(state in DOWN for state in states):
         return _found(name, "slurm_node_down", reason)
     if any(state in DRAINED for state in states):

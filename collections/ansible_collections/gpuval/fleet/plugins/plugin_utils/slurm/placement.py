@@ -7,7 +7,7 @@ import getpass
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ...module_utils.store import StoreError
 from ..core.errors import GpuvalError, SettingError
 from ..core.escape import one_line
+from ..core.units import duration
 from ..gang import keys
 from ..judge.check import Check
 from ..records import launch_errors
@@ -33,6 +34,7 @@ from ..watch.watch import Limits, RunWatch, Watcher
 from . import nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import End, Job, end_of, forgotten, members_of, of_run, pending
+from .limits import WallLimit, wall_limit
 
 POLL_SECONDS = 2.0
 #: slurmctld is asked less often while it does not answer.
@@ -103,6 +105,8 @@ class SlurmPlacement(Placement):
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
+        #: Limits of Slurm that jobs follow, each warned of once.
+        self._limits: set[str] = set()
         self._outages = NodeOutages(row_of("slurm_node_down"))
 
     @property
@@ -137,20 +141,20 @@ class SlurmPlacement(Placement):
 
         Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
         """
-        known = self._folder.read_launch(view.name)
-        launch = {**attempt.launch(view.name, known), "machine": view.name}  # Slurm's name of the node
+        before = self._folder.read_launch(view.name)
+        launch = {**attempt.launch(view.name, before), "machine": view.name}  # Slurm's name of the node
         try:
             launch = self._launched(view, launch, seconds)
         except SlurmError as error:
             if error.away or error.full:
                 raise
-            remedy = row_of("slurm_refused").remedy
-            launch |= {"state": "failed", "class": "slurm_refused", "message": str(error), "remedy": remedy}
+            known = row_of("slurm_too_short" if error.short else "slurm_refused")
+            launch |= {"state": "failed", "class": known.name, "message": str(error), "remedy": known.remedy}
         except (plans.PlanError, SettingError) as error:
             launch |= {"state": "refused", "message": str(error)}
         except StoreError as error:
             launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
-        launch = keep_started(known, launch_errors.described(launch))
+        launch = keep_started(before, launch_errors.described(launch))
         self._folder.write_launch(view.name, launch)
         return Ended(view.name, "launch", launch["state"] == "started", message=launch["message"])
 
@@ -192,13 +196,31 @@ class SlurmPlacement(Placement):
             raise SettingError(
                 f"{names[0]} and {other} are one gang, which is one job: set the same gpuval_slurm_* for both"
             )
-        given = {name: self._parameters(self._views[name], launch, order, seconds) for name, order in orders.items()}
+        limit = wall_limit(self._slurm, settings)
+        if limit.seconds < seconds:
+            self._check_time(limit, orders.values(), launch["stages"], seconds)
+        lasts = min(seconds, limit.seconds)
+        given = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
         code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
         parameters = {"members": given} if len(names) > 1 else given[view.name]
         gpus = min(nodes.gpus(self._nodes[name])[1] for name in names)
         data = script.batch(parameters, code["runner"], code["workloads"], mark, gpus=gpus)
         idle = bool(self._run.get("only_idle"))
-        return self._slurm.submit(script.arguments(settings, run_id, names, number, seconds, idle=idle), data)
+        words = script.arguments(settings, run_id, names, number, seconds, limit.seconds, idle=idle)
+        return self._slurm.submit(words, data)
+
+    def _check_time(self, limit: WallLimit, orders: Iterable[Order], chosen: Collection[str], seconds: float) -> None:
+        """Raises SlurmError where Slurm gives the job less time than its stages are expected to take."""
+        stages = [
+            [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen] for order in orders
+        ]
+        needed = max(60.0, *(sum(stage["expected_seconds"] or 0.0 for stage in plan) for plan in stages))
+        given = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
+        if needed > limit.seconds:
+            raise SlurmError(f"{given}, and the stages take about {duration(needed)}", short=True)
+        if limit.source not in self._limits:
+            self._limits.add(limit.source)
+            self._warn(f"{given}, although the run has {duration(seconds)} left")
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> dict[str, Any]:
         """What the job gives to the program on the node."""
@@ -287,7 +309,7 @@ class SlurmPlacement(Placement):
 
     def _lost_slurmctld(self, error: SlurmError) -> None:
         if not self._away:
-            self._warn(f"{error}; jobs that run continue: {row_of('slurm_away').remedy}")
+            self._warn(f"{error}; jobs that run continue: {row_of('slurm_away').steps}")
         self._away, self._polled_at = str(error), time.monotonic()
 
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
@@ -314,13 +336,14 @@ class SlurmPlacement(Placement):
             return None
         if key not in self._ends:
             try:
-                self._ends[key] = self._end_of(job, suspended=key in self._suspended)
+                waited = str(launch.get("message") or "")
+                self._ends[key] = self._end_of(job, suspended=key in self._suspended, waited=waited)
             except SlurmError as error:
                 self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
 
-    def _end_of(self, job: Job, *, suspended: bool) -> End:
+    def _end_of(self, job: Job, *, suspended: bool, waited: str) -> End:
         """Raises SlurmError while slurmctld is away."""
         try:
             code = self._slurm.exit_code(job.id)
@@ -328,7 +351,7 @@ class SlurmPlacement(Placement):
             if error.away:
                 raise
             code = None  # its state says enough
-        end, members = end_of(job, code, suspended=suspended), self._members(job.node)
+        end, members = end_of(job, code, suspended=suspended, waited=waited), self._members(job.node)
         if len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed"):
             return end
         self._list_nodes(float("inf"))

@@ -6,6 +6,7 @@ That of a gang starts the same shell on each member by `srun`, which gives the s
 from __future__ import annotations
 
 import base64
+import math
 import shlex
 import zlib
 from collections.abc import Mapping, Sequence
@@ -103,12 +104,19 @@ class Settings:
 
 
 def arguments(
-    settings: Settings, run_id: str, nodes: Sequence[str], attempt: int, seconds: float, *, idle: bool = False
+    settings: Settings,
+    run_id: str,
+    nodes: Sequence[str],
+    attempt: int,
+    seconds: float,
+    wall: float = math.inf,
+    *,
+    idle: bool = False,
 ) -> list[str]:
     """Options of sbatch. `nodes`: several for a gang, leader first. `seconds`: what is left of the run's time, which
-    becomes the job's time limit in minutes. `idle`: all other work comes first. Slurm removes a job that has not begun
-    by then, also without a controller."""
-    minutes = max(1, int(-(-seconds // 60)))
+    becomes the job's time limit in minutes, unless Slurm gives it less (`wall`). `idle`: all other work comes first.
+    Slurm removes a job that has not begun by then, also without a controller."""
+    minutes = max(1, int(-(-seconds // 60) if wall >= seconds else wall // 60))
     chosen = {name: getattr(settings, name) for name in ("partition", "account", "qos", "reservation")}
     return [
         "--exclusive",
