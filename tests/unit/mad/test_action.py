@@ -36,6 +36,10 @@ WITHOUT = {"registry": "", "keep_folder": "", "output": ""}
         ({"registry": "https://registry.example"}, "gpuval_mad_registry: is no registry: write HOST"),
         ({"keep_folder": "kept"}, "gpuval_mad_keep_folder: is no absolute path"),
         ({"output": "/nowhere/perf.csv"}, "gpuval_mad_output: /nowhere/perf.csv: its folder is missing"),
+        (
+            {"runtime": "host", "placement": "slurm"},
+            "use SSH hosts or pods; run batch files with sbatch",
+        ),
         ({"runtime": "host"}, "gpuval_runtime is host, and models run in containers"),
         ({"repository": ""}, "gpuval_mad_repository is empty"),
     ],
@@ -146,7 +150,7 @@ def test_a_submodule_comes_over_https_or_ssh_alone(public, source, tmp_path, mon
     public.add("net", {"train.py": ""}, {"lib": f"{url.format(here=source)} {commit}"})
     for address, transports in (
         (f"{public.url}/net.git", checkout.TRANSPORTS),
-        (f"file://{public.root}/net.git", checkout.USER_TRANSPORTS),
+        (f"file://{public.root}/net.git", checkout.ALL_TRANSPORTS),
     ):
         with pytest.raises(
             MadError, match=rf"git submodule failed: .*'{transport}' not allowed.*: use https:// or SSH"

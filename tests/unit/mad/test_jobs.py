@@ -462,7 +462,7 @@ PUBLIC = {
         },
     ],
     "scripts/serve/run.sh": "true\n",
-    "scripts/serve/run_many.slurm": "true\n",
+    "scripts/serve/run_many.slurm": "#!/bin/bash\n#SBATCH -N 2\nsrun true\n",
     "docker/serve.ubuntu.amd.Dockerfile": LICENSED + """ARG BASE_DOCKER=rocm/serve:7_py3.12@sha256:04ce
 FROM ${BASE_DOCKER} AS common
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -496,8 +496,16 @@ def test_models_as_public_repositories_have_them(make, tag):
         "MAD_OUTPUT_CSV": "perf_Small-1.5B.csv",
     }
     assert job(made).stage["timeout_seconds"] == 432000
-    assert all("run_many.slurm is neither" in reason for reason in made.left_out)
+    batch = "run_many.slurm is a batch file of Slurm, which starts containers itself: run `sbatch run_many.slurm` in "
+    assert all(f"{batch}scripts/serve on a login node" in reason for reason in made.left_out)
     assert job(make(tag, {"docker_env_vars": {"PARTS": 2}}, **PUBLIC)).steps[0].environment["PARTS"] == "2"
+
+
+def test_a_shell_script_may_be_a_batch_file_of_slurm(make):
+    options = "#!/bin/bash\n# a comment\n\n#SBATCH --nodes=2\n"
+    with pytest.raises(MadError, match=r"model tiny_train: scripts: run\.sh is a batch file of Slurm"):
+        make("tiny_train", **{"scripts/tiny_train/run.sh": options})
+    assert make("tiny_train", **{"scripts/tiny_train/run.sh": f"cat > job <<END\n{options}END\n"}).jobs
 
 
 def test_models_of_the_root_share_tags_with_those_of_folders(make):

@@ -87,6 +87,10 @@ def _check(options):
         raise MadError("gpuval_mad_keep_folder: is no absolute path without colons and commas")
     if options["registry"] and not REGISTRY.fullmatch(options["registry"]):
         raise MadError("gpuval_mad_registry: is no registry: write HOST[:PORT]/PATH, such as registry.example:5000/mad")
+    if options["placement"] == "slurm":
+        raise MadError(
+            "models run in containers, Slurm jobs do not: use SSH hosts or pods; run batch files with sbatch"
+        )
     if options["runtime"] == "host" and options["placement"] != IN_PODS:
         raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
     if not options["repository"]:
@@ -114,9 +118,9 @@ def _root(options, folder):
         raise MadError(
             "gpuval_mad_repository: credentials in an address end up in logs: use a credential helper or SSH"
         )
-    what, transports = "gpuval_mad_repository", checkout.USER_TRANSPORTS
-    checkout.clone(given, folder / "repository", revision, what=what, transports=transports)
-    return folder / "repository"
+    target = folder / "repository"
+    checkout.clone(given, target, revision, what="gpuval_mad_repository", transports=checkout.ALL_TRANSPORTS)
+    return target
 
 
 def _secrets_file(options, root):

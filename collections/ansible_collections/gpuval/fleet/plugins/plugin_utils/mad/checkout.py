@@ -23,7 +23,7 @@ _REFUSED = re.compile(r"Authentication failed|could not read (?:Username|Passwor
 #: For addresses in a repository, those of submodules among them: no other transport leads off this machine, encrypted.
 TRANSPORTS = "https:ssh"
 #: For the address that the user sets.
-USER_TRANSPORTS = f"{TRANSPORTS}:http:git:file"
+ALL_TRANSPORTS = f"{TRANSPORTS}:http:git:file"
 _NOT_ALLOWED = re.compile(r"transport '\S+' not allowed")
 #: Hooks and programs that a repository's own settings could name. Large files stay pointers.
 SAFE = (
@@ -70,10 +70,7 @@ def is_address(text: str) -> bool:
 def clone(
     url: str, target: Path, revision: str = "", *, what: str, login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
-    """Clone one revision with its submodules, without history, and leave `.git` out. Returns the commit.
-
-    `transports` are those of the address, as GIT_ALLOW_PROTOCOL has them. Raises MadError.
-    """
+    """Clone one revision with its submodules, without history and `.git`. Returns the commit. Raises MadError."""
     if shutil.which("git") is None:
         raise MadError(f"{what}: the controller has no git, which clones {one_line(url)}: install it")
     if revision.startswith("-"):

@@ -72,25 +72,21 @@ def datasets(document: Any) -> dict[str, Dataset]:
     """By name, from data.json. Raises MadError where it holds none."""
     if not isinstance(document, Mapping):
         raise MadError(f'{DATA_FILE}: holds no data sets by name: write {{"NAME": {{"local": {{"path": ...}}}}}}')
-    found = {}
-    for name, providers in document.items():
-        try:
-            found[name] = _dataset(name, providers)
-        except MadError as error:
-            found[name] = Dataset(name, problem=str(error))
-    return found
+    return {name: _dataset(name, providers) for name, providers in document.items()}
 
 
 def _dataset(name: str, providers: Any) -> Dataset:
     where = f"{DATA_FILE}: {one_line(name, 80)}"
     if not isinstance(providers, Mapping):
-        raise MadError(f"{where}: holds no providers by name: add one of {', '.join(PROVIDERS)}")
+        return Dataset(name, problem=f"{where}: holds no providers by name: add one of {', '.join(PROVIDERS)}")
     for kind in providers:
         if kind not in PROVIDERS:
-            raise MadError(
-                f"{where}: unknown provider {shown(kind)}{meant(kind, PROVIDERS)}; known are {', '.join(PROVIDERS)}"
-            )
-    return Dataset(name, tuple(_provider(kind, providers[kind], where) for kind in PROVIDERS if kind in providers))
+            known = f"{meant(kind, PROVIDERS)}; known are {', '.join(PROVIDERS)}"
+            return Dataset(name, problem=f"{where}: unknown provider {shown(kind)}{known}")
+    try:
+        return Dataset(name, tuple(_provider(kind, providers[kind], where) for kind in PROVIDERS if kind in providers))
+    except MadError as error:
+        return Dataset(name, problem=str(error))
 
 
 def _provider(kind: str, given: Any, where: str) -> Provider:

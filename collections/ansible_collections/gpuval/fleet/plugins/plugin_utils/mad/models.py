@@ -22,12 +22,13 @@ CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@
 
 @dataclass(frozen=True)
 class Model:
-    """Paths are relative to the repository. `extra` are fields that gpuval does not know, as they are."""
+    """Paths are relative to the repository. `extra` are fields that gpuval does not know, as they are. `problem` is all
+    that is wrong with a malformed entry, of which no more is read than name and tags."""
 
     name: str
     file: str
-    dockerfile: str
-    scripts: str
+    dockerfile: str = ""
+    scripts: str = ""
     dockercontext: str = DOCKER_FOLDER
     url: str = ""
     cred: str = ""
@@ -43,6 +44,7 @@ class Model:
     distributed: Mapping[str, Any] | None = None
     env_vars: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
 
     @property
     def scope(self) -> str:
@@ -55,62 +57,51 @@ class Model:
         return f"{self.file}: model {self.name}"
 
 
-@dataclass(frozen=True)
-class MalformedModel:
-    """An entry that is no model: its name and tags, as far as they can be read, and all that is wrong with it."""
-
-    name: str
-    scope: str
-    tags: tuple[str, ...]
-    problem: str
-
-
-def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model | MalformedModel:
+def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
     """A model from the entry at `number`, counted from 1, of a models.json.
 
     With a `scope`, name and paths are those of scripts/SCOPE/models.json.
     """
-    if not isinstance(entry, Mapping):
-        return MalformedModel("", scope, (), "; ".join(problems_of("mad_model", entry, what=f"{file}: entry {number}")))
-    entry = {key: value for key, value in entry.items() if value is not None}  # null is not specified
-    given = entry["name"] if isinstance(entry.get("name"), str) else ""
+    # null is not specified
+    fields = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, Mapping) else {}
+    given = fields["name"] if isinstance(fields.get("name"), str) else ""
     name = f"{scope}/{given}" if scope else given
     where = f"{file}: model {given[:200]}" if given else f"{file}: entry {number}"
-    problems = problems_of("mad_model", entry, what=where)
+    problems = problems_of("mad_model", fields if isinstance(entry, Mapping) else entry, what=where)
     place = functools.partial(within, folder=f"scripts/{scope}/" if scope else "")
+    checks: Any = {
+        "dockerfile": place,
+        "scripts": place,
+        "dockercontext": within,
+        "url": _address,
+        "args": checked_args,
+    }
     checked = {}
-    for key, default, check in (
-        ("dockerfile", "", place),
-        ("scripts", "", place),
-        ("dockercontext", DOCKER_FOLDER, within),
-        ("url", "", _address),
-        ("args", "", checked_args),
-    ):
-        text = entry.get(key) or default
+    for key, check in checks.items():
+        text = fields.get(key) or (DOCKER_FOLDER if key == "dockercontext" else "")
         try:
             checked[key] = check(text, f"{where}: {key}") if isinstance(text, str) else ""
         except MadError as error:
             problems.append(str(error))
+    tags = _words(fields.get("tags", ()))
     if problems:
-        tags = entry.get("tags", ())
-        readable = isinstance(tags, str) or (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags))
-        return MalformedModel(name, scope, _words(tags) if readable else (), "; ".join(problems))
+        return Model(name, file, tags=tags, problem="; ".join(problems))
     return Model(
         name=name,
         file=file,
         **checked,
-        cred=entry.get("cred", ""),
-        owner=entry.get("owner", ""),
-        data=_words(entry.get("data", "")),
-        n_gpus=int(entry.get("n_gpus", ALL_GPUS)),
-        timeout=entry.get("timeout", UNSET),
-        training_precision=entry.get("training_precision", ""),
-        tags=_words(entry.get("tags", ())),
-        multiple_results=entry.get("multiple_results", ""),
-        skip_gpu_arch=_words(entry.get("skip_gpu_arch", "")),
-        distributed=entry.get("distributed"),
-        env_vars=entry.get("env_vars", {}),
-        extra={key: entry[key] for key in unknown_keys("mad_model", entry)},
+        cred=fields.get("cred", ""),
+        owner=fields.get("owner", ""),
+        data=_words(fields.get("data", "")),
+        n_gpus=int(fields.get("n_gpus", ALL_GPUS)),
+        timeout=fields.get("timeout", UNSET),
+        training_precision=fields.get("training_precision", ""),
+        tags=tags,
+        multiple_results=fields.get("multiple_results", ""),
+        skip_gpu_arch=_words(fields.get("skip_gpu_arch", "")),
+        distributed=fields.get("distributed"),
+        env_vars=fields.get("env_vars", {}),
+        extra={key: fields[key] for key in unknown_keys("mad_model", fields)},
     )
 
 
@@ -144,5 +135,5 @@ def _address(url: str, what: str) -> str:
 
 def _words(value: Any) -> tuple[str, ...]:
     """A list, or a text of words with commas between, without blanks and empty words."""
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(word for word in (part.strip() for part in parts) if word)
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
+    return tuple(word for word in (part.strip() for part in parts if isinstance(part, str)) if word)

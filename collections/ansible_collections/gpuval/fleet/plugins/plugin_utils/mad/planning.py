@@ -16,11 +16,12 @@ from . import credentials
 from .context import Context, Distributed
 from .data import CUSTOM, DATASET, Placed, place
 from .dockerfiles import Dockerfile, fitting
-from .documents import MadError, located
+from .documents import MadError, located, read_bytes
 from .models import UNSET, Model
 from .repository import Repository
 
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
+_BATCH_FILE = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\n)*?#SBATCH")
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
 #: Image references have one separator between letters and digits.
 _SEPARATORS = re.compile(r"([._-])[._-]+")
@@ -166,6 +167,11 @@ def _script(root: Path, model: Model) -> tuple[str, str, str]:
     folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
     if not located(root, posixpath.join(folder, name)).is_file():
         raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
+    if _BATCH_FILE.match(read_bytes(root, posixpath.join(folder, name))):
+        raise MadError(
+            f"{model.where}: scripts: {name} is a batch file of Slurm, which starts containers itself: run "
+            f"`sbatch {name}` in {folder or '.'} on a login node, or select other models"
+        )
     if not name.endswith((".sh", ".py")):
         raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py: select other models")
     return "python3" if name.endswith(".py") else "bash", name, folder or "."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .data import DATA_FILE, Dataset, datasets
 from .documents import MAX_PROBLEMS, MadError, located, read_json, shown
-from .models import MalformedModel, Model, from_entry
+from .models import Model, from_entry
 
 MODELS_FILE, PROGRAM, SCRIPTS = "models.json", "get_models_json.py", "scripts"
 MAX_MODELS = 10_000
@@ -22,7 +22,7 @@ class Repository:
 
     root: Path
     models: tuple[Model, ...]
-    malformed: tuple[MalformedModel, ...] = ()
+    malformed: tuple[Model, ...] = ()
     data: Mapping[str, Dataset] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ def read(root: Path) -> Repository:
     """The repository. A malformed model or list of models refuses only itself. Raises MadError."""
     if not root.is_dir():
         raise MadError(f"{root}: no such folder: set gpuval_mad_repository to the root of a model repository")
-    entries: list[Model | MalformedModel] = []
+    entries: list[Model] = []
     refused: dict[str, str] = {}
     declared = {"": [MODELS_FILE]} if (root / MODELS_FILE).exists() else {}
     for scope in _folders(root):
@@ -45,15 +45,14 @@ def read(root: Path) -> Repository:
         except MadError as error:
             refused[scope] = str(error)
     data = datasets(read_json(root, DATA_FILE)) if (root / DATA_FILE).exists() else None
-    models = [entry for entry in entries if isinstance(entry, Model)]
-    malformed = [entry for entry in entries if isinstance(entry, MalformedModel)]
+    models = [model for model in entries if not model.problem]
+    malformed = [model for model in entries if model.problem]
     remarks = [f"left out: {one.problem}" for one in malformed[:MAX_PROBLEMS]] + _remarks(models, refused)
     return Repository(root, tuple(models), tuple(malformed), data, refused, tuple(remarks))
 
 
-def _models(root: Path, scope: str, files: list[str], most: int) -> list[Model | MalformedModel]:
-    """The entries of the folder's models.json, one of its `files`. Raises MadError for more than `most`, before the
-    first is read."""
+def _models(root: Path, scope: str, files: list[str], most: int) -> list[Model]:
+    """The models that the folder's `files` declare. Raises MadError, for more than `most` before the first is read."""
     folder = f"{SCRIPTS}/{scope}" if scope else "."
     file = posixpath.normpath(f"{folder}/{MODELS_FILE}")
     if files == [PROGRAM]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..core.text import some_of
 from .documents import MAX_PROBLEMS, MadError, shown
-from .models import MalformedModel, Model, checked_args
+from .models import Model, checked_args
 from .repository import Repository
 
 ALL = "all"
@@ -31,7 +31,7 @@ class Tag:
         """Without the arguments, as a model's name is written."""
         return f"{self.scope}/{self.word}" if self.scope else self.word
 
-    def selects(self, model: Model | MalformedModel) -> bool:
+    def selects(self, model: Model) -> bool:
         if self.scope and model.scope == self.scope:
             return self.word in (ALL, *model.tags) or model.name == self.whole
         return self.whole in (ALL, model.name, *model.tags)
