@@ -249,7 +249,7 @@ class SimulatedPlacement(Placement):
                 start()
             waiting.clear()
 
-    def fetch(self, view: NodeView) -> None:
+    def fetch(self, view: NodeView, *, by_store: bool) -> None:
         gone = self._fleet.is_gone(view.name)
         message = f"ssh: connect to host {view.name} port 22: Connection timed out" if gone else ""
         ended = Ended(view.name, "fetch", failed=gone, unreachable=gone, message=message)

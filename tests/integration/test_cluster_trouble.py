@@ -2,12 +2,15 @@
 
 import json
 import signal
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.kit.cluster import Asked, ClusterKit, Fault, StageEnd
 from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
 from tests.kit.runner import until_written
+from tests.kit.s3_service import S3Service
+from tests.kit.spoiling_proxy import SpoilingProxy
 
 SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"]}
 
@@ -63,6 +66,30 @@ def test_a_pod_that_is_walled_in_passes_by_its_output(tmp_path, kit, containers)
     assert done.code == 0, str(done)
     assert all_passed(fleet, 3)
     whole(fleet, "node-002")
+
+
+def test_a_store_that_cannot_be_read_costs_pods_no_verdict(tmp_path, kit, going):
+    """The pods upload all the same; what they print is read in its place."""
+    with S3Service(tmp_path, ("key", "secret")) as service, SpoilingProxy(urlsplit(service.endpoint).port) as proxy:
+        store = {"gpuval_s3_access_key": "key", "gpuval_s3_secret_key": "secret", "gpuval_create_bucket": True}
+        store |= {
+            "gpuval_s3_endpoint": f"http://127.0.0.1:{proxy.port}",
+            "gpuval_store_address": "",
+            "run_pull_seconds": 2,
+        }
+        fleet = fleet_of(tmp_path, kit, 2, work_workload=work_until(going), **store)
+        playing = fleet.start()
+        playing.expect("node-001 work: running")
+        playing.expect("node-002 work: running")
+        proxy.spoil("403", lambda _method, path: "X-Amz-Signature" not in path)
+        playing.expect("the store does not answer")
+        going.write_text("on")
+        done = playing.wait()
+        assert done.code == 0, str(done)
+        assert all_passed(fleet, 2)
+        assert "the deadline" not in done.output
+        playing.expect(r"^- Store: the store cannot be read: .* \(store_denied\): ")
+        assert "worked: 3 items" in fleet.log("node-001", "work")
 
 
 def test_nonsense_between_the_markers_costs_its_own_node_only(tmp_path, kit, containers):

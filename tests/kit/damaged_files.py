@@ -233,7 +233,7 @@ class NoPlacement(Placement):
     def launch(self, view: Any, attempt: Any, seconds: float) -> None:
         raise AssertionError(f"{view.name} is launched again")
 
-    def fetch(self, view: Any) -> None:
+    def fetch(self, view: Any, *, by_store: bool) -> None:
         raise AssertionError(f"{view.name} is asked again")
 
     def wait(self, seconds: float) -> list[Any]:

@@ -8,13 +8,23 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from urllib.parse import urlsplit
 
 SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 NO_KEY = b"<Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>"
-STATUSES = {"500": (500, b""), "503": (503, b""), "403": (403, DENIED), "404": (404, NO_KEY), "skewed": (403, SKEWED)}
+FULL = b"<Error><Code>InsufficientStorage</Code><Message>No space left</Message></Error>"
+STATUSES = {
+    "500": (500, b""),
+    "503": (503, b""),
+    "403": (403, DENIED),
+    "404": (404, NO_KEY),
+    "507": (507, FULL),
+    "skewed": (403, SKEWED),
+}
 SLOW_BYTES_PER_SECOND = 2048
 
 
@@ -23,12 +33,13 @@ class SpoilingProxy:
 
     ``how``: a status of STATUSES, or ``reset`` and ``truncate`` in mid-body, ``flip`` (always the same byte),
     ``flip_anew`` (another byte each time), ``slow`` (2 KB/s), ``away`` (the connection ends without an answer).
+    Its answers have a Date that is ``seconds_ahead`` of this machine's clock.
     """
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self._target = port
         self.how, self.applies, self.count = "", spoils_objects, -1
-        self.spoiled = 0
+        self.spoiled, self.seconds_ahead = 0, 0.0
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -62,10 +73,8 @@ class SpoilingProxy:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_HEAD(self) -> None:
-                self.do_GET()
-
             def do_GET(self) -> None:
+                self._sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 how = proxy._takes(self.command, self.path)
                 if how == "away":
                     self._break_off()
@@ -74,10 +83,13 @@ class SpoilingProxy:
                 else:
                     self._pass_on(how)
 
+            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the server's names)
+
             def _pass_on(self, how: str) -> None:
                 server = http.client.HTTPConnection("127.0.0.1", proxy._target, timeout=60)
                 try:  # with its Host, which is signed
-                    server.request(self.command, self.path, headers=dict(self.headers))
+                    headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+                    server.request(self.command, self.path, self._sent or None, headers)
                     answer = server.getresponse()
                     body = answer.read()
                 finally:
@@ -93,6 +105,7 @@ class SpoilingProxy:
                     at = middle if how == "flip" else proxy.spoiled % len(body)
                     body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
                 self.send_response_only(status)
+                self.send_header("Date", formatdate(time.time() + proxy.seconds_ahead, usegmt=True))
                 for name, value in headers:
                     self.send_header(name, value)
                 if self.command != "HEAD":

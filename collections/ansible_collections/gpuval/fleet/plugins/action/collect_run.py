@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import time
@@ -25,22 +26,25 @@ from ..plugin_utils.records.evidence import (
     MAX_BYTES,
     MAX_LOG_BYTES,
     MAX_NODE_BYTES,
+    UNREAD,
     Evidence,
     Refused,
     accept_series,
     as_written,
     check_attempts,
     digest_of,
+    is_stale,
     is_whole,
     parse_key,
     take_record,
 )
-from ..plugin_utils.records.states import FINAL_STATES
+from ..plugin_utils.records.states import FINAL_STATES, LAUNCHED
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import job_secrets, publishing
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
+from ..plugin_utils.store import unread
 from ..plugin_utils.store.access import object_key, open_store
 from ..plugin_utils.store.guard import shortage
 from ..plugin_utils.store.reading import read_all
@@ -54,6 +58,8 @@ REMEMBER_SECONDS = 5.0
 
 
 class ActionModule(RunAction):
+    #: Why the store cannot be read: nothing more is asked of it.
+    error = None
     #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
     frozen = False
     redaction = Redaction()
@@ -69,21 +75,19 @@ class ActionModule(RunAction):
         verdict = publishing.judged(folder)
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
         self.judged = verdict["evidence"] if verdict else {}
+        self.redaction = Redaction(job_secrets.hidden(options["store"]))
         try:
             access = open_store(options["store"])
             self.store = access.store()
-            self.redaction = Redaction(job_secrets.hidden(options["store"]))
             if not folder.is_copy:
                 for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
                     self._display.warning(line)
-            if gangs is not None and not folder.is_copy:
-                self._publish_gangs(folder, gangs)
-            for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
-                done.append(self._collect_run(one, options, task_vars))
         except StoreError as error:
-            if folder.is_copy or folder.read_run()["finished_at"] is None:
-                raise
-            self._display.warning(f"the run has ended and its store does not answer: judging what is here: {error}")
+            self._without_store(folder, error)
+        if gangs is not None and not folder.is_copy and not self.error:
+            self._publish_gangs(folder, gangs)
+        for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
+            done.append(self._collect_run(one, options, task_vars))
         evidence.lay_out(folder, folder.read_run(), gangs)
         return {
             "changed": any(one["collected"] for one in done),
@@ -102,27 +106,52 @@ class ActionModule(RunAction):
         self.stored = set()
         if not self.frozen:  # a run that is validated again takes what came after its first verdict
             known = folder.read_problems()
-            kept = [problem for problem in known if problem["reason"] not in (LATE, CHANGED)]
+            kept = [problem for problem in known if not problem["reason"].startswith((LATE, CHANGED, UNREAD))]
             if kept != known:
                 run_folder.write_json(folder.problems_file, kept)
-        self._from_store()
+        self._read_store()
         if self.run_folder.is_copy:
             self._drop_gone()
         fetched = []
         if options["fetch_tasks"]:
             lacking = self._lacking(task_vars)
             deadline = time.monotonic() + UPLOAD_SECONDS
-            while any(self._uploads(name) for name in lacking) and time.monotonic() < deadline:
+            while not self.error and any(map(self._uploads, lacking)) and time.monotonic() < deadline:
                 time.sleep(0.5)
-                self._from_store()
+                self._read_store()
                 lacking = self._lacking(task_vars)
             if lacking:
                 fetched = self._fetch(lacking, options, task_vars)
-                self._from_store()
+                self._read_store()
+        if self.error and not self.frozen:
+            self._note_unread()
         self._remember()
-        if not self.run_folder.is_copy:
+        if not self.run_folder.is_copy and not self.error:
             self._publish_evidence()
         return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
+
+    def _read_store(self):
+        try:
+            if not self.error:
+                self._from_store()
+        except StoreError as error:
+            self._without_store(self.run_folder, error)
+
+    def _without_store(self, folder, error):
+        """A copy has no other source: raises the error."""
+        if folder.is_copy:
+            raise error
+        self.error, (self.reason, steps) = error, unread.in_words(error, folder)
+        self._display.warning(f"{UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}")
+
+    def _note_unread(self):
+        """The store is a problem of the run, and of each stage whose end is not here for that."""
+        reason = f"{UNREAD}: {self.reason}"
+        self.evidence.add_problem(reason)
+        for name, expected in self.run_info["nodes"].items():
+            for stage in expected["stages"] if self.run_folder.read_launch(name).get("state") in LAUNCHED else ():
+                if (self._document(name, stage, "records") or {}).get("state") not in FINAL_STATES:
+                    self.evidence.add_problem(reason, node=name, stage=stage)
 
     def _remember(self):
         """What was refused is written first: an object that counts as read is not checked again."""
@@ -281,6 +310,7 @@ class ActionModule(RunAction):
             "results_dir": str(path.parent),
             "store": options["store"],
             "not_uploaded": True,
+            "by_store": not self.error,
         }
         try:
             for name in names:
@@ -288,8 +318,15 @@ class ActionModule(RunAction):
             while tasks.busy:
                 for outcome in tasks.wait(5):
                     fetched.append(outcome.node)
+                    result = outcome.result or {}
                     if outcome.failed:
                         self._display.warning(f"{outcome.node}: its evidence could not be fetched: {outcome.message}")
+                    elif result.get("store_failed") and arguments["by_store"]:
+                        name, given = outcome.node, {**arguments, "by_store": False}
+                        tasks.submit(name, "fetch", Path(options["fetch_tasks"]), given, options["fetch_seconds"])
+                    for key, text in result.get("objects", {}).items():
+                        place = parse_key(self.run_info["folder"], key)
+                        self.collected += bool(self._keep(key, place, base64.b64decode(text)))
         finally:
             tasks.close()
         return sorted(fetched)
@@ -303,6 +340,8 @@ class ActionModule(RunAction):
                 return None
             path = self.run_folder.evidence_file(node, stage)
             before, written = run_folder.read_object(path) if self._holds(*place) else None, as_written(record)
+            if before and is_stale(record, before):
+                return False
             if self.frozen and written != before and digest_of(record) != self.judged.get(node, {}).get(stage):
                 late = before is None or before["state"] not in FINAL_STATES
                 self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)

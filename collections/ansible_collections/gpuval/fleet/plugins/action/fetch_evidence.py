@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Controller side of fetch_evidence: what a node could not upload is put into the store in its place."""
+"""Controller side of fetch_evidence: what a node could not upload is put into the store in its place, or returned."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ CONTENT_TYPES = {"records": "application/json", "series": "application/json", "l
 
 DOCUMENTATION = r"""
 module_options: [not_uploaded]
+options:
+  by_store:
+    description: Put what is fetched into the store. Otherwise fetch all that is new, or just all, and return it by key.
+    type: bool
+    default: true
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
@@ -42,13 +47,14 @@ class ActionModule(RunAction):
             return self._fetch(folder, node, launch, options, task_vars)
         except StoreError as error:  # the evidence stays on the node, and is asked for again
             self._display.warning(f"{node}: its evidence could not be put into the store: {error}")
-            return {"changed": False, "fetched": [], "msg": str(error)}
+            return {"changed": False, "fetched": [], "msg": str(error), "store_failed": True}
 
     def _fetch(self, folder, node, launch, options, task_vars):
         run = folder.read_run()
-        store = open_store(options["store"]).store()
-        fetched_file = folder.state / "fetched" / f"{node}.json"
-        held = run_folder.read_json_or({}, fetched_file)
+        by_store, returned = options["by_store"], {}
+        store = open_store(options["store"]).store() if by_store else None
+        fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
+        held = run_folder.read_json_or({}, fetched_file) if by_store or not options["not_uploaded"] else {}
         answer, fetched = {}, []
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
@@ -58,7 +64,13 @@ class ActionModule(RunAction):
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
                 return {"changed": bool(fetched), "fetched": fetched, "msg": answer["error"]}
             for name, item in answer["files"].items():
-                self._store(store, run, node, name, item)
+                kind, _, stage = name.partition("/")
+                if kind in CONTENT_TYPES and stage in run["nodes"][node]["stages"]:
+                    key = object_key(run["folder"], kind, stage, node)
+                    if by_store:
+                        self._store(store, kind, key, item)
+                    else:
+                        returned[key] = item["base64"]
                 held[name] = item["digest"]
                 fetched.append(name)
             run_folder.write_json(fetched_file, held)
@@ -71,13 +83,13 @@ class ActionModule(RunAction):
             self._display.warning(f"{node}: its runner is gone: {ended}")
         known["ended"] = ended
         folder.write_launch(node, known)
-        return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"]}
+        return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"], "objects": returned}
 
     def _ask(self, directory, held, options, task_vars):
         arguments = {
             "directory": directory,
             "since": held,
-            "not_uploaded": options["not_uploaded"],
+            "not_uploaded": options["not_uploaded"] and options["by_store"],
         }
         try:
             answer = self.ask_node("fetch_evidence", arguments, task_vars)
@@ -91,16 +103,12 @@ class ActionModule(RunAction):
             return {"error": str(refusal)}
 
     @staticmethod
-    def _store(store, run, node, name, item):
+    def _store(store, kind, key, item):
         """Unchecked, as the node itself would have written it: readers of the store check it."""
-        kind, _, stage = name.partition("/")
-        if kind not in CONTENT_TYPES or stage not in run["nodes"][node]["stages"]:
-            return
         try:
             data = base64.b64decode(item["base64"], validate=True)
         except binascii.Error:
             return
-        key = object_key(run["folder"], kind, stage, node)
         if kind == "records" and _is_newer(store, key, data):
             return
         store.put(key, data, CONTENT_TYPES[kind])

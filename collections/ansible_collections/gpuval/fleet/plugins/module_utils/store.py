@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
+from time import monotonic
 from typing import Any
 
 from .errors import GpuvalError
@@ -30,10 +31,16 @@ CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error)
 
 #: AWS signature version 4 allows at most seven days.
 MAX_SIGNED_SECONDS = 7 * 24 * 3600
+#: A body is read in pieces; one that takes longer than its first timeout, and then comes slower, counts as no answer.
+PIECE_BYTES, MIN_BYTES_PER_SECOND = 1 << 14, 1 << 12
+#: S3's code of a request whose time is too far from the store's.
+SKEWED = "RequestTimeTooSkewed"
 
 
 class StoreError(GpuvalError):
-    """The store cannot be used; the message says what to do."""
+    """The store cannot be used; the message says what to do. `code`: S3's, where it answered."""
+
+    code: str | None = None
 
 
 @contextmanager
@@ -41,9 +48,12 @@ def as_store_error() -> Iterator[None]:
     try:
         yield
     except CLIENT_ERRORS as error:
-        code = (getattr(error, "response", None) or {}).get("Error", {}).get("Code")  # None after a timeout
-        message = "the store has no such bucket: correct gpuval_bucket" if code == "NoSuchBucket" else str(error)
-        raise StoreError(message) from error
+        answer = getattr(error, "response", None) or {}  # empty after a timeout
+        code = answer.get("Error", {}).get("Code")
+        messages = {"NoSuchBucket": "the store has no such bucket: correct gpuval_bucket", SKEWED: _skew_in(answer)}
+        raised = StoreError(messages.get(code) or str(error))
+        raised.code = code
+        raise raised from error
 
 
 @cache
@@ -216,10 +226,18 @@ class Store:
 
     @as_store_error()
     def get(self, key: str, *, max_bytes: int) -> bytes:
-        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large."""
-        body = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"]
+        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large.
+
+        Raises StoreError for a body that ends early or hardly comes.
+        """
+        body, data = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], bytearray()
+        began = monotonic()
         try:
-            return body.read(max_bytes + 1)
+            while piece := body.read(min(PIECE_BYTES, max_bytes + 1 - len(data))):  # an empty one checks the length
+                data += piece
+                if monotonic() - began > self._timeout + len(data) / MIN_BYTES_PER_SECOND:
+                    raise StoreError(f"the store sends fewer than {MIN_BYTES_PER_SECOND} bytes per second")
+            return bytes(data)
         finally:
             body.close()
 
@@ -295,6 +313,16 @@ def _moment(text: Any) -> datetime:
     except (AttributeError, TypeError, ValueError):
         pass
     return parse_timestamp(text)
+
+
+def _skew_in(answer: dict[str, Any]) -> str:
+    """A refusal for the time of a request, with how far the clocks are apart."""
+    moment = _date(answer)
+    if moment is None:
+        return f"the clocks of this controller and of the store differ ({SKEWED})"
+    ahead = (datetime.now(timezone.utc) - moment).total_seconds()
+    side = "ahead of" if ahead > 0 else "behind"
+    return f"the clock of this controller is {abs(ahead):.0f} s {side} the store's ({SKEWED})"
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:

@@ -98,6 +98,7 @@ class ClusterPlacement(Placement):
         self._looked_at = float("-inf")
         #: Failed reads of a node's output in a row, and until when it is not read again.
         self._misses: dict[str, int] = {}
+        self._by_store = True
         self._unread_until: dict[str, float] = {}
         self._warned: dict[str, str] = {}
         self._outages = NodeOutages(row_of("node_not_ready"))
@@ -411,8 +412,9 @@ class ClusterPlacement(Placement):
 
     # -- what becomes of them
 
-    def fetch(self, view: NodeView) -> None:
+    def fetch(self, view: NodeView, *, by_store: bool) -> None:
         """Records from the output of the pod of a node that cannot reach the store."""
+        self._by_store = by_store
         result = self._from_output(view, view.launch.get("attempt", 1))
         self._keep_records(view, {key: raw for key, raw in result.items() if self._accepted(key, raw)})
         if result:
@@ -554,7 +556,7 @@ class ClusterPlacement(Placement):
     def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
         """Put records into the store for later readers; the results have them in any case."""
         try:
-            for key, raw in records.items():
+            for key, raw in records.items() if self._by_store else ():
                 self._store.client.put(key, raw, "application/json")
         except StoreError as error:
             self._warn_once(view.name, f"{view.name}: what its pod printed is not in the store: {error}")
@@ -599,9 +601,9 @@ class ClusterPlacement(Placement):
             self._misses.pop(view.name, None)
             for name, raw in pod_records.records_from_log(text, [stage]).items():
                 found[object_key(self._run["folder"], "records", name, view.name)] = raw
-            log = self._folder.evidence_file(view.name, stage, "logs")
-            if text and not log.exists():
-                _write_log(log, pod_records.without_records(text))
+            log, text = self._folder.evidence_file(view.name, stage, "logs"), pod_records.without_records(text)
+            if text and (not log.exists() or log.stat().st_size < len(text)):
+                _write_log(log, text)
         return found
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..core.escape import one_line
 from ..records import environment, launch_errors
 from ..records.documents import Record
+from ..records.evidence import UNREAD
 from ..records.failure_classes import (
     NODE,
     OWN_PROGRAM,
@@ -136,7 +137,7 @@ class StageEnd:
         """The end in words, as the record has it."""
         if self.is_open and self.cleaned:
             return f"{self.state}: {RUN_ENDED}"
-        if self.record is None:
+        if self.record is None or (self.is_open and self.refusal.startswith(UNREAD)):
             return self.refusal or "no record"
         message = one_line(self.record["message"])
         if self.state == "success":
@@ -243,7 +244,7 @@ RULES = (
         "record refused", lambda end: end.is_refused, "missing",
         lambda end: _remedy_of_class(end, f"{end.stage}_refused"), lambda end: f"{end.stage}_refused",
     ),
-    StageRule("no end", lambda _: True, "missing", _remedy_of_state),
+    StageRule("no end", lambda _: True, "missing", _remedy_of_class),
 )  # fmt: skip
 
 
@@ -271,6 +272,5 @@ def explains(contact: Mapping[str, Any], state: str) -> bool:
 
 def _lost_in_words(contact: Mapping[str, Any]) -> str:
     why = "its pod ended" if contact.get("pod") else "the node was unreachable"
-    why = "its job ended" if str(contact["class"]).startswith("slurm_") else why
     why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
     return f"{why} ({contact['class']}): {contact['message']}"

@@ -28,7 +28,7 @@ from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors, nonces
 from .documents import Problem, Record
-from .states import FAILED_STATES
+from .states import FAILED_STATES, FINAL_STATES
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
@@ -52,6 +52,8 @@ SHRUNK = "left out to keep the record within"
 #: Why a record does not count once its run has ended and was judged.
 LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
+#: Begins why a run was judged without its store.
+UNREAD = "the store cannot be read"
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 #: A placeholder of a plan's command, escaped as the rest of its word is.
@@ -220,6 +222,12 @@ def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
         raise Refused(f"attempt {before['attempt']} ended as {before['state']}, which it leaves out")
 
 
+def is_stale(record: Record, before: Mapping[str, Any]) -> bool:
+    """Whether a record without an end is older than the one known, which has the end of its attempt."""
+    ended = before["state"] in FINAL_STATES and record["state"] not in FINAL_STATES
+    return ended and bool(record["attempt"] <= before["attempt"] and record["updated_at"] < before["updated_at"])
+
+
 def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
@@ -273,7 +281,10 @@ def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
-    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned."""
+    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned.
+
+    One that is stale stays out, for the one known, which is returned.
+    """
     place = parse_key(run["folder"], key)
     if place is None or place[0] != "records":
         evidence.add_problem(f"the key {key!r} is not that of a record of this run")
@@ -286,14 +297,17 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
     if stage not in expected["stages"]:
         evidence.add_problem("a record of a stage that the node was not asked to run", node=node, stage=stage)
         return None
+    before = evidence.records.get(node, {}).get(stage)
     try:
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
         _check_workload(record, run)
         _check_binding(record, run, evidence.launches.get(node) or {})
-        check_attempts(record, evidence.records.get(node, {}).get(stage))
+        check_attempts(record, before)
     except Refused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None
+    if before is not None and is_stale(record, before):
+        return before
     evidence.records.setdefault(node, {})[stage] = record
     return record
 

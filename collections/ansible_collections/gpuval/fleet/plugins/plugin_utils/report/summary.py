@@ -16,6 +16,7 @@ from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..gang import console
 from ..judge import acceptance, retries, sku_catalogue
+from ..records import failure_classes, launch_errors
 from ..runs import overview
 from . import not_tested, problems
 
@@ -230,7 +231,13 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
     if gaps:
         lines.append(f"Not tested: {gaps}")
-    refused = report["fleet"]["problems"]
+    refused = []
+    for problem in report["fleet"]["problems"]:
+        row = failure_classes.find(problem["reason"], launch_errors.CLASSES)
+        if row is None or row.subject != "store":
+            refused.append(problem)
+        elif not problem["node"]:
+            lines.append(f"Store: {one_line(problem['reason'], 400)} ({row.name}): {row.steps}")
     if refused:
         first = refused[0]
         where = " ".join(text for text in (first["node"], first["stage"]) if text)

@@ -39,6 +39,8 @@ SLACK_SECONDS = 10
 #: Each takes some 100 MB (much of it shared); with few cores more of them bring nothing.
 MAX_WORKERS = 12
 END_SECONDS = 3.0
+#: What is used of a task's result.
+RETURNED = ("changed", "diff", "plan", "skipped", "objects", "store_failed")
 
 display = Display()
 
@@ -267,7 +269,7 @@ def _result_of(result: tuple[Any, ...]) -> dict[str, Any]:
     """The used part of a result: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
     data = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
     facts = data.get("ansible_facts") or {}
-    kept = {name: data[name] for name in ("changed", "diff", "plan", "skipped") if name in data}
+    kept = {name: data[name] for name in RETURNED if name in data}
     if facts.get("discovered_interpreter_python"):
         kept["interpreter"] = str(facts["discovered_interpreter_python"])
     return {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.store import Connection, Store, StoreError
+from ...module_utils.store import SKEWED, Connection, Store, StoreError
 from ..core.errors import reason_of
 from .guard import ObjectGuard
 
@@ -51,10 +51,6 @@ class StoreBackend(ABC):
         """Make the URLs void that nodes have. Those of a service end by themselves, after the run's deadline."""
         return
 
-    def held(self) -> AbstractContextManager[None]:
-        """A context in which no other command starts, stops or restarts it."""
-        return nullcontext()
-
     def known(self) -> bool:
         """Whether there is a store to look for runs in."""
         return True
@@ -80,6 +76,8 @@ class StoreBackend(ABC):
         try:
             next(Store(self.reader(), attempts=2).list("models/"), None)
         except StoreError as error:
+            if error.code == SKEWED:
+                raise
             raise StoreError(
                 f"no node could load a model, since the read-only key cannot list models/ in the bucket: {error}. "
                 "Correct gpuval_s3_read_access_key and gpuval_s3_read_secret_key, which must list and read models/"

@@ -314,13 +314,16 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def to_fetch(views: Sequence[NodeView], now: float, *, silence: float, interval: float) -> list[str]:
+def to_fetch(
+    views: Sequence[NodeView], now: float, *, silence: float, interval: float, by_store: bool = True
+) -> list[str]:
     """Nodes whose records are to be fetched over the management connection.
 
-    Those that cannot reach the store every `interval` seconds, and those silent for longer than `silence` at the same
-    rate. Failed fetches back off. Lost nodes are included: they may return.
+    Those that cannot reach the store every `interval` seconds, all while no records come `by_store`, and those silent
+    for longer than `silence` at the same rate. Failed fetches back off. Lost nodes are included: they may return.
     """
-    interval = max(interval, FETCH_SECONDS * sum(_cannot_upload(view) and not view.done for view in views))
+    without = {view.name for view in views if not by_store or _cannot_upload(view)}
+    interval = max(interval, FETCH_SECONDS * sum(view.name in without and not view.done for view in views))
     chosen = []
     for view in views:
         if view.busy or view.to_start or not view.in_play or (view.done and not view.lost):
@@ -328,7 +331,7 @@ def to_fetch(views: Sequence[NodeView], now: float, *, silence: float, interval:
         silent = now - view.changed_at > silence
         since = view.fetched_at if view.fetched_at is not None else view.changed_at
         due = now - since >= max(interval, backoff(view.misses) if view.misses else 0.0)
-        if (_cannot_upload(view) or silent) and due:
+        if (view.name in without or silent) and due:
             chosen.append(view.name)
     return chosen
 

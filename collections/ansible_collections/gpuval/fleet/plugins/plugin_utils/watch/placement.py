@@ -110,8 +110,8 @@ class Placement(Protocol):
         """Start the plan. `seconds` is what is left of the run's time."""
 
     @abstractmethod
-    def fetch(self, view: NodeView) -> None:
-        """Bring the node's records and logs that the store lacks."""
+    def fetch(self, view: NodeView, *, by_store: bool) -> None:
+        """Bring the node's records and logs that the store lacks; all that are new unless they come `by_store`."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Event]:

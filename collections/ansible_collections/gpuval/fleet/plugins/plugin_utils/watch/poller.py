@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from ...module_utils.store import StoreError
+from ...module_utils.store import Store, StoreError
 from ..records import launch_errors
 from ..records.evidence import MAX_RECORD_BYTES, as_written, is_whole, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
+from ..store import unread
 from ..store.backend import StoreBackend
 from ..store.preflight import refused, upload
 from .decisions import update
@@ -18,6 +19,8 @@ from .state import WatchedRun
 #: How often the watch uploads as nodes do, and the object that it writes.
 UPLOADS_SECONDS = 30.0
 UPLOAD_CHECK = "report/upload-check"
+#: Longest wait before a store that is away is asked again, and for its answer.
+AWAY_SECONDS, AWAY_TIMEOUT = 15.0, 5.0
 #: Begins the progress of a gang's member that waits for others.
 WAITING = "waiting "
 
@@ -27,6 +30,8 @@ class StorePoller:
         self._watched, self._access, self._progress = watched, access, progress
         self._guard = access.guard(watched.info["folder"], lambda: watched.store)
         self._away_since: float | None = None
+        #: When a store that is away is read again.
+        self.due_at = float("-inf")
         self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
@@ -40,6 +45,11 @@ class StorePoller:
                 self.accept(key, file.read_bytes())
             else:
                 del self._watched.memory.seen[key]  # it is read from the store again
+
+    @property
+    def by_store(self) -> bool:
+        """Whether records come by the store: it is read, and takes nodes' uploads."""
+        return self._away_since is None and self._uploads_fail_since == float("inf")
 
     def read(self, now: float) -> list[str]:
         """Read changed records. Returns a line for each change of state. Raises StoreError."""
@@ -56,7 +66,8 @@ class StorePoller:
     def answered(self, now: float) -> None:
         if self._away_since is not None:
             self._watched.say(f"the store answers again after {now - self._away_since:.0f} s")
-            self._away_since = None
+            self._away_since, self.due_at = None, float("-inf")
+            self._watched.store = self._access.store()
         if now - self._uploads_checked_at >= UPLOADS_SECONDS:
             self._uploads_checked_at = now
             self._check_uploads(now)
@@ -67,21 +78,25 @@ class StorePoller:
         problem = refused(upload(watched.store, f"{watched.info['folder']}/{UPLOAD_CHECK}"))
         if problem and not failing:
             self._uploads_fail_since = now
-            watched.say(f"{problem}: nodes keep their records, which are fetched from them. Check the S3 service")
-            watched.evidence.add_problem(f"{problem} at {run_folder.now()}: check the S3 service")
+            steps = launch_errors.classify("", problem).steps
+            watched.say(f"{problem}: nodes keep their records, which are fetched from them: {steps}")
+            watched.evidence.add_problem(f"{problem} at {run_folder.now()}")
         elif failing and not problem:
             watched.say(f"the store takes uploads by signed URL again after {now - self._uploads_fail_since:.0f} s")
             self._uploads_fail_since = float("inf")
 
-    def failed(self, now: float, error: Exception) -> None:
-        """The store did not answer: report it once. The embedded store is restarted."""
+    def failed(self, now: float, error: StoreError) -> None:
+        """The store did not answer: report it once, and ask less often. The embedded store is restarted."""
         if self._away_since is None:
             self._away_since = now
-            self._watched.say(f"the store does not answer; nodes continue and keep their records: {error}")
+            reason, steps = unread.in_words(error, self._watched.folder)
+            self._watched.say(f"the store does not answer; nodes continue and keep their records: {reason}: {steps}")
+        self.due_at = now + min(AWAY_SECONDS, now - self._away_since)
         try:
             if self._access.start():
                 self._watched.say("the embedded store was restarted")
-            self._watched.store = self._access.store()  # its keys may have been rotated by a clean of another run
+            # its keys may have been rotated by a clean of another run
+            self._watched.store = Store(self._access.connection(), timeout=AWAY_TIMEOUT, attempts=1)
         except StoreError as broken:
             self._watched.say(str(broken))
 
@@ -92,6 +107,7 @@ class StorePoller:
         come by the store.
         """
         watched = self._watched
+        watched.memory.seen.setdefault(key, "")  # a later controller finds it in the results
         before = len(watched.evidence.problems)
         record = take_record(watched.evidence, watched.info, key, raw)
         self._progress.note(watched.info, key, stamp, record)

@@ -7,7 +7,7 @@ from typing import Any
 from ...module_utils.store import StoreError
 from ..core import schemas
 from ..runs import applied_criteria, publishing
-from ..store.access import put_run
+from ..store.access import ensure_same_run, put_run
 from .state import UNKNOWN, WatchedRun
 from .window import Window
 
@@ -27,10 +27,12 @@ class WatchPublisher:
         self._plans: set[str] = set()
 
     def publish_run(self) -> None:
-        """run.json and the criteria, where they are not in the store yet. Raises StoreError."""
+        """run.json and the criteria, where they are not in the store yet. Raises StoreError, and RunError for a store
+        that holds another run of this name."""
         if not self.run_changed:
             return
         watched = self._watched
+        ensure_same_run(watched.store, watched.info)
         put_run(watched.store, watched.info)
         criteria = applied_criteria.kept_criteria(watched.folder)
         if criteria:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..store.access import open_store
 from . import launching
 from .decisions import NodeView
-from .placement import Attempt, Ended, Event, Placement
+from .placement import Attempt, Ended, Event, NodeNews, Placement
 from .watch import Limits, RunWatch, Watcher
 
 #: Task files of the role `run` with one task each.
@@ -62,8 +63,8 @@ class SshPlacement(Placement):
         else:
             self._launch(view.name, attempt, seconds)
 
-    def fetch(self, view: NodeView) -> None:
-        self._submit(view.name, "fetch", {})
+    def fetch(self, view: NodeView, *, by_store: bool) -> None:
+        self._submit(view.name, "fetch", {"by_store": by_store})
 
     def wait(self, seconds: float) -> list[Event]:
         until = time.monotonic() + seconds
@@ -85,6 +86,10 @@ class SshPlacement(Placement):
             else:
                 kind: Literal["launch", "fetch"] = "launch" if outcome.kind == "launch" else "fetch"
                 started = bool(result.get("changed"))
+                objects = result.get("objects", {})
+                records = {key: base64.b64decode(text) for key, text in objects.items() if "/records/" in key}
+                if records:
+                    ended.append(NodeNews(outcome.node, records=records))
                 ended.append(Ended(outcome.node, kind, started, outcome.failed, outcome.unreachable, outcome.message))
         return ended
 

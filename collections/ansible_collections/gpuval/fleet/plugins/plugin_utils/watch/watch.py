@@ -19,7 +19,6 @@ from ..judge.check import Check
 from ..records import launch_errors
 from ..records.states import FINAL_STATES, RUN_ENDED
 from ..runs import folder as run_folder
-from ..store.access import ensure_same_run
 from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_contact, progress, to_fetch
@@ -90,8 +89,6 @@ class RunWatch:
         Raises RunError where the store holds another run of this name.
         """
         watched = self.watched
-        ensure_same_run(watched.store, watched.info)
-        self.publisher.publish_run()
         now = time.monotonic()
         self.poller.restore()
         watched.restore_times(now)
@@ -99,7 +96,7 @@ class RunWatch:
             for line in self._read_store(now):  # a node that completed meanwhile needs no launch
                 watched.say(line)
         except StoreError as error:
-            watched.say(f"the store does not answer yet: {error}")
+            self.poller.failed(now, error)
         self.placement.begin(watched.views)
         self.launcher.plan_starts(now)
         self.publisher.publish(now, self.launcher.window)
@@ -120,11 +117,13 @@ class RunWatch:
             now = time.monotonic()
             lines = []
             try:
-                lines = self._read_store(now)
-                self.poller.answered(now)
+                if now >= self.poller.due_at:
+                    lines = self._read_store(now)
+                    self.poller.answered(now)
             except StoreError as error:
                 if not self._closed():  # otherwise the store was stopped for good
                     self.poller.failed(now, error)
+            by_store = self.poller.by_store
             for line in lines:
                 watched.say(line)
             moment = datetime.now(timezone.utc)
@@ -143,12 +142,13 @@ class RunWatch:
                 return
             self.launcher.read_window()
             self._join(now)
-            if self._decide(now):
+            if self._decide(now, by_store=by_store):
                 return
             if now - saved_at >= SAVE_SECONDS:
                 watched.save()
                 saved_at = now
-            self.publisher.publish_if_due(now, self.launcher.window)
+            if by_store:  # each request to a store that is away takes seconds
+                self.publisher.publish_if_due(now, self.launcher.window)
             self._wait_for_next_round()
 
     def _closed(self) -> bool:
@@ -181,7 +181,7 @@ class RunWatch:
                 self.placement.add(view)
                 self.watched.say(f"{view.name}: joins the run")
 
-    def _decide(self, now: float) -> bool:
+    def _decide(self, now: float, *, by_store: bool) -> bool:
         """Do what is due on nodes. Returns whether the watch is over."""
         launcher, limits, views = self.launcher, self.limits, self._views
         for view in views:
@@ -196,10 +196,11 @@ class RunWatch:
         else:
             launcher.end_waiting(now)
         launcher.launch_next(now)
-        for name in to_fetch(views, now, silence=limits.silence_seconds, interval=limits.pull_seconds):
+        silence, interval = limits.silence_seconds, limits.pull_seconds
+        for name in to_fetch(views, now, silence=silence, interval=interval, by_store=by_store):
             view = self.watched.views[name]
             view.busy, view.fetched_at = "fetch", now
-            self.placement.fetch(view)
+            self.placement.fetch(view, by_store=by_store)
         if not all(view.done for view in views) or launcher.ordered or self.placement.unsettled():
             return False
         if launcher.has_time(now) and not self.placement.has_queue:

@@ -1,0 +1,33 @@
+"""Why a run's store cannot be read, in words, and what to do about it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+
+from ...module_utils.store import SKEWED, StoreError
+from ..records import launch_errors
+from ..records.evidence import UNREAD
+from ..runs.folder import RunFolder, read_object
+
+#: A record is here so long after it was written, at most, where the clocks of its node and of this controller agree.
+ARRIVAL_SECONDS = 300.0
+
+
+def in_words(error: StoreError, folder: RunFolder) -> tuple[str, str]:
+    """The reason and the remedy."""
+    text = f"{error}{_whose_clock(folder) if error.code == SKEWED else ''}"
+    return text, launch_errors.classify("", f"{UNREAD}: {text}").steps
+
+
+def _whose_clock(folder: RunFolder) -> str:
+    """By when nodes wrote their records and when these came here, whether the controller's clock is right."""
+    apart: dict[str, float] = {}
+    for path in folder.path.glob("nodes/*/*.json"):
+        written = str(read_object(path).get("updated_at", ""))
+        with suppress(ValueError, OSError):
+            seconds = abs(path.stat().st_mtime - datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp())
+            apart[path.parent.name] = min(seconds, apart.get(path.parent.name, seconds))
+    agree = sum(seconds < ARRIVAL_SECONDS for seconds in apart.values())
+    whose = "the store's" if 2 * agree > len(apart) else "this controller's"
+    return f"; {agree} of {len(apart)} node(s) agree with this controller: {whose} clock is wrong" if apart else ""

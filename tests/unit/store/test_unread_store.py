@@ -1,0 +1,110 @@
+"""What a store that cannot be read is called, and that half an object is none."""
+
+import json
+import os
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils import store as store_module
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import unread
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
+
+from tests.kit.builders import make_record, make_run
+from tests.kit.odd_s3 import OddS3
+from tests.kit.spoiling_proxy import SpoilingProxy
+
+
+@pytest.fixture
+def proxied():
+    """A client of a store behind a proxy, and the proxy."""
+    with OddS3() as odd, SpoilingProxy(urlsplit(odd.endpoint).port) as proxy:
+        connection = Connection("gpuval", f"http://127.0.0.1:{proxy.port}", access_key="WRITER", secret_key="w")
+        yield Store(connection, timeout=0.5, attempts=1), proxy
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("truncate", "read, but total bytes expected is"), ("reset", "Connection"), ("slow", "fewer than")],
+)
+def test_half_an_object_is_none(proxied, monkeypatch, how, words):
+    monkeypatch.setattr(store_module, "PIECE_BYTES", 512)
+    client, proxy = proxied
+    client.put("run/records/facts/n1.json", b"x" * 8192)
+    assert client.get("run/records/facts/n1.json", max_bytes=8192) == b"x" * 8192
+    assert client.get("run/records/facts/n1.json", max_bytes=99) == b"x" * 100
+    proxy.spoil(how)
+    with pytest.raises(StoreError, match=words):
+        client.get("run/records/facts/n1.json", max_bytes=8192)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ("403", "store_denied"),
+        ("500", "store_away"),
+        ("507", "store_full"),
+        ("away", "store_away"),
+        ("skewed", "store_clock"),
+    ],
+)
+@pytest.mark.parametrize("begins", ["the store cannot be read", "Task failed: the store cannot be used"])
+def test_the_answer_of_a_store_has_its_class(proxied, how, name, begins):
+    client, proxy = proxied
+    proxy.spoil(how, lambda *_: True)
+    with pytest.raises(StoreError) as caught:
+        next(client.list("run/"), None)
+    assert launch_errors.classify("failed", f"{begins}: {caught.value}").name == name
+
+
+@pytest.mark.parametrize(
+    ("arrived_after", "words"),
+    [
+        (5.0, "; 2 of 2 node(s) agree with this controller: the store's clock is wrong"),
+        (3600.0, "; 0 of 2 node(s) agree with this controller: this controller's clock is wrong"),
+        (None, ""),
+    ],
+)
+def test_nodes_say_whose_clock_is_wrong(proxied, tmp_path, arrived_after, words):
+    client, proxy = proxied
+    proxy.seconds_ahead = -1000.0
+    proxy.spoil("skewed", lambda *_: True)
+    with pytest.raises(StoreError) as caught:
+        next(client.list("run/"), None)
+    folder, written = RunFolder(tmp_path / "run-1"), time.time()
+    folder.write_run(make_run(["n1", "n2"], stages=["facts"]))
+    for node in ("n1", "n2") if arrived_after else ():
+        path = folder.evidence_file(node, "facts")
+        path.parent.mkdir(parents=True)
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(written))
+        path.write_text(json.dumps(make_record(node, "facts", updated_at=at)))
+        os.utime(path, (written + arrived_after, written + arrived_after))
+    reason, steps = unread.in_words(caught.value, folder)
+    assert reason.startswith("the clock of this controller is 100") and reason.endswith(
+        f"(RequestTimeTooSkewed){words}"
+    )
+    assert "ahead of the store's" in reason and steps.startswith("set the wrong clock")
+
+
+def test_a_clock_is_not_blamed_on_the_nodes_read_key(proxied):
+    client, proxy = proxied
+    proxy.spoil("skewed", lambda *_: True)
+    service = S3Service(client.connection, "READER", "r")
+    with pytest.raises(StoreError, match="RequestTimeTooSkewed") as caught:
+        service.check()
+    assert "gpuval_s3_read_access_key" not in str(caught.value)
+
+
+def test_a_record_without_an_end_does_not_replace_a_later_end():
+    run = make_run(["n1"], stages=["facts"])
+    known = evidence.Evidence(launches={})
+    key = f"{run['folder']}/records/facts/n1.json"
+    ended = make_record("n1", "facts", updated_at="2026-11-28T10:00:09Z")
+    changes = {"state": "running", "finished_at": None, "exit_code": None, "duration_seconds": None}
+    for at, state in (("2026-11-28T10:00:05Z", "success"), ("2026-11-28T10:00:10Z", "running")):
+        assert evidence.take_record(known, run, key, json.dumps(ended).encode())["state"] == "success"
+        late = make_record("n1", "facts", updated_at=at, **changes)
+        assert evidence.take_record(known, run, key, json.dumps(late).encode())["state"] == state
