@@ -127,8 +127,8 @@ report: $(VENV)/.ready ## Judge and report the latest run again (RUN=id: another
 deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, with unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(call extra,gpuval_node_ids,$(call path,$(IDS))) $(ARGS)
 
-clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results
-	$(PLAY) gpuval.fleet.clean $(ARGS)
+clean: $(VENV)/.ready ## Remove what runs left on nodes and controller; keep results (FORCE=1: end a run whose controller lives)
+	$(PLAY) gpuval.fleet.clean $(call extra,cleanup_force,$(FORCE)) $(ARGS)
 
 probe: $(VENV)/.ready ### Find the reachable nodes, and pin their host keys
 	$(PLAY) gpuval.fleet.probe $(ARGS)

@@ -1,14 +1,40 @@
 """What `clean` takes away, and that two runs never work on one node at once."""
 
+import contextlib
 import json
+import os
 import re
+import select
+import subprocess
+import time
 
-from tests.kit.fleet import stored, until
+from tests.kit.ansible_playbook import PROGRAM
+from tests.kit.fleet import ROOT, STEP_SECONDS, Done, stored, until
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
 PAUSE = json.dumps(
     {"gpuval_stages": ["facts", "pause"], "pause_workload": {"command": ["sleep", "600"], "needs": ["facts"]}}
 )
+
+
+def clean_at_terminal(fleet, answer):
+    """`make clean RUN=first` of an operator who gives this answer."""
+    ours, theirs = os.openpty()
+    command = ["setsid", "--ctty", "--wait", *PROGRAM, "gpuval.fleet.clean", "-i", str(fleet.root / "hosts.json")]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    environment = {**fleet.environment, "TERM": "dumb"}
+    process = subprocess.Popen([*command, "-e", "gpuval_run_id=first"], cwd=ROOT, env=environment, **streams)
+    os.close(theirs)
+    output, deadline = b"", time.monotonic() + STEP_SECONDS
+    with os.fdopen(ours, "rb+", buffering=0) as terminal, contextlib.suppress(OSError):  # EIO at its end
+        while True:
+            readable, _, _ = select.select([terminal], [], [], 1)
+            if readable:
+                output += terminal.read(4096)
+            elif output.rstrip().endswith(b"[y/N]"):  # Ansible drops what is typed before it reads
+                terminal.write(answer)
+            assert time.monotonic() < deadline, output
+    return Done(process.wait(STEP_SECONDS), output.decode())
 
 
 def test_one_clean_takes_all_runs_of_this_controller(new_fleet):
@@ -41,7 +67,15 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         path = fleet.store_data / "first/records/pause/node-1.json"
         record = until(lambda: stored(path), "cleaning the other run left this one and its store alone", 60)
         assert record["state"] == "running"
-        closed = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
+        refused = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
+        assert refused.code != 0 and refused.output.count("FAILED") == 1, refused
+        assert re.search(
+            r"run first, working since .* works on it: press Ctrl-C there, or `make clean .*FORCE=1` ends", refused.told
+        )
+        declined = clean_at_terminal(fleet, b"n\r")
+        assert declined.code != 0 and "run first goes on, and nothing was cleaned" in declined.told, declined
+        assert first.running, "the first run goes on"
+        closed = clean_at_terminal(fleet, b"y\r")
         assert closed.code == 0, closed
         ended = first.wait()
         assert ended.code != 0 and "closed by another command" in ended.output

@@ -64,3 +64,6 @@ def test_fail_drains_and_what_passes_is_resumed(slurm, mark):
     hung["nodes"][0]["class"] = "hung"
     mark(hung, taint_incomplete=True)
     assert reason(slurm, "gpu-1") == "gpuval:run-15:hung"
+    released = run_action("mark_nodes", {"state": "absent", "run_ids": ["run-15"], "scheduler": "slurm"})
+    assert (released.failed, released.result["nodes"]) == (False, ["gpu-1"])
+    assert "DRAIN" not in slurm.state("gpu-1") and "DRAIN" in slurm.state("gpu-2")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.template import Templar
+from ansible.utils.display import Display
 
 ACTIONS = "ansible_collections.gpuval.fleet.plugins.action"
 
@@ -34,6 +35,9 @@ class Outcome:
         self.lines.append(text)
 
     display = vv = vvv = warning
+
+    def prompt_until(self, text: str) -> bytes:
+        return Display().prompt_until(text)
 
 
 def run_action(

@@ -62,4 +62,5 @@ def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
 def clean_run(results, inventory="a", run_id="", namespace="", *, check_mode=False, **options):
     store = {"bucket": "b", "state_dir": str(results.parent / "state")}
     options = {"run_id": run_id, "results_dir": str(results), "store": store, "namespace": namespace, **options}
+    options.setdefault("force", True)  # this process is the controller of the runs of a test, and lives
     return run_action("clean_run", options, task_vars=variables(results, inventory), check_mode=check_mode)

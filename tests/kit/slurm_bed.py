@@ -47,7 +47,7 @@ ReturnToService=2
 SlurmdTimeout=10
 KillWait=10
 JobRequeue=1
-SchedulerParameters=batch_sched_delay=0,sched_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,nohold_on_prolog_fail
 NodeName={nodes} CPUs=1 RealMemory=500 Gres=gpu:h200:8 Feature=ib,rack1 State=UNKNOWN
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -56,10 +56,10 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class SlurmBed:
     """`commands` is a folder with Slurm's commands, for PATH; `gateway` is this machine as the nodes reach it."""
 
-    def __init__(self, folder, nodes=("gpu-1", "gpu-2"), options=()):
-        """`options` of the engine are those of all machines."""
+    def __init__(self, folder, nodes=("gpu-1", "gpu-2"), options=(), lines=""):
+        """`options` of the engine are those of all machines; `lines` are added to slurm.conf."""
         container_fleet.needs_docker()
-        self.options = options
+        self.options, self.lines = options, lines
         self.folder, self.nodes = Path(folder), tuple(nodes)
         self.name = f"gpuval-slurm-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
         self.commands = self.folder / "commands"
@@ -67,7 +67,7 @@ class SlurmBed:
     def __enter__(self):
         image = build_image()
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(nodes=",".join(self.nodes)))
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(nodes=",".join(self.nodes)) + self.lines)
         (self.folder / "gres.conf").write_text("Name=gpu Type=h200 File=/dev/gpu[0-7]\n")
         (self.folder / "munge.key").write_bytes(secrets.token_bytes(64))
         docker("network", "create", self.name)

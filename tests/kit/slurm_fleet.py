@@ -12,11 +12,13 @@ NODE_DIR = "/var/lib/gpuval"
 
 
 class SlurmFleet(Fleet):
-    """`Fleet` of the nodes that Slurm has; the settings of all hosts are `group_vars` beside the inventory."""
+    """`Fleet` of the nodes that Slurm has, by an inventory with the options `source`; settings of all hosts are its
+    `group_vars`."""
 
     def __init__(self, root, bed, expected=None, settings=None):
         super().__init__(root, settings=dict(settings or {}))
         self.bed, self.expected = bed, expected
+        self.source = {}
 
     @property
     def variables(self):
@@ -54,7 +56,8 @@ class SlurmFleet(Fleet):
         self.home.mkdir(parents=True, exist_ok=True)
         place = self.root / "inventory"
         (place / "group_vars").mkdir(parents=True, exist_ok=True)
-        source = {"plugin": "gpuval.fleet.slurm_nodes", **({"expected": self.expected} if self.expected else {})}
+        source = {"plugin": "gpuval.fleet.slurm_nodes", **self.source}
+        source |= {"expected": self.expected} if self.expected else {}
         (place / "hosts.yml").write_text(yaml.safe_dump(source))
         (place / "group_vars/all.yml").write_text(yaml.safe_dump(self.variables))
         return self._start([playbook, "-i", str(place / "hosts.yml"), *arguments], ROOT, self.environment)

@@ -80,6 +80,13 @@ def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
     assert judged(launch, records)[1]["class"] == "training_crash"
 
 
+def test_a_job_that_ended_is_no_unreachable_node():
+    contact = {"class": "slurm_cancelled", "message": "job 7 ended: CANCELLED", "remedy": "ask"}
+    _report, node = judged({"state": "started", "message": "", "contact": contact}, {"facts": facts_record("bad")})
+    (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
+    assert "its job ended (slurm_cancelled): job 7 ended: CANCELLED" in state["reason"]
+
+
 def test_a_pod_that_was_ended_explains_a_stage_that_was_cancelled():
     records = {"facts": facts_record("bad"), "training": make_record("bad", state="cancelled", message="told to end")}
     contact = {"class": "deadline_exceeded", "message": "its time is over", "remedy": "give it more"}

@@ -1,6 +1,7 @@
 """Which runs a clean is about: those of its inventory and namespace that may have left something, and no other's."""
 
 import os
+import re
 import time
 
 import pytest
@@ -50,6 +51,19 @@ def test_a_clean_does_not_grow_with_history(results):
     assert len(clean(results).result["run_ids"]) == 1, "the latest run stands for all that is clean"
     ended(results, "r27")
     assert clean(results).result["run_ids"] == ["r27"]
+
+
+@pytest.mark.parametrize("all_runs", [False, True])
+def test_without_a_terminal_a_run_whose_controller_lives_is_refused_in_one_line(results, all_runs):
+    folder = started(results, "r1", "b" if all_runs else "a")
+    asked = {"force": False, "all_runs": all_runs}
+    refused = clean(results, **asked)
+    assert refused.failed and folder.read_run()["finished_at"] is None
+    line = r"run r1, working since \S+, controller .* works on it: press Ctrl-C there, or `make clean .*RUN=r1 FORCE=1`"
+    assert re.search(line, refused.text) and sum("FORCE=1" in shown for shown in refused.lines) == 1
+    assert not clean(results, check_mode=True, **asked).failed, "nothing is ended"
+    killed(folder)
+    assert not clean(results, **asked).failed
 
 
 def test_the_folders_of_mad_models_go_with_their_run_and_those_that_are_being_written_stay(results):

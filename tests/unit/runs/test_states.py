@@ -1,6 +1,7 @@
 """The states of a run, which commands choose it, and who works on it: through the actions of a validate."""
 
 import json
+import multiprocessing
 import os
 import shutil
 from datetime import datetime, timedelta, timezone
@@ -143,6 +144,23 @@ def test_a_second_console_says_that_it_attaches(results):
     assert "this console attaches to it" in done.text
     assert len(folder.read_run()["state"]["workers"]) == 2
     assert "attaches" not in open_run(results, "new").text
+
+
+def test_two_consoles_at_once_open_one_run(results):
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(2)
+
+    def console():
+        together.wait(60)
+        assert not open_run(results).failed
+
+    consoles = [context.Process(target=console) for _ in range(2)]
+    for process in consoles:
+        process.start()
+    for process in consoles:
+        process.join()
+    assert [process.exitcode for process in consoles] == [0, 0]
+    assert len(run_folder.known_run_ids(results)) == 1
 
 
 @pytest.mark.parametrize("finished", [True, False])

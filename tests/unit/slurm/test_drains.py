@@ -209,6 +209,34 @@ def test_two_domains_of_one_short_name_drain_none(slurm):
     assert (updates, done.result["missing"]) == ([], ["node.a", "node.b"])
 
 
+def test_without_the_right_to_drain_no_node_is_changed(slurm):
+    (slurm / "refused").unlink()
+    done, _ = mark(slurm, report_of({"bad": "FAIL", "other": "PASS"}), {"bad": "State=IDLE", "other": "State=IDLE"})
+    assert done.failed and done.text.startswith("0 node(s) changed; bad: scontrol: ")
+    assert (done.result["changed"], done.result["nodes"]) == (False, [])
+
+
+def test_a_clean_resumes_what_its_runs_drained(slurm):
+    reason = "Reason=gpuval:{}:speed [root@2026-11-23T10:00:00]"
+    nodes = {
+        "bad": f"State=IDLE+DRAIN {reason.format('run-10')}",
+        "down": f"State=DOWN+DRAIN {reason.format('run-10')}",
+        "later": f"State=IDLE+DRAIN {reason.format('run-11')}",
+        "others": "State=IDLE+DRAIN Reason=bad fan [root@2026-11-23T10:00:00]",
+        "idle": "State=IDLE",
+    }
+    options = {"state": "absent", "run_ids": ["run-10"]}
+    done, updates = mark(slurm, report_of(FAILS), nodes, check_mode=True, **options)
+    assert (done.result["nodes"], updates) == (["bad"], [])
+    done, updates = mark(slurm, report_of(FAILS), nodes, **options)
+    assert (done.result["nodes"], updates) == (["bad"], ["update NodeName=bad State=RESUME"])
+    assert "drained or down for others, left as they are: down (DOWN+DRAIN)" in done.text
+    done, updates = mark(slurm, report_of(FAILS), nodes, **options | {"run_ids": ["run-9"]})
+    assert (done.result["nodes"], updates) == ([], [])
+    done = run_action("mark_nodes", {"state": "absent", "scheduler": "slurm"})
+    assert done.result["nodes"] == ["bad", "later"]
+
+
 def test_a_slurm_that_refuses_or_is_not_there_says_so(slurm, monkeypatch):
     (slurm / "refused").unlink()
     done, _ = mark(slurm, report_of(FAILS), {"bad": "State=IDLE"})

@@ -130,6 +130,30 @@ def test_a_job_without_home_has_that_of_the_passwd_database(tmp_path, shell, mem
         assert {*done.stdout.split()} == {f"HOME={expected}"}, done
 
 
+def test_a_gangs_job_finds_srun_where_the_controller_has_it_or_says_that_there_is_none(tmp_path, monkeypatch):
+    """Slurm outside the node's default PATH."""
+    commands, tools = tmp_path / "opt slurm/bin", tmp_path / "tools"
+    commands.mkdir(parents=True)
+    tools.mkdir()
+    (tools / "hostname").symlink_to(shutil.which("hostname"))
+    (commands / "srun").write_text('#!/bin/sh\necho "started $PATH"\n')
+    (commands / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    (tmp_path / "job").write_bytes(script.batch({"members": {"gpu-1": {}, "gpu-2": {}}}, b"R", b"W", "gpuval:a:b:1"))
+    command = [shutil.which("sh"), tmp_path / "job"]
+
+    def run():
+        return subprocess.run(
+            command, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert run().stdout == f"started {tools}:{commands}\n"
+    (commands / "srun").unlink()
+    assert run().returncode == jobs.NO_SRUN
+    end = jobs.end_of(one("FAILED", "NonZeroExitCode"), jobs.NO_SRUN)
+    assert end.message == "job 7 ended: FAILED (NonZeroExitCode): no srun in PATH, nor where this controller has it"
+
+
 class FakeSlurm(Slurm):
     """`shown` is what squeue prints; None: slurmctld is away."""
 
@@ -485,6 +509,25 @@ def test_the_end_of_a_gangs_job_is_the_end_of_all_members_without_records(gang, 
     assert [gang.placement.next_attempt(view) for view in gang.placement._views.values()] == [None, None]
 
 
+@pytest.mark.parametrize("attempts", [["gpu-1"], ["gpu-1", "gpu-2"]])
+def test_a_job_that_was_cancelled_with_a_drain_of_its_node_names_the_drain(gang, attempts):
+    """A Prolog that fails drains the node, and cancels a job that is not to be requeued."""
+    if len(attempts) == 1:
+        gang.placement._run = {**ROUND, "nodes": {"gpu-1": {}}}
+        gang.placement._views = {"gpu-1": NodeView("gpu-1", {"stages": [{"name": "facts"}]}, {})}
+    launched(gang)
+    gang.placement._nodes["gpu-1"] |= {"state": ["IDLE", "DRAIN"], "reason": "Prolog error"}
+    gang.slurm.shown = row(7, "CANCELLED", "None")
+    contact, until = None, gang.clock.now + 30
+    while gang.clock.now < until and not contact:
+        for event in gang.placement.wait(1):
+            gang.placement._views[event.node].launch = event.launch
+            contact = event.launch.get("contact")
+    assert contact["class"] == "slurm_drained"
+    assert contact["message"] == "job 7 was cancelled on gpu-1: IDLE+DRAIN: Prolog error"
+    assert "scontrol update nodename=gpu-1 state=resume" in contact["remedy"]
+
+
 def test_a_gangs_job_is_cancelled_while_one_member_is_incomplete(gang):
     launched(gang)
     gang.placement._views["gpu-1"].records["collective"] = {"state": "success", "attempt": 1, "started_at": ""}
@@ -530,3 +573,15 @@ def test_a_node_that_was_down_in_mid_run_is_noted_once_with_time_and_length(plac
     placed.view.records["facts"] = {"state": "success", "attempt": 1, "started_at": ""}  # it ends while it is down
     assert len(news(placed, 30)["interruptions"]) == 2
     assert news(placed, 60) is None
+
+
+def test_a_node_that_fails_once_its_work_is_done_is_noted(placed):
+    placed.slurm.shown = row(7, "RUNNING")
+    assert news(placed)["message"] == ""
+    placed.view.records["facts"] = {"state": "success", "attempt": 1, "started_at": ""}
+    placed.slurm.shown = row(7, "NODE_FAIL")
+    (outage,) = news(placed)["interruptions"]
+    assert outage["class"] == "slurm_node_down"
+    assert "(job 7 ended: NODE_FAIL)" in outage["message"]
+    assert news(placed, 30) is None
+    assert placed.placement.next_attempt(placed.view) is None

@@ -10,6 +10,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.slurm.commands import Slurm
+from ..plugin_utils.slurm.placement import directory_of
 
 POLL_SECONDS = 1.0
 
@@ -17,6 +18,7 @@ POLL_SECONDS = 1.0
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         slurm, run_ids = Slurm(), options["run_ids"]
+        self._name_killed(options, run_ids)
         found = self._open(slurm, run_ids)
         left = {}
         if not self.check_mode:
@@ -43,6 +45,17 @@ class ActionModule(ControllerAction):
             "diff": {"before": "".join(f"{job.id} {job.node}\n" for job in found.values()), "after": ""},
             "msg": message,
         }
+
+    def _name_killed(self, options, run_ids):
+        """Name the folders that jobs without their last records may have left: a clean of Slurm sees no node."""
+        results = project_path(options["results_dir"])
+        for run_id in (run_ids or run_folder.known_run_ids(results)) if options["results_dir"] else ():
+            launches = run_folder.RunFolder(results / run_id).read_launches()
+            names = [name for name, launch in launches.items() if launch.get("contact")]
+            state = run_folder.read_object(results / run_id / "run.json").get("state") or {}
+            if names and not state.get("cleaned_at"):
+                left = f"{directory_of(options['node_dir'])}/{run_id}"
+                self._display.warning(f"jobs that were killed may have left {left}: remove it on {some_of(names)}")
 
     @staticmethod
     def _open(slurm, run_ids):

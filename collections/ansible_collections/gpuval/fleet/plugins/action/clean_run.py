@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 from datetime import datetime
 
+from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
+
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document, keys, naming, rounds
@@ -29,12 +31,15 @@ class ActionModule(RunAction):
         store = origin.store_of(options["store"], project_path(options["store"]["state_dir"]))
         found = cleanable.find(results, self.inventory, options["namespace"], store)
         self._display.display(*found.notes())
+        asked = found.active if options["all_runs"] else []
         if not run_id and not found.latest and not _opened(results, self.inventory):
+            self._ensure_may_end(options, results, asked)
             self._name_active(results, found.active)
             nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}
             return {"changed": False, **nothing, "msg": "there is no run to close"}
         folder = run_folder.resolve(results, run_id or found.latest, self.inventory, opened=True)
         run_id = folder.path.name
+        self._ensure_may_end(options, results, [run_id, *asked])
         active = [other for other in found.active if other != run_id]
         access = open_store(options["store"])
         known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
@@ -86,6 +91,27 @@ class ActionModule(RunAction):
             "deleted_objects": deleted,
         }
 
+    def _ensure_may_end(self, options, results, run_ids):
+        """Ask whether to end runs whose controller lives. Raises RunError if that is declined, or cannot be asked."""
+        for run_id in {} if options["force"] or self.check_mode else dict.fromkeys(run_ids):
+            folder = run_folder.RunFolder(results / run_id)
+            try:
+                run, seen = folder.read_run(), folder.seen()
+            except run_folder.RunError:  # damaged, or a copy
+                continue
+            if not (seen.attended and run_folder.is_open(run)):
+                continue
+            described = _described(folder, seen)
+            try:
+                answer = self._display.prompt_until(f"End {described}? [y/N]").strip().lower()
+            except AnsiblePromptInterrupt:
+                answer = b""
+            except AnsiblePromptNoninteractive:
+                force = cleanable.command(results, run_id).removesuffix("`") + " FORCE=1`"
+                raise run_folder.RunError(f"{described} works on it: press Ctrl-C there, or {force} ends it") from None
+            if answer not in (b"y", b"yes"):
+                raise run_folder.RunError(f"run {run_id} goes on, and nothing was cleaned")
+
     def _name_active(self, results, active):
         for run_id in active:
             command = cleanable.command(results, run_id)
@@ -97,10 +123,7 @@ class ActionModule(RunAction):
         if run["finished_at"] is not None or seen.never_started:
             return
         what = "a clean would end" if self.check_mode else "this clean ends"
-        nodes = len(cleanable.launched(folder))
-        work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
-        controller = "without a controller" if seen.attended is False else f"controller {seen.who() or 'not known'}"
-        self._display.display(f"{what} run {run['run_id']}, {seen.name} since {seen.since}{work}, {controller}")
+        self._display.display(f"{what} {_described(folder, seen)}")
 
     def _end(self, folder, run, access):
         """End the run for its controller, for one that would resume it, and for readers of the store."""
@@ -168,6 +191,13 @@ class ActionModule(RunAction):
         if result.get("failed") and not result.get("unreachable"):  # it hung for longer than cleaning a node may take
             return cleaning.answered(result)
         return cleaning.unreached(str(result.get("msg") or "the clean of this node did not take place"))
+
+
+def _described(folder, seen):
+    nodes = len(cleanable.launched(folder))
+    work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
+    controller = "without a controller" if seen.attended is False else f"controller {seen.who() or 'not known'}"
+    return f"run {folder.path.name}, {seen.name} since {seen.since}{work}, {controller}"
 
 
 def rounds_of(folder):

@@ -70,15 +70,16 @@ class ActionModule(RunAction):
 
     def _drained(self, options):
         """The verdicts as drains of Slurm."""
+        trial = self.check_mode
         if options["state"] == "absent":
-            raise AnsibleActionFail(
-                "a run that they pass resumes nodes of Slurm; by hand: scontrol update NodeName=NAME State=RESUME"
-            )
-        folder, trial = self.folder(options), self.check_mode
-        done = drains.mark(
-            folder.path.parent, run_folder.read_report(folder), options["nodes"],
-            incomplete=options["taint_incomplete"], trial=trial,
-        )  # fmt: skip
+            run_ids = options["run_ids"] or [one for one in [options["run_id"]] if one]
+            done = drains.release(run_ids, options["nodes"], trial=trial)
+        else:
+            folder = self.folder(options)
+            done = drains.mark(
+                folder.path.parent, run_folder.read_report(folder), options["nodes"],
+                incomplete=options["taint_incomplete"], trial=trial,
+            )  # fmt: skip
         message = f"{len(done.changes)} node(s) {'would be ' if trial else ''}changed"
         for what, names in (
             ("not in Slurm", done.missing),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -66,29 +67,32 @@ class ActionModule(RunAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
-        self._recover(results, options)
-        run_id = opening.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed, self.inventory)
-        folder = run_folder.RunFolder(results / run_id)
-        known = self._known(folder)
-        wanted = _wanted(run_id, options, [*profile, *options["gang_stages"]], narrowed, nodes)
-        less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)
-        wanted |= {"shortened": less} if less else {}
-        if not together and options["gang_stages"]:
-            wanted["gang_stages"] = select(options["gang_stages"])[1]
-        if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
-            naming.check(results, wanted)
-        run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
-        changed = run != known
-        attended = folder.seen() if known else None
-        if not self.check_mode:
-            run = self._opened(folder, run, options)
-        if left_alone:
-            self._display.warning(
-                f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and are "
-                "left out; choose others of its kind beside it"
+        with contextlib.nullcontext() if self.check_mode else run_folder.turn(results):
+            self._recover(results, options)
+            run_id = opening.choose_run_id(
+                results, options["run_id"], nodes, options["profile"], narrowed, self.inventory
             )
-        if not self.check_mode:
-            self._keep_criteria(folder, run, options, is_new=known is None)
+            folder = run_folder.RunFolder(results / run_id)
+            known = self._known(folder)
+            wanted = _wanted(run_id, options, [*profile, *options["gang_stages"]], narrowed, nodes)
+            less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)
+            wanted |= {"shortened": less} if less else {}
+            if not together and options["gang_stages"]:
+                wanted["gang_stages"] = select(options["gang_stages"])[1]
+            if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
+                naming.check(results, wanted)
+            run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
+            changed = run != known
+            attended = folder.seen() if known else None
+            if not self.check_mode:
+                run = self._opened(folder, run, options)
+            if left_alone:
+                self._display.warning(
+                    f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and "
+                    "are left out; choose others of its kind beside it"
+                )
+            if not self.check_mode:
+                self._keep_criteria(folder, run, options, is_new=known is None)
         summary = _summary(run, known, joined, attended)
         self._display.display(summary)
         return {

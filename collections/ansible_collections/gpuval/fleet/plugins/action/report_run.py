@@ -72,12 +72,13 @@ class ActionModule(RunAction):
         try:
             access = open_store(store)
             connection = access.connection()
-            for files, place in ((report_files, f"{run['folder']}/report"), (criteria, run["folder"])):
-                uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
-                if uploaded.get("failed"):
-                    self._display.warning(warning.format(uploaded["msg"]))
-                    return
-            put_run(access.store(), run)
+            with access.held():  # another console of the run may end the nodes' URLs, which restarts the store
+                for files, place in ((report_files, f"{run['folder']}/report"), (criteria, run["folder"])):
+                    uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
+                    if uploaded.get("failed"):
+                        self._display.warning(warning.format(uploaded["msg"]))
+                        return
+                put_run(access.store(), run)
         except StoreError as error:
             self._display.warning(warning.format(error))
 

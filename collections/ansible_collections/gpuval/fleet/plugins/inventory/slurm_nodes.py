@@ -114,6 +114,10 @@ class InventoryModule(ClusterSource):
         partitions, features = set(self.get_option("partitions")), set(self.get_option("features"))
         states, reservation = {one.upper() for one in self.get_option("states")}, self.get_option("reservation")
         reserved = slurm.reserved(reservation) if reservation else None
+        if reservation and reserved is None:  # clean and report go on
+            self.display.warning(
+                f"Slurm has no reservation {reservation}: it refuses jobs; nodes are chosen without it"
+            )
         return {
             one["name"]
             for one in nodes

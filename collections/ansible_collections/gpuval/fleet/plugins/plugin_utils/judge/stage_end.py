@@ -272,5 +272,6 @@ def explains(contact: Mapping[str, Any], state: str) -> bool:
 
 def _lost_in_words(contact: Mapping[str, Any]) -> str:
     why = "its pod ended" if contact.get("pod") else "the node was unreachable"
+    why = "its job ended" if str(contact["class"]).startswith("slurm_") else why
     why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
     return f"{why} ({contact['class']}): {contact['message']}"

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,6 +36,10 @@ SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
 
 #: A run counts as over so many seconds after its deadline: the last records are on their way.
 DEADLINE_SLACK_SECONDS = 120.0
+
+TURN_FILE = ".opening.lock"
+#: Opening a run of a thousand nodes takes a second, restoring damaged files from a store that hangs half a minute.
+TURN_SECONDS = 120.0
 
 LATEST = "latest"
 NEW = "new"
@@ -165,12 +169,13 @@ class RunFolder:
         """
         if not self.run_file.exists():
             return None
-        run = self.read_run()
-        new = run_state.advanced(run, name, now(), os.getppid() if pid is None else pid, _hidden(reason))
-        if new is None:
-            return None
-        run = {**run, "state": new}
-        self.write_run(run)
+        with turn(self.path.parent):
+            run = self.read_run()
+            new = run_state.advanced(run, name, now(), os.getppid() if pid is None else pid, _hidden(reason))
+            if new is None:
+                return None
+            run = {**run, "state": new}
+            self.write_run(run)
         return run
 
     def conclude(self) -> dict[str, Any]:
@@ -312,6 +317,13 @@ def read_object(path: Path) -> dict[str, Any]:
     """A JSON object of a file; empty where there is none that can be read."""
     content: dict[str, Any] = read_json_or({}, path)
     return content
+
+
+def turn(results: Path) -> AbstractContextManager[None]:
+    """Hold while a run is opened or advanced: consoles that start at once would open two, or overwrite each other."""
+    results.mkdir(parents=True, exist_ok=True)
+    late = RunError(f"another command holds {results}/{TURN_FILE} for {TURN_SECONDS:.0f} s: end it, then try again")
+    return files.locked(results / TURN_FILE, TURN_SECONDS, late)
 
 
 def write_json(path: Path, value: Any) -> None:

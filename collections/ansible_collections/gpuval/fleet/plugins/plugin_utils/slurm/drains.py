@@ -135,7 +135,23 @@ def mark(
     if not trial:
         for run_id, nodes in opened.items():
             _keep_open(results, run_id, run["finished_at"] or "", nodes)
-        done.problem = _apply(slurm, wanted)
+        _apply(slurm, wanted, done)
+    return done
+
+
+def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> Marked:
+    """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
+    asked."""
+    slurm, done = Slurm(), Marked()
+    for name, node in read(slurm).items():
+        if not node.run_id or (run_ids and node.run_id not in run_ids) or (chosen and name not in chosen):
+            continue
+        if node.states & OUT:
+            done.foreign.append(f"{name} ({'+'.join(sorted(node.states))})")
+        else:
+            done.changes[name] = (f"{'+'.join(sorted(node.states))} {node.reason}", RESUME)
+    if not trial:
+        _apply(slurm, dict.fromkeys(done.changes, Drain(RESUME)), done)
     return done
 
 
@@ -144,8 +160,8 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
     return {one["name"]: SlurmNode(one["name"], frozenset(one["state"]), one["reason"]) for one in slurm.nodes()}
 
 
-def _apply(slurm: Slurm, wanted: Mapping[str, Drain]) -> str:
-    """Drain and resume, nodes with the same reason at once. Returns why the rest was not changed, empty for none."""
+def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: Marked) -> None:
+    """Drain and resume, nodes with the same reason at once. Nodes that could not be changed are none of ``done``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, drain in wanted.items():
         groups.setdefault((drain.state, drain.reason if drain.state == DRAIN else ""), []).append(name)
@@ -153,15 +169,18 @@ def _apply(slurm: Slurm, wanted: Mapping[str, Drain]) -> str:
     problems: list[str] = []
     for (state, reason), names in groups.items():
         for begin in range(0, len(names), NODES_AT_ONCE):
-            chosen = ",".join(names[begin : begin + NODES_AT_ONCE])
-            if time.monotonic() > until:
-                return "; ".join([*problems, f"no time left for {one_line(chosen, 200)}: run it again"])
-            try:
-                words = [f"NodeName={chosen}", f"State={state}", *([f"Reason={reason}"] if reason else [])]
-                slurm.run("scontrol", "update", *words)
-            except SlurmError as error:
-                problems.append(f"{one_line(chosen, 200)}: {error}")
-    return "; ".join(problems)
+            chosen = names[begin : begin + NODES_AT_ONCE]
+            words = [f"NodeName={','.join(chosen)}", f"State={state}", *([f"Reason={reason}"] if reason else [])]
+            problem = "no time left: run it again"
+            if time.monotonic() <= until:
+                try:
+                    slurm.run("scontrol", "update", *words)
+                    continue
+                except SlurmError as error:
+                    problem = str(error)
+            problems.append(f"{one_line(','.join(chosen), 200)}: {problem}")
+            done.changes = {name: change for name, change in done.changes.items() if name not in chosen}
+    done.problem = "; ".join(problems)
 
 
 def open_of(results: Path, run_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export PATH
+PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"@SLURM@; export PATH
 # Under --export=NIL newer Slurm sets no HOME, and dash knows none without it. An empty HOME makes ~/.cache /.cache.
 HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}"; export HOME
 [ -n "$HOME" ] || unset HOME

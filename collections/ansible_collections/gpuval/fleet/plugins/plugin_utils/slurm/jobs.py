@@ -36,8 +36,8 @@ ENDED = {
     "TIMEOUT": "slurm_time_limit",
 }
 RETRYABLE = frozenset({"slurm_preempted", "slurm_node_failed"})
-#: Exit codes of the job's script: the node refused the plan for the reason in the comment, and no Python was found.
-REFUSED, NO_PYTHON = 96, 127
+#: Exit codes of the job's script: the node refused the plan for the reason in the comment, no Python, or no srun.
+REFUSED, NO_PYTHON, NO_SRUN = 96, 127, 95
 MAX_NOTE = 8000
 
 
@@ -65,6 +65,10 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.state not in WAITING and self.state not in AT_WORK
+
+    @property
+    def lost(self) -> bool:
+        return ENDED.get(self.state) == "slurm_node_failed"
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str =
     if job.state == "COMPLETED":
         name, message = "store_away", f"{message}, and its last records are not in the store"
     elif name == "slurm_job_failed" and code is not None:
-        message += f", exit code {code}"
+        message += f", exit code {code}" if code != NO_SRUN else ": no srun in PATH, nor where this controller has it"
     return End(name, message, row_of(name).remedy.replace("{node}", job.node), refused=name == "slurm_pending")
 
 

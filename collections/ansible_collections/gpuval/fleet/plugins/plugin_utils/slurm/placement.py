@@ -328,6 +328,9 @@ class SlurmPlacement(Placement):
         if job.suspended and not view.complete:
             self._give_way(key, job)
             return None
+        if job.lost and view.complete and key not in self._ends:  # an outage that the next call ends
+            self._ends[key] = end_of(job, None)
+            self._outages.noted(view.name, launch, self._ends[key].message, now)
         if not job.ended or view.complete:
             found = nodes.finding(view.name, self._nodes.get(view.name), reservation="any")
             reason = found.message if found.state == "slurm_node_down" and not view.complete else ""
@@ -352,15 +355,18 @@ class SlurmPlacement(Placement):
                 raise
             code = None  # its state says enough
         end, members = end_of(job, code, suspended=suspended, waited=waited), self._members(job.node)
-        if len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed"):
+        cancelled = end.name == "slurm_cancelled"  # with a drain: by a Prolog that failed, or by an operator
+        if not cancelled and (len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed")):
             return end
         self._list_nodes(float("inf"))
-        found = ((name, nodes.finding(name, self._nodes.get(name), reservation="any")) for name in members)
-        down = [(name, finding.message) for name, finding in found if finding.state == "slurm_node_down"]
-        if not down:
+        found = [(name, nodes.finding(name, self._nodes.get(name), reservation="any")) for name in members]
+        state = "slurm_drained" if cancelled else "slurm_node_down"
+        away = [(name, finding.message) for name, finding in found if finding.state == state]
+        if not away:
             return end
-        known, (name, reason) = row_of("slurm_node_failed"), down[0]
-        message = f"job {job.id} lost {', '.join(name for name, _reason in down)}: {reason}"
+        known, (name, reason) = row_of("slurm_drained" if cancelled else "slurm_node_failed"), away[0]
+        what = "was cancelled on" if cancelled else "lost"
+        message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {reason}"
         return End(known.name, message, known.remedy.replace("{node}", name))
 
     def _give_way(self, key: tuple[str, int], job: Job) -> None:
@@ -390,16 +396,16 @@ class SlurmPlacement(Placement):
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
         attempt = view.launch.get("attempt", 1)
         end = self._ends.get(self._key(view))
-        if end is None or not end.retryable or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
-            return None
         left = [stage for stage in view.stages if view.state(stage) not in FINAL_STATES]
+        if not (left and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
+            return None
         try:
             self._list_nodes(time.monotonic())
         except SlurmError:
             return None
         reservation = self._orders(view.name).settings.reservation
         found = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
-        return Attempt(attempt + 1, left) if left and found.state == findings.REACHABLE else None
+        return Attempt(attempt + 1, left) if found.state == findings.REACHABLE else None
 
     def close(self) -> None:
         """Nothing of it stays on the controller; jobs that run go on."""

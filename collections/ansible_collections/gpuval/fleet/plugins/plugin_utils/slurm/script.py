@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import shlex
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -157,9 +158,7 @@ def batch(
         "SOURCE": "-" if members else '"$0"',
         "NO_PYTHON": str(jobs.NO_PYTHON),
     }
-    shell = _template("job")
-    for name, value in known.items():
-        shell = shell.replace(f"@{name}@", value)
+    shell = _template("job", known)
     if members:
         # A step of an exclusive job has only the GPUs that it asks for.
         options = [
@@ -168,7 +167,8 @@ def batch(
             *_STEP,
             *([f"--gres=gpu:{gpus}"] if gpus else []),
         ]
-        shell = _template("gang").replace("@OPTIONS@", " ".join(options)).replace("@SHELL@", shlex.quote(shell))
+        known = {"NO_SRUN": str(jobs.NO_SRUN), "OPTIONS": " ".join(options), "SHELL": shlex.quote(shell)}
+        shell = _template("gang", known)
     payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
     script = shell.encode() + b"\n" + MARK.encode() + b"\n" + payload
     if len(script) > MAX_BYTES:
@@ -179,5 +179,10 @@ def batch(
     return script
 
 
-def _template(name: str) -> str:
-    return "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
+def _template(name: str, known: Mapping[str, str]) -> str:
+    """The shell script of that name. Nodes have Slurm's commands where this machine has them, if not in their PATH."""
+    shell = "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
+    srun = shutil.which("srun")
+    for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **known}.items():
+        shell = shell.replace(f"@{word}@", value)
+    return shell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,10 @@ class StoreBackend(ABC):
     def end_urls(self) -> None:
         """Make the URLs void that nodes have. Those of a service end by themselves, after the run's deadline."""
         return
+
+    def held(self) -> AbstractContextManager[None]:
+        """A context in which no other command starts, stops or restarts it."""
+        return nullcontext()
 
     def known(self) -> bool:
         """Whether there is a store to look for runs in."""

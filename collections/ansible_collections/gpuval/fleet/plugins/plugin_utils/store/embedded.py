@@ -174,7 +174,7 @@ class EmbeddedStore(StoreBackend):
     def start(self) -> bool:
         """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._locked():
+        with self.held():
             before = self._read() if self._file.exists() else None
             state = copy.deepcopy(before) if before else State()
             self.ensure_may_move()
@@ -253,7 +253,7 @@ class EmbeddedStore(StoreBackend):
         """Stop both servers."""
         if not self._file.exists():
             return False
-        with self._locked():
+        with self.held():
             state = self._read()
             stopped = [self._stop(server) for server in (state.writer, state.reader)]
             state.writer.pid = state.reader.pid = 0
@@ -277,7 +277,7 @@ class EmbeddedStore(StoreBackend):
     def end_urls(self) -> None:
         if not self.running():
             return
-        with self._locked():
+        with self.held():
             state = self._read()
             state.signer = Keys()
             self._ensure(state, state.writer, "writer", self._hosts(state), (), renewed=True)
@@ -413,7 +413,7 @@ class EmbeddedStore(StoreBackend):
         files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
 
     @contextmanager
-    def _locked(self):
+    def held(self) -> Iterator[None]:
         """Two controllers on one folder start one store, not two."""
         lock = self.directory / "lock"
         late = StoreError(f"another process holds {lock}: wait for it, or end it")

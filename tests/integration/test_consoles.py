@@ -1,4 +1,4 @@
-"""Ctrl-C at the start of each phase of a run ends it there, and the same command resumes it."""
+"""Consoles of a run: Ctrl-C in each phase ends it there and the same command resumes it; two at once share a run."""
 
 import json
 
@@ -31,3 +31,15 @@ def test_ctrl_c_at_the_start_of_each_phase_ends_the_run_though_its_exception_wou
         fleet.more_environment = {}
         done = fleet.play(*RUN)
         assert "FINAL ACCEPTANCE: PARTIAL" in done.output, done
+
+
+def test_two_consoles_that_start_at_once_share_one_run_and_each_reports_it(new_fleet):
+    with new_fleet("twice", nodes={"node-1": {}, "node-2": {}}) as fleet:
+        command = ("gpuval.fleet.validate", "-e", json.dumps({"gpuval_stages": ["facts"]}))
+        consoles = [fleet.start(*command), fleet.start(*command)]
+        ended = [console.wait() for console in consoles]
+        assert len(list(fleet.results.glob("2*"))) == 1, ended
+        assert sum("this console attaches to it" in done.output for done in ended) == 1, ended
+        for done in ended:
+            assert done.code == 0 and "FINAL ACCEPTANCE: PARTIAL" in done.output, done
+            assert "the store cannot be used" not in done.output, done
