@@ -115,7 +115,7 @@ def states(result):
 
 def test_a_local_host_that_comes_first_says_nothing_of_the_others(new_site):
     away = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
-    site = new_site({"controller": {"ansible_connection": "local"}, "node": away}, gpuval_probe_timeout_seconds=1)
+    site = new_site({"controller": {"ansible_connection": "local"}, "node": away}, gpuval_probe_timeout_seconds=10)
     assert states(site.findings()) == {"controller": "reachable", "node": "refused"}
     assert states(site.findings("--connection=local")) == {"controller": "reachable", "node": "reachable"}
 
@@ -138,7 +138,7 @@ def test_each_way_to_be_away_has_its_name_and_costs_the_others_nothing(new_site,
             "denied": {**here, "ansible_ssh_private_key_file": str(tmp_path / "stranger")},
             "local": {"ansible_connection": "local"},
         },
-        gpuval_probe_timeout_seconds=1,
+        gpuval_probe_timeout_seconds=10,
     )
     result = site.findings()
     assert states(result) == {

@@ -117,7 +117,7 @@ class Playing:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the playbook did not end within {seconds} s:\n{self.output}") from None
-        self._reader.join(5)
+        self._reader.join(5)  # a process that outlives the playbook may hold its pipe
         return Done(code, self.output)
 
     def interrupt(self):

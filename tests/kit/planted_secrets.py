@@ -49,7 +49,7 @@ class CommandLines:
 
     def __exit__(self, *_):
         self._stop.set()
-        self._thread.join(5)
+        self._thread.join()
 
     def _sample(self):
         while not self._stop.wait(self._interval):

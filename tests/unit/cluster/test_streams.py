@@ -15,7 +15,7 @@ LIST_PODS, WATCH_PODS = Asked("list", "", "pods"), Asked("watch", "", "pods")
 
 @pytest.fixture
 def cluster(kit):
-    with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=2) as cluster:
+    with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=60) as cluster:
         yield cluster
 
 

@@ -209,7 +209,7 @@ HOSTILE = {
 def test_hostile_texts_cost_no_more_than_their_length(case):
     began = time.process_time()
     Redactor(KNOWN).text(HOSTILE[case])
-    assert time.process_time() - began < 8
+    assert time.process_time() - began < 8, "of a processor; it is below 1, and by backtracking minutes"
 
 
 def test_machines_that_ssh_jumps_over():

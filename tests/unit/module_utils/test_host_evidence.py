@@ -85,7 +85,7 @@ def test_the_environment_and_arguments_of_processes_stay(tmp_path, monkeypatch):
         data, _notes = gather(None, seconds=60)
     finally:
         sleeper.kill()
-        sleeper.wait(5)
+        sleeper.wait(60)
     assert PLANTED.encode() not in b"".join(unpacked(data).values())
 
 

@@ -27,7 +27,7 @@ def doks(monkeypatch):
 def act(doks, tmp_path):
     def act(state, *, check_mode=False, **changed):
         options = {"state": state, "token": TOKEN, "name": "site", "region": "tor1", "node_pools": [CPU, POOL],
-                   "confirm": "site", "timeout_seconds": 5, "poll_seconds": 0.01,
+                   "confirm": "site", "timeout_seconds": 60, "poll_seconds": 0.01,
                    "inventory": str(tmp_path / "out")}  # fmt: skip
         done = run_action("doks_cluster", {**options, **changed}, check_mode=check_mode)
         assert TOKEN not in f"{done.text} {done.result}"

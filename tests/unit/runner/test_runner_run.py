@@ -408,7 +408,7 @@ def test_garbage_in_a_result_file_harms_nothing(node):
             "evil",
             """printf '{"state":"failure","message":"<b>\\\\u001b[31mred\\\\u0000"}' > $GPUVAL_RESULT_FILE; exit 1""",
         ),
-        stage("pipe", "mkfifo $GPUVAL_RESULT_FILE", timeout_seconds=5),
+        stage("pipe", "mkfifo $GPUVAL_RESULT_FILE", timeout_seconds=60),
         stage("last"),
     )
     assert node.call("run").returncode == 1

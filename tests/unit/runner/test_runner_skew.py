@@ -102,7 +102,7 @@ def test_a_certificate_that_a_clock_voids_names_the_clock(node, tls_store, faket
 
 
 def test_no_clock_is_named_where_none_was_reported(store):
-    assert abs(skew.seconds_ahead(store.url)) < 5
+    assert abs(skew.seconds_ahead(store.url)) < 60, "it is this machine's own clock"
     store.close()
     assert skew.seconds_ahead(store.url) is None
     assert skew.seconds_ahead("https://[bad") is None

@@ -27,7 +27,7 @@ def test_a_controller_without_memory_for_a_worker_says_so_of_that_node():
     for node in ("a", "b", "c"):
         tasks.submit(node, "launch", Path("launch.yml"), {}, 5)
     assert tasks.busy == {"a", "b", "c"}
-    ended = tasks.wait(5)
+    ended = tasks.wait(60)
     assert [(outcome.node, outcome.kind, outcome.failed) for outcome in ended] == [
         (node, "launch", True) for node in ("a", "b", "c")
     ]

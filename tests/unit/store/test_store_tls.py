@@ -29,6 +29,7 @@ from gpuval_runner.upload import Ledger, Pace, Uploader
 from tests.kit.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
+#: A PUT that a busy machine keeps longer than 5 s is tried again.
 FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=5.0, timeout=5.0)
 
 

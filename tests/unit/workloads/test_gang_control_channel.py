@@ -34,6 +34,7 @@ from tests.kit.ports import free_port
 #: None of them passes in a test where all is well, however late a thread gets its turn.
 PATIENT = Limits(join_seconds=30, silence_seconds=20, stall_seconds=20)
 STALLED = Limits(join_seconds=30, silence_seconds=20, stall_seconds=2)
+# Shorter limits in tests pass while a member is awaited that never comes; those that come are threads of this process.
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ def peers_of(*members, packet_bytes=65536):
 
 def test_members_that_reach_each_other(members):
     one, two, three = members(0), members(1), members(2)
-    answers = one.ask(peers_of(two, three), 5)
+    answers = one.ask(peers_of(two, three), 60)
     assert {index: answer.state for index, answer in answers.items()} == {1: "ok", 2: "ok"}
     for answer in answers.values():
-        assert 0 < answer.round_trip_seconds < 5
+        assert 0 < answer.round_trip_seconds < 60
         assert abs(answer.clock_offset_seconds) <= answer.clock_error_seconds + 0.001
         assert answer.path_mtu_bytes == 65535
 
@@ -50,7 +50,7 @@ def test_a_closed_port_is_distinguished_from_silence(members):
     one = members(0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.2", 0))
-        answers = one.ask([Peer(1, "127.0.0.2", closed.getsockname()[1])], 5)
+        answers = one.ask([Peer(1, "127.0.0.2", closed.getsockname()[1])], 60)
     assert answers[1].state == "refused"
     begun = time.monotonic()
     with socket.socket() as silent:
@@ -70,9 +70,9 @@ def test_who_is_not_asked_in_time_is_not_accused(members):
 
 def test_another_member_at_the_address_is_reported(members):
     one, two = members(0), members(1)
-    assert one.ask([Peer(2, "127.0.0.2", two.port)], 5)[2].state == "another member answers there"
+    assert one.ask([Peer(2, "127.0.0.2", two.port)], 60)[2].state == "another member answers there"
     other = members(2, gang="another")
-    assert one.ask([Peer(2, "127.0.0.3", other.port)], 5)[2].state == "another member answers there"
+    assert one.ask([Peer(2, "127.0.0.3", other.port)], 60)[2].state == "another member answers there"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_garbage_is_no_answer(members, said):
         server.listen()
         thread = threading.Thread(target=lambda: _say(server, said), daemon=True)
         thread.start()
-        state = one.ask([Peer(1, "127.0.0.2", server.getsockname()[1])], 5)[1].state
+        state = one.ask([Peer(1, "127.0.0.2", server.getsockname()[1])], 60)[1].state
         assert state in ("something else answers there", "it tells no time")
-        thread.join(5)
+        thread.join()
 
 
 def _say(server, said):

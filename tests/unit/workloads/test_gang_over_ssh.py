@@ -151,7 +151,7 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
 def test_the_server_of_a_member_with_a_name_is_reached_at_all_addresses(tmp_path, authorized):
     gang = gang_of(1, 1, addresses=("localhost", "127.0.0.2"), port=free_port())
     server = ssh_server.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
-    with server, socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=5) as connection:
+    with server, socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60) as connection:
         assert connection.recv(4) == b"SSH-"
 
 
@@ -160,7 +160,7 @@ def test_the_server_of_a_member_with_an_address_listens_there_alone(tmp_path, au
     gang = gang_of(1, 1, port=free_port())
     server = ssh_server.SshServer(gang, tmp_path / "ssh", authorized.with_suffix(".pub").read_text(), {})
     with server, pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=5)
+        socket.create_connection(("127.0.0.9", gang.ssh_port), timeout=60)
 
 
 @pytest.mark.parametrize(("slots", "is_right"), [((8, 8), True), ((8, 4), True), ((4, 8), False), ((3, 2), False)])

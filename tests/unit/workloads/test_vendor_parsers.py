@@ -643,7 +643,7 @@ def test_hostile_json_takes_no_time(text):
 
     start = time.process_time()
     tool_output.json_object(text, key="DCGM Diagnostic")
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 5, "of a processor; what is quadratic takes minutes"
 
 
 @given(text=st.text(max_size=200))

@@ -252,24 +252,19 @@ def test_dcgm_without_its_host_engine_is_left_out(tmp_path, bin_folder, words):
 def test_a_tool_that_hangs_leaves_time_and_nothing_else_behind(tmp_path, bin_folder):
     put(bin_folder, "all_reduce_perf", f'sleep 600 & echo $! > "{tmp_path}/child"; exec sleep 600')
     put(bin_folder, "dcgmi", 'cat "$DATA/dcgm4_level2.json"')
-    ended = run(tmp_path, "--seconds", "6").end()
+    ended = run(tmp_path, "--seconds", "12").end()
     message = ended.result["message"]
-    assert re.search(r"nccl_tests: no answer: all_reduce: had not ended after [12] s", message), message
-    assert "24 results passed" in ended.result["message"]
+    assert re.search(r"nccl_tests: no answer: all_reduce: had not ended after \d+ s", message), message
+    assert "24 results passed" in message, "dcgmi has what is left of the 12 s"
     assert ended.metric("vendor_tools_failed_count") == 1
     assert ended.metric("dcgm_results_count") == 24
     assert_gone(int((tmp_path / "child").read_text()))
 
 
 def test_a_stage_that_is_stopped_stops_its_tool(tmp_path, bin_folder):
-    put(
-        bin_folder, "dcgmi", f'echo $$ > "{tmp_path}/tool.part"; mv "{tmp_path}/tool.part" "{tmp_path}/tool"; sleep 600'
-    )
+    put(bin_folder, "dcgmi", f'echo $$ > "{tmp_path}/tool"; echo begun; sleep 600')
     workload = run(tmp_path, "--seconds", "300")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "tool").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    workload.wait_for_line("dcgm: begun")  # what is stopped while it starts a tool leaves it to the runner
     workload.process.send_signal(signal.SIGTERM)
     ended = workload.end()
     assert ended.code == 143

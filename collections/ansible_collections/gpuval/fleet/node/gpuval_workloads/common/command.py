@@ -82,9 +82,9 @@ def run(
         return Ended(None, "", problem=f"could not be started: {getattr(error, 'strerror', None) or error}")
     output = _Output(echo)
     reader = threading.Thread(target=_read, args=(process.stdout, output), daemon=True)
-    reader.start()
     timed_out, problem = False, ""
     try:
+        reader.start()
         timed_out = not _wait(process, start + seconds, start, output, say, stopped)
         if process.poll() is None and not _stop(process):
             problem = f"had not ended after {seconds:.0f} s and could not be killed"
@@ -92,7 +92,8 @@ def run(
         _signal_group(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(KILL_SECONDS)
-        reader.join(_DRAIN_SECONDS)  # a process that left the group may still hold the pipe
+        if reader.is_alive():
+            reader.join(_DRAIN_SECONDS)  # a process that left the group may still hold the pipe
     text, lost = output.text()
     return Ended(process.returncode, text, time.monotonic() - start, lost, timed_out, problem or output.problem)
 
