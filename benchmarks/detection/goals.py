@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,8 @@ class Fault:
     known: float = 0.0
     #: The nodes have a group of fingerprints of their own.
     own_driver: bool = False
+    #: The second measurement has none of it.
+    once: bool = False
 
 
 TRAINING = ("training_model_tflops", "training_tokens_per_second", "training_samples_per_second",
@@ -82,6 +85,8 @@ FAULTS = (
     Fault("link, -10 %", "FAIL 99", LINK, 0.9, part="link:gpu2>gpu5"),
     Fault("GPU, -5 %", "FAIL 99", CORES, 0.95, part="gpu:3"),
     Fault("node's cores, -5 %", "FAIL 99", CORES, 0.95),
+    Fault("GPU, -5 %, once", "not silent", CORES, 0.95, part="gpu:3", once=True),
+    Fault("node's cores, -6 %, once", "not silent", CORES, 0.94, once=True),
     Fault("loading, -60 %", "named 99", LOADING, 0.4, stages=("facts", "loading")),
     Fault("inference, -20 %", "named 99", INFERENCE, 0.8, stages=("facts", "inference")),
     Fault("whole batch, cores -5 % of known", "warned 100", CORES, 0.95, nodes=0, sizes=(8,), known=1.0),
@@ -128,7 +133,7 @@ class Fleet:
                 self.nodes[name].levels = {source: max(1.0, level) for source, level in levels.items()}
             self.put(name, self.measured(name))
 
-    def measured(self, name: str) -> dict[str, dict[str, Any]]:
+    def measured(self, name: str, again: bool = False) -> dict[str, dict[str, Any]]:
         node = self.nodes[name]
         found = records(name, node.number, SKU, self.noise, node.levels, node.parts, self.stages)
         if "diagnostics" in found:
@@ -136,7 +141,7 @@ class Fleet:
         for stage, record in found.items():
             record["exit_code"] = 0
             for metric in record["metrics"]:
-                _apply(node.fault, metric)
+                _apply(None if again and node.fault and node.fault.once else node.fault, metric)
             if node.fault and node.fault.own_driver and stage == "fingerprint":
                 record["environment"]["fingerprint_group"] = "H200 torch 2.11 CUDA 13 driver 590"
         return found
@@ -148,6 +153,10 @@ class Fleet:
             assert accepted, self.evidence.problems[-1]
             accepted["exit_code"] = None  # each figure scatters by itself here, so that none is held against another
 
+    def really_makes(self, metric: str) -> float:
+        """The median of the nodes."""
+        return statistics.median(node.really_makes(metric, "whole") for node in self.nodes.values())
+
     def judge(self) -> dict[str, dict[str, Any]]:
         with mock.patch.object(analysis, "analyse", lambda *_: None):  # no verdict depends on it
             report = verdict.judge(self.run, self.evidence, SHIPPED, judged_at=TIME)
@@ -157,7 +166,7 @@ class Fleet:
         """What the watch does once all nodes are done. Returns how many nodes were measured again."""
         chosen = verdict.to_measure_again(self.run, self.evidence, Context(SHIPPED), list(self.nodes))
         for name, stages in chosen.items():
-            found = self.measured(name)
+            found = self.measured(name, again=True)
             for stage in stages:
                 first = {**self.evidence.records[name][stage], "exit_code": 0}
                 found[stage] |= {"attempt": 2, "attempts": [first], "nonce": nonces.of_attempt(NONCE, 2)}
@@ -245,7 +254,7 @@ def healthy(options: argparse.Namespace) -> None:
             for seed in range(max(1, options.fleets * 16 // size)):
                 fleet = Fleet(size, setting, ALL_STAGES, f"healthy {title} {size} {seed}", None)
                 for name, node in judged(fleet, options, count).items():
-                    count.update(_of_healthy(node, fleet.nodes[name]))
+                    count.update(_of_healthy(node, fleet.nodes[name], fleet))
                 gc.collect()
             rates = [share(count[what], count["nodes"]) for what in ("FAIL", "wrong", "INCOMPLETE", "warned", "again")]
             slow = [str(count["slow"]), share(count["slow FAIL"], count["slow"]), share(count["silent"], count["slow"])]
@@ -255,10 +264,13 @@ def healthy(options: argparse.Namespace) -> None:
                 print("   ", sorted(checks.items(), key=lambda pair: -pair[1])[:10])
 
 
-def _of_healthy(node: Mapping[str, Any], truth: Node) -> Counter[Any]:
+def _of_healthy(node: Mapping[str, Any], truth: Node, fleet: Fleet) -> Counter[Any]:
     required = [check for check in node["checks"] if check["severity"] == "required"]
     failed = [check for check in required if check["verdict"] == "fail"]
-    levels = [truth.really_makes(check["metric"], check["part"]) for check in failed if KINDS[check["kind"]].compares]
+    levels = [
+        truth.really_makes(check["metric"], check["part"]) / fleet.really_makes(check["metric"])
+        for check in failed if KINDS[check["kind"]].compares
+    ]  # fmt: skip
     slow = min(truth.levels[source] for source in ("cores", "memory", "pcie", "links")) < 0.95
     open_checks = {(check["verdict"], check["name"]) for check in node["checks"]
                    if check["verdict"] in ("fail", "missing", "warn")}  # fmt: skip

@@ -131,9 +131,36 @@ def test_what_is_lost_now_and_then_fails_beside_the_peers_although_the_median_is
     assert {one[2] for one in entries(report, "floor")} == {"pass"}
 
 
-def test_nodes_of_different_revisions_are_not_compared_and_the_report_says_so():
+def test_few_speeds_among_medians_are_compared_by_the_medians_beside_them():
+    others = [medians(680) for _ in range(9)]
+    report = judged(fleet(*others, speeds(640, 681), speeds(680, 640)), PEERS)
+    assert {(node, verdict_) for node, _, verdict_ in entries(report, "peers")} == {
+        *((f"node-{number}", "pass") for number in range(1, 11)),
+        ("node-11", "fail"),
+    }
+
+
+def test_few_medians_among_speeds_are_compared_with_medians_and_speeds_with_speeds():
+    """By its median the node that loses time in bursts is a good peer."""
+    others = [speeds(660, 680) for _ in range(9)]
+    report = judged(fleet(*others, speeds(600, 680), medians(680), medians(640)), PEERS)
+    assert {(node, verdict_) for node, _, verdict_ in entries(report, "peers")} == {
+        *((f"node-{number}", "pass") for number in (*range(1, 10), 11)),
+        ("node-10", "fail"),
+        ("node-12", "fail"),
+    }
+
+
+def test_revisions_of_a_fleet_that_are_each_too_few_are_compared_by_medians():
+    figures = [speeds(660, 680) for _ in range(5)] + [medians(680) for _ in range(5)]
+    report = judged(fleet(*figures, medians(640)), PEERS)
+    assert [node for node, _, verdict_ in entries(report, "peers") if verdict_ != "pass"] == ["node-11"]
+
+
+def test_few_nodes_without_medians_beside_their_speeds_are_not_compared_and_the_report_says_so():
+    bare = [one for one in speeds(660, 664) if one["name"] != MEDIAN]
     slower = [medians(680) for _ in range(9)]
-    report = judged(fleet(*slower, speeds(660, 664), speeds(660, 664)), PEERS)
+    report = judged(fleet(*slower, bare, bare), PEERS)
     by_verdict = {(node, verdict_) for node, _, verdict_ in entries(report, "peers")}
     assert by_verdict == {(f"node-{number}", "pass") for number in range(1, 10)} | {
         ("node-10", "missing"),

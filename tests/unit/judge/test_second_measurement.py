@@ -28,12 +28,21 @@ def verdicts_of(node, name):
     return {(entry["part"], entry["verdict"]) for entry in node["checks"] if entry["name"] == name}
 
 
+def scale(of, name, metrics, factor):
+    for metric in of.evidence.records[name]["diagnostics"]["metrics"]:
+        if metric["name"] in metrics:
+            metric["value"] *= factor
+
+
 SLOW = fault_of(goals.ALL_REDUCE, 0.945)
 
 
-def test_a_doubtful_node_and_two_good_ones_of_its_kind_are_chosen():
+def test_a_doubtful_node_and_the_two_that_are_furthest_ahead_are_chosen():
+    """These mirror it: what one measurement of a healthy node may be off by shows in them when they are repeated."""
     of = fleet(SLOW)
-    assert chosen(of) == {BAD: ["diagnostics"], "node-001": ["diagnostics"], "node-002": ["diagnostics"]}
+    for name, left in (("node-009", 1.035), ("node-004", 1.03)):
+        scale(of, name, goals.ALL_REDUCE, left)
+    assert chosen(of) == {name: ["diagnostics"] for name in (BAD, "node-004", "node-009")}
     assert chosen(of, [name for name in of.nodes if name not in (BAD, "node-001")]) == {}
     assert chosen(fleet(None)) == {}
 
@@ -58,6 +67,40 @@ def test_a_node_that_is_slow_once_is_never_a_plain_pass():
     of.measure_again()
     node = of.judge()[BAD]
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+
+
+def test_what_good_nodes_differ_by_between_two_measurements_is_a_warning():
+    of = fleet(SLOW)
+    scale(of, "node-004", goals.ALL_REDUCE, 1.045)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    node = of.judge()[BAD]
+    assert node["verdict"] == "PASS"
+    (entry,) = [one for one in node["checks"] if one["name"] == "unsteady"]
+    assert (entry["verdict"], entry["part"]) == ("warn", "node")
+    assert entry["reason"].endswith("no more than two measurements of healthy peers differ")
+    assert {other["verdict"] for other in of.judge().values()} == {"PASS"}
+
+
+def test_a_change_of_more_than_a_tenth_is_unsteady_whatever_good_nodes_do():
+    of = fleet(fault_of(goals.ALL_REDUCE, 0.88))
+    scale(of, "node-004", goals.ALL_REDUCE, 1.1)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    assert of.judge()[BAD]["class"] == "unsteady"
+
+
+def test_a_node_that_is_slow_only_when_measured_again_is_not_accused():
+    """Slow once is slow once, whenever it was."""
+    of = fleet(None)
+    first = {**of.evidence.records[BAD]["diagnostics"], "exit_code": 0}
+    found = of.measured(BAD)["diagnostics"]
+    found |= {"attempt": 2, "attempts": [first], "nonce": goals.nonces.of_attempt(goals.NONCE, 2)}
+    of.put(BAD, {"diagnostics": found})
+    scale(of, BAD, goals.ALL_REDUCE, 0.9)
+    node = of.judge()[BAD]
+    assert verdicts_of(node, ALL_REDUCE) == {("node", "missing")}
+    assert node["verdict"] == "INCOMPLETE"
 
 
 def test_a_small_difference_at_first_leaves_a_warning():

@@ -259,7 +259,7 @@ STAGE_CHECKS: tuple[Callable[[NodeCase, str], list[Entry]], ...] = (
     lambda case, stage: (
         []
         if _is_control(case, stage)
-        else unsteady.checks(case.subject, stage, _criteria_of(case, stage), case.run.unsteady)
+        else unsteady.checks(case.subject, stage, _criteria_of(case, stage), case.run.unsteady, case.run.context)
     ),
     lambda case, stage: gpu_order_checks(case.subject, stage, case.record(stage), case.identity),
 )

@@ -173,16 +173,9 @@ class PeerHistory:
             meaning = (one["check"], one["metric"], one["unit"], one["relative_to"], one["same_part"])
             alike = None if one["alike"] is None else tuple(one["alike"])
             parts = {part: Peers(*figures) for part, figures in one["parts"].items()}
-            found.groups[meaning, tuple(one["group"]), alike] = PeerGroup(
-                one["nodes"],
-                one["kind"],
-                parts,
-                one.get("repeats", 0.0),
-                one.get("reach", 0.0),
-                one.get("normal", 0.0),
-                one.get("doubtful", 0.0),
-                earlier=True,
-            )
+            reach = {name: one.get(name, 0.0) for name in ("repeats", "reach", "normal", "doubtful")}
+            group = PeerGroup(one["nodes"], one["kind"], parts, earlier=True, **reach)
+            found.groups[meaning, tuple(one["group"]), alike] = group
         return found
 
     def documents(self) -> list[dict[str, Any]]:

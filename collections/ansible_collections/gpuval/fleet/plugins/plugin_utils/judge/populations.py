@@ -10,11 +10,11 @@ import heapq
 import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .peer_statistics import Peers
+from .peer_statistics import MAD_TO_DEVIATION, Peers
 
 #: The least nodes of a mode, of one that is certain, and its least share of all; fewer are outliers.
 MODE_NODES, CERTAIN_NODES, MODE_SHARE = 2, 3, 0.15
@@ -53,9 +53,15 @@ class Tails:
     #: How far the best figure of a node lies from the median, in deviations of its own.
     nodes: dict[str, float] = field(default_factory=dict)
     count: int = 0
+    #: In deviations of the nodes: by stage and node how far it is ahead; by node how far two measurements of it differ.
+    ahead: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    changes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    #: By node and metric the relative deviation of its nodes.
+    deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
-        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
+    def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> float:
+        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1. Returns their
+        deviation.
 
         Values beyond margin and deviations are no part of the centre: bad nodes would move it. Bad values show tails
         only as far as the good ones of two nodes reach: those beyond may be faults.
@@ -63,7 +69,7 @@ class Tails:
         known = list(values)
         peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
-            return
+            return 0.0
         self.count += len(known)
         most = max(margin * abs(peers.median), deviations * peers.deviation)
         better = [(node, sign * (value - peers.median)) for node, value in known]
@@ -79,6 +85,21 @@ class Tails:
                 count, total, squares = near.get(node, (0, 0.0, 0.0))
                 near[node] = count + 1, total + abs(by), squares + by**2
         self.figures.append(near)
+        return peers.deviation
+
+    def error(self) -> float:
+        """The standard error of one measurement: at most all that nodes differ by, which has it in it."""
+        changes = [*itertools.chain(*self.changes.values())]
+        return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
+
+    def healthy_changes(self, node: str, doubtful: Collection[str]) -> dict[str, float]:
+        """By metric how far two measurements of the node may differ, relative: tails reach beyond few good nodes."""
+        good = [one for name, its in self.changes.items() if name != node and name not in doubtful for one in its]
+        if not good or node not in self.changes:
+            return {}
+        times = math.pow(TAIL / len(good), 1 / 3) if self.reach(len(self.nodes)) else 0.0
+        reach = max(times, LEAST_TIMES) * max(good)
+        return {metric: reach * deviation for metric, deviation in self.deviations[node].items()}
 
     def are_long(self, error: float) -> bool:
         """Whether tails are longer than those of normal noise, with and without any one of the nodes.

@@ -19,6 +19,7 @@ from ..records.failure_classes import class_named
 from .check import Check
 from .entries import Entry, own_entry
 from .identity import best_of, identity_of, machine_names
+from .kinds.base import Context
 from .peer_groups import least_margin
 from .peer_samples import errors_by_part, figures_of, is_repetition, newest_revision
 from .subject import FACTS, Subject
@@ -37,7 +38,7 @@ class Measurement(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """How often a part changed by more than repeats explain, and how far at most, as a logarithm."""
+    """How often a part changed by more than repeats and healthy peers do, and how far at most, as a logarithm."""
 
     times: int
     size: float
@@ -46,16 +47,18 @@ class Finding(NamedTuple):
 
 
 def checks(
-    subject: Subject, stage: str, criteria: Sequence[Check], earlier: Mapping[str, Collection[str]]
+    subject: Subject, stage: str, criteria: Sequence[Check], earlier: Mapping[str, Collection[str]], context: Context
 ) -> list[Entry]:
     """An entry for each part that is unsteady; where most parts of a node are, one of the node.
 
-    ``earlier``: by machine or GPU the runs in which it was so.
+    ``earlier``: by machine or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is
+    within that is a warning.
     """
     record = subject.records.get(stage)
     records = _measurements(subject, record) if record is not None else []
     if len(records) < 2:
         return []
+    healthy = context.tails[subject.kind][0].healthy_changes(subject.name, context.doubtful)
     parts: dict[str, Finding | None] = {}
     for metric, check in _speeds(criteria).items():
         for part, series in _by_part(subject, check, records).items():
@@ -63,9 +66,9 @@ def checks(
             size, *values = max(changes, default=(0.0,))
             best = (max if check.max_above is None else min)(series)  # slow once is slow once, whenever it was
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
-            finding = Finding(
-                sum(_change(best, one, check) > 0 for one in series), size, metric, f"{metric} of {part} made {texts}"
-            )
+            of_peers = min(healthy.get(metric, 0.0), MARGIN)
+            times = max(1, sum(_change(best, one, check) > of_peers for one in series)) if size > of_peers else 0
+            finding = Finding(times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     found = {part: finding for part, finding in parts.items() if finding}
     for kind in {part.partition(":")[0] for part in found}:
@@ -117,15 +120,17 @@ def _change(one: Measurement, other: Measurement, check: Check) -> float:
 
 
 def _entry(subject: Subject, stage: str, part: str, finding: Finding, earlier: Mapping[str, Collection[str]]) -> Entry:
-    runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
+    runs = next((earlier[name] for name in _identities(subject, part) if finding.times and earlier.get(name)), ())
     again = (
         "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""
     )
+    known = "" if finding.times else ": no more than two measurements of healthy peers differ"
     apart = units.number_text(100 * math.expm1(finding.size))
-    reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else ''}"
+    reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else known}"
     row = class_named(UNSTEADY)
     return own_entry(
-        UNSTEADY, stage, "outlier", "fail" if again else "missing", reason,
+        UNSTEADY, stage, "outlier", "fail" if again else "missing" if finding.times else "warn", reason,
+        severity="required" if finding.times else "advisory",
         metric=finding.metric, part=part, expected="the same speed whenever it is measured",
         remedy=row.remedy.replace("{node}", subject.name) if row else "", source="the attempts of this run",
     )  # fmt: skip

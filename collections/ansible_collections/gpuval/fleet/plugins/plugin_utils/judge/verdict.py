@@ -11,7 +11,6 @@ impossible figure that is reported counts.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -276,11 +275,10 @@ def to_measure_again(
     chosen: dict[str, set[str]] = {name: stages for name, stages in context.doubtful.items() if name in able}
     for kind in {judged.subjects[name].kind for name in chosen}:
         stages = set().union(*(its for name, its in chosen.items() if judged.subjects[name].kind == kind))
-        good = (
-            name for name in sorted(able, key=natural_order)
-            if judged.subjects[name].kind == kind and name not in context.doubtful
-        )  # fmt: skip
-        chosen |= dict.fromkeys(itertools.islice(good, PEERS_MEASURED_AGAIN), stages)
+        ahead = context.tails[kind][0].ahead
+        good = [name for name in able if judged.subjects[name].kind == kind and name not in context.doubtful]
+        good.sort(key=lambda name: (-max(ahead[stage].get(name, 0.0) for stage in stages), name))
+        chosen |= dict.fromkeys(good[:PEERS_MEASURED_AGAIN], stages)
     return {name: sorted(stages) for name, stages in chosen.items()}
 
 

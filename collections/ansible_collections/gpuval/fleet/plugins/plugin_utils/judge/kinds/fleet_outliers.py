@@ -28,7 +28,7 @@ from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, values_of
 from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
-from ..populations import CERTAIN, doubtful_limit, normal_limit, shared
+from ..populations import CERTAIN, Tails, doubtful_limit, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures, without_too_little
 
@@ -61,7 +61,27 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         else:
             modes = modes_of(check, samples)
             known = _levels(check, modes.better if modes else samples)
-            levels.add(known, least_margin(check), check.deviations, _sign(check))
+            deviation = levels.add(known, least_margin(check), check.deviations, _sign(check))
+            if deviation:
+                _survey_nodes(check, samples, levels, deviation)
+
+
+def _survey_nodes(check: Check, samples: Samples, levels: Tails, deviation: float) -> None:
+    """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
+    for sample, level in zip(samples, levels_of(check, samples), strict=True):
+        node, ahead = sample.subject.name, levels.ahead[check.stage]
+        levels.deviations[node][check.metric] = deviation
+        ahead[node] = max(_sign(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
+        then = dict(_measured_before(check, sample).figures)
+        changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
+        if changes:
+            levels.changes[node].append(abs(statistics.median(changes)) / deviation)
+
+
+def _measured_before(check: Check, sample: PeerSample) -> PeerSample:
+    """The sample of the attempt before, without figures where none measured them."""
+    figures = earlier_figures(check, sample)
+    return replace(sample, figures=figures[-1] if figures else ())
 
 
 def _sign(check: Check) -> int:
@@ -110,10 +130,25 @@ def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
 def compare(check: Check, context: Context, expected: str) -> None:
     """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
     groups = context.samples.pop(check.name)
+    _lend_medians(check, groups)
     others = _larger_groups(check, groups, context.history)
     comparison = _Comparison(check, expected, context)
     for key in sorted(groups):
         comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), others[key])
+
+
+def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> None:
+    """Where few nodes are of another revision than the others, put the medians beside speeds of later revisions into
+    the group of revision 1: that is judged first, so that entries of speeds replace those of medians.
+    """
+    for key, speeds in [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]:
+        others = groups.get(key[:-1], [])
+        if others and min(len(speeds), len(others)) <= check.min_peers:
+            medians = [median for one in speeds if (median := one.of_first_revision(check)).figures]
+            groups[key[:-1]] = [*others, *medians]
+            if len(speeds) <= check.min_peers:
+                compared = {median.subject.name for median in medians}
+                groups[key] = [one for one in speeds if one.subject.name not in compared]
 
 
 def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
@@ -461,7 +496,7 @@ class _Comparison:
         doubtful: list[PartResult] = []
         worst, nearest = None, float("-inf")
         stages = self._stages_behind(sample) if group.normal else ()
-        before = self._measured_before(sample)
+        before = _measured_before(check, sample)
         then = {part: ratio for part, _, ratio in before.compared(check)}
         doubts = [self._is_doubtful(one, group) for one in (sample, before)]
         for part, value, ratio in compared:
@@ -472,8 +507,11 @@ class _Comparison:
                 continue
             reason = functools.partial(self._reason, value, ratio, group, peers)
             is_beyond = functools.partial(peers.is_beyond, max_below=check.max_below, max_above=check.max_above)
+            margin = least_margin(check) * abs(peers.median)
+            measured = f"; {deviation_text(peers.change(then[part]))} when measured before" if part in then else ""
             if is_beyond(ratio, distance=group.limit(check, peers)):
-                failed.append(PartResult(part, False, value, unit, reason))
+                once = measured and abs(then[part] - ratio) > margin and not is_beyond(then[part], distance=margin)
+                failed.append(PartResult(part, None if once else False, value, unit, f"{reason()}{measured}"))
                 continue
             middle, to_warn = abs(peers.median), group.limit_to_warn(check, peers)
             if stages:
@@ -484,8 +522,12 @@ class _Comparison:
                 continue
             now, first = (min(to_warn, group.doubtful * middle) if doubt else to_warn for doubt in doubts)
             was_far = part in then and is_beyond(then[part], distance=first)
-            measured = f"; {deviation_text(peers.change(then[part]))} when measured before" if was_far else ""
-            if was_far and is_beyond(ratio, distance=least_margin(check) * middle + self._two_errors(group, peers)):
+            measured = measured if was_far else ""
+            if (
+                was_far
+                and is_beyond(ratio, distance=margin)
+                and is_beyond((ratio + then[part]) / 2, distance=margin + self._two_errors(sample, group, peers))
+            ):
                 failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
                 continue
             if was_far or is_beyond(ratio, distance=now):
@@ -494,24 +536,23 @@ class _Comparison:
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
-        if check.required and check.retry and (doubtful or any(one.passed is False for one in failed)):
+        is_doubtful = doubtful or any(one.passed is False or one.part in then for one in failed)
+        if check.required and check.retry and is_doubtful:
             self.context.doubtful[sample.subject.name].add(check.stage)
         failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
         return [*failed, *([worst] if worst is not None else [])], doubtful
-
-    def _measured_before(self, sample: PeerSample) -> PeerSample:
-        """The sample of the attempt before, without figures where none measured them."""
-        figures = earlier_figures(self.check, sample)
-        return replace(sample, figures=figures[-1] if figures else ())
 
     def _is_doubtful(self, sample: PeerSample, group: PeerGroup) -> bool:
         """Whether the node as a whole is so far off that it is to be measured again."""
         level = _level(self.check, sample, group)
         return level is not None and _sign(self.check) * (1 - level) > (group.doubtful or math.inf)
 
-    def _two_errors(self, group: PeerGroup, peers: Peers) -> float:
-        """Two errors of a measurement: of its repeats, or else what parts differ by, which is more."""
-        return 2 * (group.repeats * abs(peers.median) or peers.deviation)
+    def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers) -> float:
+        """Two errors of the mean of two measurements, by their repeats or by what two of one node differ, and of the
+        median that they are held against."""
+        error = self.context.tails[sample.subject.kind][0].error() * peers.deviation
+        of_median = MEDIAN_ERROR * peers.deviation / math.sqrt(group.nodes)
+        return 2 * math.hypot(max(group.repeats * abs(peers.median), error) / math.sqrt(2), of_median)
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
         """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
