@@ -22,6 +22,7 @@ from botocore import utils
 
 from tests.kit.ports import free_port
 from tests.kit.run_commands import clean_run, killed, lay_out, opened
+from tests.kit.runner import until
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,8 @@ def test_listing_a_large_object_does_not_read_it(embedded):
     large.mkdir()
     with (large / "weights").open("wb") as stream:
         stream.truncate(200 << 30)  # sparse: reading it would take minutes
-    time.sleep(1.1)
-    (entry,) = Store(embedded.reader(), timeout=60, attempts=1).list("models/large/")
+    reader = Store(embedded.reader(), timeout=60, attempts=1)
+    (entry,) = until(lambda: [*reader.list("models/large/")])
     assert entry.size == 200 << 30
     (large / "weights").unlink()
 
@@ -142,8 +143,8 @@ def test_a_signed_url_writes_its_key_and_nothing_else(embedded):
 
 def test_the_reader_reads_and_cannot_write(embedded):
     Store(embedded.connection()).put("models/m/config.json", b"{}")
-    time.sleep(1.1)  # the reader looks at the folder anew every second
     reader = Store(embedded.reader(), attempts=1)
+    until(lambda: [*reader.list("models/m/")])  # it looks at the folder anew every second
     assert reader.get("models/m/config.json", max_bytes=10) == b"{}"
     with pytest.raises(StoreError):
         reader.put("models/m/config.json", b"evil")
@@ -157,8 +158,8 @@ def test_the_reader_reads_and_cannot_write(embedded):
 def test_the_reader_sees_models_alone(embedded):
     for key in ("models/seen/a", "run9/records/training/n1.json", "images/training.tar"):
         Store(embedded.connection()).put(key, b"1")
-    time.sleep(1.1)
     reader = Store(embedded.reader(), attempts=1)
+    until(lambda: [*reader.list("models/seen/")])
     keys = {entry.key for entry in reader.list("")}
     assert "models/seen/a" in keys
     assert all(key.startswith("models/") for key in keys)

@@ -366,7 +366,7 @@ def test_a_port_that_hangs_under_load_is_named_and_its_tools_end(nics):
     with nics.workers() as workers:
         program._until_ready(workers, Result())
         nics.behave(mlx5_0={"hang": True})
-        with pytest.raises(WorkloadFailure, match=r"nic:mlx5_0:1 ended with 1: .*had not ended after 18 s"):
+        with pytest.raises(WorkloadFailure, match=r"nic:mlx5_0:1 ended with 1: .*had not ended after \d+ s"):
             program._run(workers, 60, Result(), "all together")
         nics.behave(mlx5_1={"hang": True})
         time.sleep(1)

@@ -101,7 +101,7 @@ def test_a_device_that_hangs_fails_after_its_time_and_is_asked_no_more(machine):
     assert list(failed) == ["ib_write_bw mlx5_1:1"] and "had not ended after" in failed["ib_write_bw mlx5_1:1"]
     assert untested["ib_send_bw mlx5_1:1"] == "not run, mlx5_1:1 hung" and len(untested) == 4
     assert figures(result, "rdma_failed_count") == {"node": 1} and not figures(result, "rdma_measured_count")
-    assert result.message.startswith("failed: ib_write_bw mlx5_1:1: the client had not ended after 5 s")
+    assert result.message.startswith("failed: ib_write_bw mlx5_1:1: the client had not ended after ")
     assert set(figures(result, "rdma_write_ratio")) == {"mlx5_0:1"}
 
 
