@@ -82,7 +82,7 @@ from pathlib import Path
 from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import ClusterSource
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.inventory import fleet
 
 SKU_KEYS = 'type, gres, partition or feature (as in {type: "*h200*"})'
@@ -113,11 +113,13 @@ class InventoryModule(ClusterSource):
         """Names of the nodes that the options choose."""
         partitions, features = set(self.get_option("partitions")), set(self.get_option("features"))
         states, reservation = {one.upper() for one in self.get_option("states")}, self.get_option("reservation")
-        reserved = slurm.reserved(reservation) if reservation else None
-        if reservation and reserved is None:  # clean and report go on
-            self.display.warning(
-                f"Slurm has no reservation {reservation}: it refuses jobs; nodes are chosen without it"
-            )
+        try:
+            reserved = slurm.reserved(reservation) if reservation else None
+        except SlurmError as error:
+            if "not found" not in str(error):
+                raise
+            reserved = None  # clean and report go on, and Slurm refuses jobs
+            self.display.warning(f"Slurm has no reservation {reservation}: nodes are chosen without it")
         return {
             one["name"]
             for one in nodes

@@ -286,10 +286,8 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     checks = checks_of(case)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     records = case.subject.records
-    lost = any(check["name"] == "interrupted" for check in checks)
     stages = [
-        _stage(stage, records, failed=stage in failed, lost=lost, slow=was_slow(case, stage))
-        for stage in case.expected["stages"]
+        _stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)) for stage in case.expected["stages"]
     ]
     verdict = node_verdict(checks)
     return {
@@ -318,11 +316,8 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
     return [one for one in checks if one.name in failed or (one.name in few and one.retry and one.samples_from)]
 
 
-def _stage(
-    name: str, records: Mapping[str, Record], *, failed: bool, lost: bool = False, slow: bool = True
-) -> dict[str, Any]:
-    """The entry of a stage; ``lost``: the node was lost in mid-run, which is what interrupted the stage; ``slow``: an
-    attempt that passed was slow."""
+def _stage(name: str, records: Mapping[str, Record], *, failed: bool, slow: bool = True) -> dict[str, Any]:
+    """The entry of a stage; ``slow``: an attempt that passed was slow."""
     record = records.get(name)
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
@@ -332,7 +327,6 @@ def _stage(
         }  # fmt: skip
     passed = record["state"] == "success" and not failed
     cause = retries.retried_for(record, records.values(), slow=slow) if passed else None
-    cause = retries.FLAKY if lost and cause == retries.INTERRUPTED else cause
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),

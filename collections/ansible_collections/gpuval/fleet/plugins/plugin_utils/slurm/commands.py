@@ -75,14 +75,9 @@ class Slurm:
                 raise
         return nodes.from_text(self.run("scontrol", "show", "node", "-o"))  # before 23.02
 
-    def reserved(self, reservation: str) -> set[str] | None:
-        """The nodes of a reservation; None where Slurm has none of that name. Raises SlurmError."""
-        try:
-            shown = self.run("scontrol", "show", "reservation", reservation, "-o")
-        except SlurmError as error:
-            if "not found" in str(error):
-                return None
-            raise
+    def reserved(self, reservation: str) -> set[str]:
+        """The nodes of a reservation. Raises SlurmError."""
+        shown = self.run("scontrol", "show", "reservation", reservation, "-o")
         found = re.search(r"(?:^|\s)Nodes=(\S+)", shown)
         if not found or found[1] == "(null)":
             return set()

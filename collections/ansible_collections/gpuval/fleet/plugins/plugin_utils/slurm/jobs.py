@@ -66,10 +66,6 @@ class Job:
     def ended(self) -> bool:
         return self.state not in WAITING and self.state not in AT_WORK
 
-    @property
-    def lost(self) -> bool:
-        return ENDED.get(self.state) == "slurm_node_failed"
-
 
 @dataclass(frozen=True)
 class End:

@@ -33,7 +33,7 @@ from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Plac
 from ..watch.watch import Limits, RunWatch, Watcher
 from . import nodes, script
 from .commands import Slurm, SlurmError
-from .jobs import End, Job, end_of, forgotten, members_of, of_run, pending
+from .jobs import ENDED, End, Job, end_of, forgotten, members_of, of_run, pending
 from .limits import WallLimit, wall_limit
 
 POLL_SECONDS = 2.0
@@ -198,7 +198,7 @@ class SlurmPlacement(Placement):
             )
         limit = wall_limit(self._slurm, settings)
         if limit.seconds < seconds:
-            self._check_time(limit, orders.values(), launch["stages"], seconds)
+            self._check_time(limit, order, launch["stages"], seconds)
         lasts = min(seconds, limit.seconds)
         given = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
         code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
@@ -209,12 +209,10 @@ class SlurmPlacement(Placement):
         words = script.arguments(settings, run_id, names, number, seconds, limit.seconds, idle=idle)
         return self._slurm.submit(words, data)
 
-    def _check_time(self, limit: WallLimit, orders: Iterable[Order], chosen: Collection[str], seconds: float) -> None:
+    def _check_time(self, limit: WallLimit, order: Order, chosen: Collection[str], seconds: float) -> None:
         """Raises SlurmError where Slurm gives the job less time than its stages are expected to take."""
-        stages = [
-            [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen] for order in orders
-        ]
-        needed = max(60.0, *(sum(stage["expected_seconds"] or 0.0 for stage in plan) for plan in stages))
+        stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
+        needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
         given = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
         if needed > limit.seconds:
             raise SlurmError(f"{given}, and the stages take about {duration(needed)}", short=True)
@@ -328,7 +326,9 @@ class SlurmPlacement(Placement):
         if job.suspended and not view.complete:
             self._give_way(key, job)
             return None
-        if job.lost and view.complete and key not in self._ends:  # an outage that the next call ends
+        if (
+            ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends
+        ):  # an outage that the next call ends
             self._ends[key] = end_of(job, None)
             self._outages.noted(view.name, launch, self._ends[key].message, now)
         if not job.ended or view.complete:
