@@ -7,6 +7,7 @@ import pytest
 from tests.kit.cluster import ClusterKit, Fault
 from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
 
+#: It has to pass for pods that never start; the cluster starts the others at once.
 PATIENCE = {"run_pod_patience_seconds": 5, "run_pod_start_seconds": 5}
 DEADLINE_SECONDS = 75
 

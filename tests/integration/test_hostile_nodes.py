@@ -26,6 +26,7 @@ LAUNCHES = {
     "twin": {**REFUSED, "class": "same_machine_twice", "twin": "honest"},
     "absent": STARTED,
 }
+#: What is silent has to become lost; the honest node is told by its records, which the watch pulls every 2 s.
 SETTINGS = {
     "gpuval_stages": ["facts"],
     "gpuval_retries": 0,

@@ -200,7 +200,7 @@ class Node:
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(5)
+                    process.wait(5)  # then it is killed
                 except subprocess.TimeoutExpired:
                     process.kill()
             process.communicate()

@@ -30,7 +30,7 @@ def staying(node, state="success"):
 
 
 def test_the_record_is_final_while_the_job_stays_and_a_cancel_changes_nothing(node, tmp_path):
-    plan(node, tmp_path, timeout_seconds=8)
+    plan(node, tmp_path, timeout_seconds=8)  # it has to pass; the work before it is a line of shell
     process = node.begin("run")
     record, value = staying(node)
     assert (value, record["message"], record["exit_code"]) == (12.5, "1 of 1 steps", 0)

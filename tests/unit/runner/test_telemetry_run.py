@@ -181,7 +181,7 @@ def test_what_goes_wrong_meanwhile_is_found_and_named(node, gpus):
     ("command", "changes", "state"),
     [
         ("sleep 0.8; kill -9 $$", {}, "crash"),
-        ("sleep 60", {"timeout_seconds": 0.8}, "timeout"),
+        ("sleep 60", {"timeout_seconds": 0.8}, "timeout"),  # its helper samples once more at the end
         ("trap '' TERM; sleep 60", {"timeout_seconds": 0.8, "grace_seconds": 0.5}, "timeout"),
     ],
 )
