@@ -90,7 +90,7 @@ def test_jobs_follow_the_partitions_limit_or_are_refused_at_once(new_fleet, slur
         fleet = new_fleet(settings=short)
         done = fleet.play()
         assert done.code == 0, str(done)
-        assert "MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s, although the run has" in done.told
+        assert "MaxTime=00:03:00 of partition gpu: jobs get 3 min 00 s, less than the run has left" in done.told
         assert "TimeLimit=00:03:00" in slurm.call("scontrol", "show", "job", str(max(slurm.jobs())), "-o")
         fleet.settings["work_workload"] = {**nap(1), "expected_seconds": 200}
         jobs = slurm.jobs()

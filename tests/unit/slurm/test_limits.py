@@ -57,9 +57,11 @@ def test_the_shortest_limit_counts(chosen, seconds, words, monkeypatch):
     assert words in found.source
 
 
-def test_a_slurmctld_that_is_away_is_waited_for(monkeypatch):
+def test_what_slurm_refuses_is_an_error_and_a_slurmctld_that_is_away_is_waited_for(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     settings = script.Settings()
     with pytest.raises(SlurmError, match="Unable to contact"):
         limits.wall_limit(Slurm(lambda *_: (1, "", "Unable to contact slurm controller")), settings)
-    assert limits.wall_limit(Slurm(lambda *_: (1, "", "Access denied")), settings) == NONE
+    with pytest.raises(SlurmError, match="Reservation r not found") as raised:
+        limits.wall_limit(Slurm(lambda *_: (1, "", "Reservation r not found")), settings)
+    assert not raised.value.away

@@ -27,15 +27,11 @@ class WallLimit(NamedTuple):
 
 
 def wall_limit(slurm: Slurm, settings: Settings) -> WallLimit:
-    """None where Slurm does not say it: sbatch names what is wrong. Raises SlurmError while slurmctld is away."""
+    """The shortest one; infinite where nothing limits the job. Raises SlurmError."""
     named, qos, reservation = (_chosen(settings, name) for name in ("partition", "qos", "reservation"))
-    try:
-        partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
-        reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if reservation else {}
-    except SlurmError as error:
-        if error.away:
-            raise
-        return WallLimit()
+    partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
+    is_listed = reservation and "," not in reservation  # Slurm takes any of several
+    reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
     chosen = [one for one in partitions if one.get("PartitionName") in named.split(",")]
     chosen = chosen or [one for one in partitions if not named and one.get("Default") == "YES"]
     walls = _read_qos(slurm) if qos or any(one.get("QoS", "N/A") != "N/A" for one in chosen) else {}

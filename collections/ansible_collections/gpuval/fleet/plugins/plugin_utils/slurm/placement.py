@@ -105,8 +105,6 @@ class SlurmPlacement(Placement):
         self._full: dict[str, str] = {}
         self._full_until = float("-inf")
         self._away = ""
-        #: Limits of Slurm that jobs follow, each warned of once.
-        self._limits: set[str] = set()
         self._outages = NodeOutages(row_of("slurm_node_down"))
 
     @property
@@ -198,7 +196,7 @@ class SlurmPlacement(Placement):
             )
         limit = wall_limit(self._slurm, settings)
         if limit.seconds < seconds:
-            self._check_time(limit, order, launch["stages"], seconds)
+            self._check_time(limit, order, launch["stages"])
         lasts = min(seconds, limit.seconds)
         given = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
         code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
@@ -209,16 +207,14 @@ class SlurmPlacement(Placement):
         words = script.arguments(settings, run_id, names, number, seconds, limit.seconds, idle=idle)
         return self._slurm.submit(words, data)
 
-    def _check_time(self, limit: WallLimit, order: Order, chosen: Collection[str], seconds: float) -> None:
+    def _check_time(self, limit: WallLimit, order: Order, chosen: Collection[str]) -> None:
         """Raises SlurmError where Slurm gives the job less time than its stages are expected to take."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
         needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
         given = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
         if needed > limit.seconds:
             raise SlurmError(f"{given}, and the stages take about {duration(needed)}", short=True)
-        if limit.source not in self._limits:
-            self._limits.add(limit.source)
-            self._warn(f"{given}, although the run has {duration(seconds)} left")
+        self._warn(f"{given}, less than the run has left")
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> dict[str, Any]:
         """What the job gives to the program on the node."""
