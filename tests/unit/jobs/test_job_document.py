@@ -140,3 +140,15 @@ def test_the_shipped_jobs_are_valid_and_say_where_they_ran(path):
     assert document.read(path).name == path.stem
     header = [line for line in Path(path).read_text().splitlines() if line.startswith("#")]
     assert any("tested on" in line.lower() for line in header)
+
+
+@pytest.mark.parametrize(
+    "value", ["yes", "off", "True", "010", "0x10", "3.10", "1_000", "12:30:00", "2026-01-02", "1e3"]
+)
+def test_variables_and_words_of_a_command_reach_the_job_as_they_are_written(tmp_path, value):
+    path = tmp_path / "mine.yml"
+    step = f"{{name: work, run: [echo, {value}], environment: {{STEP: {value}}}}}"
+    path.write_text(f"schema: gpuval.job/1\nname: mine\nenvironment: {{ALL: {value}}}\nsteps:\n- {step}\n")
+    job = document.read(path)
+    (step,) = job.steps
+    assert (job.environment, step.environment, step.command) == ({"ALL": value}, {"STEP": value}, ("echo", value))

@@ -109,6 +109,24 @@ def test_what_no_job_has_is_named(tmp_path, given, told):
 
 
 @pytest.mark.parametrize(
+    ("image", "told"),
+    [
+        (
+            "nosuch",
+            "no image nosuch in gpuval_images, which is empty: declare the image, or leave out `image` to run on",
+        ),
+        ("trainings", "no image trainings in gpuval_images; is it training?"),
+    ],
+)
+def test_an_image_that_is_not_declared_is_refused_and_the_host_stands_in_for_those_of_gpuval_alone(
+    tmp_path, image, told
+):
+    (problem,) = stages.problems([jobs.write(tmp_path, steps=STEPS, image=image)])
+    assert told in problem
+    assert stages.problems([jobs.write(tmp_path, steps=STEPS, image="training")]) == []
+
+
+@pytest.mark.parametrize(
     ("value", "listed"), [("a.yml, b.yml", ["a.yml", "b.yml"]), (["a"], ["a"]), ("", []), (None, []), (5, []), ({}, [])]
 )
 def test_text_with_commas_stands_for_a_list(value, listed):

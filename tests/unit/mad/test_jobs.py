@@ -188,7 +188,7 @@ def test_a_distributed_model_is_a_job_of_several_nodes(make):
     assert found.steps[0].environment["MASTER_PORT"] == "29500"
     columns = json.loads(found.environment[perf.VARIABLE])
     assert (columns["nnodes"], columns["launcher"]) == ("2", "torchrun")
-    assert list(stages.workloads(made.jobs, together=True)) == [found.name]
+    assert list(stages.workloads(made.jobs, images=made.images, together=True)) == [found.name]
     all_of_them = {"distributed": {"launcher": "torchrun", "nnodes": 2}}
     assert job(make("tiny_train", all_of_them, planning.Options(nodes=2))).gang["gpus_per_node"] == 0
     limited = {**all_of_them, "docker_gpus": "0-3"}
@@ -210,7 +210,7 @@ def test_the_script_of_a_distributed_model_runs_on_each_of_its_nodes(make, tmp_p
     together = {"launcher": launcher, "nnodes": 2, "nproc_per_node": 2, "master_port": port + 3}
     options = planning.Options(nodes=2, images={"tiny_train": "x:1"})
     made = make("tiny_train", {"distributed": together}, options, **{"scripts/tiny_train/run.sh": script})
-    with gang_jobs.Members(tmp_path, port, Path(made.jobs[0])) as members:
+    with gang_jobs.Members(tmp_path, port, Path(made.jobs[0]), chosen={"images": made.images}) as members:
         ended = members.end()
     for rank, (code, log, result) in enumerate(ended):
         assert code == 0, log
@@ -244,7 +244,7 @@ def test_a_script_starts_processes_on_all_nodes_by_mpirun(make, tmp_path):
         "tiny_train", {"distributed": {"launcher": "mpirun", "nnodes": 2, "nproc_per_node": 2}}, options,
         **{f"scripts/tiny_train/{name}": text for name, text in files.items()},
     )  # fmt: skip
-    with gang_jobs.Members(tmp_path, free_port(), Path(made.jobs[0])) as members:
+    with gang_jobs.Members(tmp_path, free_port(), Path(made.jobs[0]), chosen={"images": made.images}) as members:
         (code, log, _result), (second, other, _its) = members.end()
     assert (code, second) == (0, 0), log + other
     for rank in range(4):
@@ -601,7 +601,7 @@ def run(make, tmp_path):
         ((name, image),) = made.images.items()
         built = {"GPUVAL_MAD_FILES": f"{image['folder']}/gpuval_mad/{name}"} if "folder" in image else {}
         variables = {**built, **(environment or {})}
-        return job_kit.run(node, made.jobs[0], environment=variables)
+        return job_kit.run(node, made.jobs[0], images=made.images, environment=variables)
 
     yield run
     for node in made_nodes:

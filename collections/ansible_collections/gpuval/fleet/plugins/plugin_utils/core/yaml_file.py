@@ -15,6 +15,10 @@ from .errors import GpuvalError, reason_of
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+#: What YAML takes plain words for.
+ORDINARY = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp"))
+
+
 class YamlError(GpuvalError, ValueError):
     """A file that cannot be read as YAML; the message names the file and the line."""
 
@@ -33,6 +37,21 @@ class StrictLoader(SafeLoader):
                 seen.add(key_node.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+class VerbatimLoader(StrictLoader):
+    """Also keeps the values of these keys as they are written: of ``yes`` and ``010`` YAML makes true and 8."""
+
+    KEYS = ("environment", "run")
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, value in node.value:
+            if key.value in self.KEYS and isinstance(value, yaml.CollectionNode):
+                pairs = isinstance(value, yaml.MappingNode)
+                for scalar in [item[1] for item in value.value] if pairs else value.value:
+                    if isinstance(scalar, yaml.ScalarNode) and scalar.tag in ORDINARY:
+                        scalar.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 def load(text: str) -> Any:
@@ -55,10 +74,10 @@ def read(path: Path) -> str:
         raise YamlError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
-def parse(path: Path, text: str) -> Any:
+def parse(path: Path, text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     """What the text of a file holds, in which no key may stand twice. Raises YamlError."""
     try:
-        return yaml.load(text, Loader=StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
+        return yaml.load(text, Loader=loader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
         line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
         raise YamlError(f"{path}:{line}: not YAML: {problem_of(error)}") from error

@@ -93,7 +93,7 @@ def _examined(path: Path, _changed: int, size: int) -> tuple[Job | None, list[st
         return None, [f"{path}: {size} bytes, and a job has at most {MAX_FILE_BYTES}"]
     try:
         text = yaml_file.read(path)
-        document = yaml_file.parse(path, text)
+        document = yaml_file.parse(path, text, yaml_file.VerbatimLoader)
     except yaml_file.YamlError as error:
         return None, [str(error)]
     if not _is_small(document):

@@ -20,6 +20,9 @@ from .document import Job
 VARIABLE = "GPUVAL_JOB"
 #: By launcher of a multi-node job the package that it needs.
 LAUNCHER_PACKAGES = {"torchrun": "torch", "deepspeed": "deepspeed"}
+#: What these images have, a host may have for `gpuval_workload_python`; of another image no host stands in.
+HOST_IMAGES = ("training", "loading", "inference")
+UNDECLARED = ", which is empty: declare the image, or leave out `image` to run on the host"
 #: Linux limits a variable to 128 KiB.
 MAX_VARIABLE = 120 << 10
 #: By a variable of multi-node test beds the step that it skips, or that it forces.
@@ -105,8 +108,9 @@ def problems(
         other = by_name.setdefault(job.name, job)
         if other is not job:
             found.append(f"gpuval_jobs: {job.path} and {other.path} have the same name {job.name}")
-        if images and job.image and job.image not in images:
-            near = meant(job.image, images) or f"; declared are {', '.join(map(str, images))}"
+        if job.image and job.image not in (images or HOST_IMAGES):
+            near = meant(job.image, images or HOST_IMAGES)
+            near = near or (f"; declared are {', '.join(map(str, images))}" if images else UNDECLARED)
             found.append(f"gpuval_jobs: {job.path}: no image {job.image} in gpuval_images{near}")
         if {step.name for step in job.steps} <= _skipped(job, skip, environment or {}):
             found.append(f"gpuval_job_skip: every step of {job.path} is skipped: leave the job out of gpuval_jobs")
