@@ -26,6 +26,11 @@ NOTHING = "it wrote no result file and declares no patterns"
         (Evidence(exit_code=0, result=PARTIAL), "crash", "never became final"),
         (Evidence(exit_code=0, patterns=1, matched=1), "success", ""),
         (Evidence(exit_code=0, patterns=2), "crash", "its output has no declared figure"),
+        (
+            Evidence(exit_code=0, patterns=1, result=Result(state="success"), unfilled="performance: {{ tps"),
+            "failure",
+            "its output has a template in place of a figure: `performance: {{ tps`",
+        ),
         (Evidence(exit_code=0, patterns=2, not_numbers=("loss",)), "failure", "not a number: loss"),
         (Evidence(exit_code=0, patterns=2, matched=1, not_numbers=("loss",)), "success", ""),
         (Evidence(exit_code=1, patterns=1, matched=1), "crash", "exit code 1"),

@@ -26,8 +26,9 @@ class Evidence:
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
     nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
-    there are, `not_numbers` what else they found (NaN), `stuck` whether processes of the stage outlived KILL, `cause`
-    the root cause in words: beside the last output if it is not known.
+    there are, `not_numbers` what else they found (NaN), `unfilled` a line with ``{{ name }}`` in place of its figure,
+    `stuck` whether processes of the stage outlived KILL, `cause` the root cause in words: beside the last output if it
+    is not known.
     """
 
     exit_code: Optional[int] = None
@@ -38,6 +39,7 @@ class Evidence:
     patterns: int = 0
     matched: int = 0
     not_numbers: tuple[str, ...] = ()
+    unfilled: str = ""
     last_line: str = ""
     oom: str = ""
     stuck: bool = False
@@ -64,6 +66,8 @@ def judge(evidence: Evidence) -> tuple[str, str]:
         return "crash", _sentence(what, evidence.oom, progress, last)
     if result and result.state == "failure":
         return "failure", _reported(evidence, result)
+    if evidence.unfilled:
+        return "failure", f"its output has a template in place of a figure: `{evidence.unfilled}`"
     if (result and result.state == "success") or (evidence.patterns and evidence.matched):
         message = result.message if result else ""
         if evidence.stuck:

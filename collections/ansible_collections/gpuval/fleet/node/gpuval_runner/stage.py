@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: States that have a root cause.
 FAILED = ("failure", "crash", "timeout")
 LOG_UPLOAD_SECONDS = 60.0
-LAST_OUTPUT_BYTES = 4096
+LAST_OUTPUT_BYTES = 16384
 MAX_USERS, MAX_USER = 16, 200
 INTERRUPTED = "interrupted"
 #: How much later than its stage the runner may see a signal that was sent to both.
@@ -121,6 +121,11 @@ class Output:
         work = self._end.partition(STAY_LINE.encode())[0]
         lines = work.replace(b"\r", b"\n").split(b"\n")
         return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip(RULES)), "")
+
+    def last_words(self) -> str:
+        from gpuval_node import root_cause
+
+        return root_cause.last_words(self._end.partition(STAY_LINE.encode())[0].decode("utf-8", "replace"))
 
 
 @dataclass
@@ -349,14 +354,18 @@ class StageRun:
             patterns=len(self._stage.patterns) + len(self._stage.output),
             matched=sum(metric["value"] is not None for metric in metrics),
             not_numbers=tuple(metric["name"] for metric in metrics if metric["value"] is None),
+            unfilled=next((line for line in self._patterns.lines_without_figure() if "{{" in line), ""),
             last_line=self._output.last_line(),
             oom=memory,
             stuck=bool(ended.unkillable),
         )
         state, message = judge(evidence)
         cause = self._find_cause(evidence, state) if state in FAILED else None
-        if cause and cause.text.removeprefix(f"{state}: ") not in message:
-            state, message = judge(replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known))
+        if state in FAILED:
+            evidence = replace(evidence, last_line=self._output.last_words())
+            if cause and cause.text.removeprefix(f"{state}: ") not in message:
+                evidence = replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known)
+            state, message = judge(evidence)
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         if ended.signal and not ended.stop:  # what the work waited for did not end it

@@ -65,6 +65,11 @@ _LAUNCHER = re.compile(
 )
 
 
+#: What launchers, shells and gpuval itself say about the end of the work.
+_ABOUT_THE_END = (NONE, EXIT, STOP, EFFECT, SUMMARY, ECHO)
+_STEP = "== step "
+
+
 class RootCause(NamedTuple):
     """What made a stage fail: a class of failures, one line of text, and the rank and package that it names."""
 
@@ -122,6 +127,31 @@ class _ProcessStream:
     chain: str = ""
     indent: int = 0
     rank: Optional[int] = None
+
+
+def last_words(text: str) -> str:
+    """The last line that the work itself wrote: what launchers, and frames of theirs, say below it does not count.
+
+    Empty where the last step of a job wrote nothing; the last line where there is no other.
+    """
+    lines = list(text_lines(text))
+    rules = [index for index, line in enumerate(lines) if not line.strip(_RULE)]
+    framed: set[int] = set()
+    for begin, end in zip(rules, rules[1:]):
+        if any(_is_about_the_end(line) for line in lines[begin + 1 : end]):
+            framed.update(range(begin, end))
+    own = [index for index in range(len(lines)) if index not in framed and index not in rules]
+    for index in reversed(own):
+        if lines[index].startswith(_STEP):
+            return ""
+        if not (_is_about_the_end(lines[index]) or lines[index].startswith("  ")):
+            return lines[index]
+    return lines[own[-1]] if own else ""
+
+
+def _is_about_the_end(line: str) -> bool:
+    own = split_head(line)[1]
+    return patterns().look_up(own)[1] in _ABOUT_THE_END
 
 
 def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:
