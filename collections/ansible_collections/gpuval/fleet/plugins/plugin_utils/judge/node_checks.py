@@ -102,6 +102,7 @@ class JudgedRun:
     def compare_nodes(self) -> None:
         """Compare the nodes by the criteria that need peers. The context has the entries of each node then."""
         nodes = self.document["nodes"]
+        self.context.samples.clear()
         between = [
             (check, [self.subjects[name] for name in sorted(self.subjects) if check.stage in nodes[name]["stages"]])
             for check in self.context.criteria

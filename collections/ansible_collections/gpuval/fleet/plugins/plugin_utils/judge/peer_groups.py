@@ -118,19 +118,26 @@ def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[flo
     values: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for part, _, compared in sample.compared(check):
-            values[part if check.same_part else ALL_PARTS].append(compared)
+            values[_place(check, part)].append(compared)
     return values
+
+
+def _place(check: Check, part: str) -> str:
+    return part if check.same_part else ALL_PARTS
+
+
+def ratios_of(check: Check, samples: Sequence[PeerSample]) -> list[dict[str, float]]:
+    """Of each node what is compared of its parts, relative to the median of these over all nodes."""
+    middles = {part: statistics.median(its) for part, its in values_of(check, samples).items()}
+    return [
+        {part: value / middle for part, _, value in sample.compared(check) if (middle := middles[_place(check, part)])}
+        for sample in samples
+    ]
 
 
 def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]:
     """How fast each node is as a whole: the median of its parts, relative to the median of these over all nodes."""
-    middles = {part: statistics.median(its) for part, its in values_of(check, samples).items()}
-    levels: list[float | None] = []
-    for sample in samples:
-        pairs = [(one, middles[part if check.same_part else ALL_PARTS]) for part, _, one in sample.compared(check)]
-        ratios = [value / middle for value, middle in pairs if middle]
-        levels.append(statistics.median(ratios) if ratios else None)
-    return levels
+    return [statistics.median(ratios.values()) if ratios else None for ratios in ratios_of(check, samples)]
 
 
 def modes_of(check: Check, samples: Sequence[PeerSample]) -> Modes | None:

@@ -23,7 +23,7 @@ from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.states import FINAL_STATES
-from . import acceptance, coverage, not_tested, retries
+from . import acceptance, coverage, not_tested, power, retries
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -163,6 +163,7 @@ def _of_fleet(
     optional = {
         "coverage": None if gaps.complete else gaps.document(),
         "not_tested": not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
+        "power": power.of_run(judged.context) or None,
         "analysis": analysis,
     }
     present = {name: document for name, document in optional.items() if document is not None}

@@ -107,6 +107,7 @@ def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
         "remarks": _remarks(report),
         "steps": next_steps.of_report(report, _inventory(own)) if own else [],
         "not_tested": not_tested.lines(report),
+        "losses": not_tested.losses(report),
         "analysis": _analysis(report),
         "stages": _stages(report),
         "warnings": causes.warned_parts(report),

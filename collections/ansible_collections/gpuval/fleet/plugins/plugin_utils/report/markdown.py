@@ -11,7 +11,7 @@ from ..core.escape import markdown as escaped
 from ..judge.analysis import fleet
 from ..judge.verdict import headline
 from ..records import lines as stage_lines
-from . import template
+from . import not_tested, template
 from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
 from .place import RESULTS, Place
@@ -48,6 +48,7 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
         figures=[line for node in nodes for line in figure_lines(node)],
         warned=warned_parts(report),
         evidence_files=lambda node: _evidence_files(node, evidence),
+        losses=not_tested.losses(report),
         reasons=reasons,
         action_text=action_text,
         headline=headline,

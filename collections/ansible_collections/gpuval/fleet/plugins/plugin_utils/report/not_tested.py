@@ -1,4 +1,4 @@
-"""What a run did not test, as text: in one line for the console, in lines for the page."""
+"""What a run did not test, or would have missed, as text: in one line for the console, in lines for the page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core import units
 from ..core.text import some_of
 
 
@@ -49,3 +50,23 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
         found.append(f"{some_of(whats, 6)}{where}: {reason}")
     return found + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])
+
+
+def losses(report: Mapping[str, Any]) -> list[str]:
+    """By figure, and group of nodes, from which loss on one part and a whole node are named, and the longest bursts."""
+    found = []
+    for entry in report["fleet"].get("power", ()):
+        texts = {
+            key: f"{units.number_text(100 * entry[key])} %" if entry[key] else "not known"
+            for key in ("part", "node")
+            if key in entry
+        }
+        more = [
+            f"whole node {texts['node']}" if "part" in texts else "",
+            f"bursts over {units.human(entry['burst_seconds'], 'seconds')} not tested"
+            if entry["burst_seconds"]
+            else "",
+            f"{entry['nodes']} node{'s' if entry['nodes'] > 1 else ''}",
+        ]
+        found.append(f"{entry['title']} {next(iter(texts.values()))} ({', '.join(filter(None, more))})")
+    return found

@@ -231,6 +231,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     gaps = not_tested.line(report["fleet"].get("not_tested", []), len(nodes))
     if gaps:
         lines.append(f"Not tested: {gaps}")
+    losses = not_tested.losses(report)
+    if losses:
+        lines.append(f"Smallest losses that are named (99 %): {some_of(losses, 8)}")
     refused = []
     for problem in report["fleet"]["problems"]:
         row = failure_classes.find(problem["reason"], launch_errors.CLASSES)

@@ -25,9 +25,9 @@ from ...core.text import some_of
 from ...records.documents import Record
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
-from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, values_of
+from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, ratios_of
 from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
-from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
+from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
 from ..populations import CERTAIN, Tails, doubtful_limit, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures, without_too_little
@@ -57,11 +57,11 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
             continue
         levels, within = context.tails[key[0]]
         if check.relative_to:
-            within.add(_ratios(check, samples), least_margin(check), check.deviations, _sign(check))
+            within.add(_ratios(check, samples), least_margin(check), check.deviations, sign_of(check))
         else:
             modes = modes_of(check, samples)
             known = _levels(check, modes.better if modes else samples)
-            deviation = levels.add(known, least_margin(check), check.deviations, _sign(check))
+            deviation = levels.add(known, least_margin(check), check.deviations, sign_of(check))
             if deviation:
                 _survey_nodes(check, samples, levels, deviation)
 
@@ -71,7 +71,7 @@ def _survey_nodes(check: Check, samples: Samples, levels: Tails, deviation: floa
     for sample, level in zip(samples, levels_of(check, samples), strict=True):
         node, ahead = sample.subject.name, levels.ahead[check.stage]
         levels.deviations[node][check.metric] = deviation
-        ahead[node] = max(_sign(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
+        ahead[node] = max(sign_of(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
         then = dict(_measured_before(check, sample).figures)
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
         if changes:
@@ -84,7 +84,8 @@ def _measured_before(check: Check, sample: PeerSample) -> PeerSample:
     return replace(sample, figures=figures[-1] if figures else ())
 
 
-def _sign(check: Check) -> int:
+def sign_of(check: Check) -> int:
+    """1 where the greater figure is the better, else -1."""
     return 1 if check.max_below is not None else -1
 
 
@@ -100,7 +101,7 @@ def _behind(check: Check, samples: Samples, before: PeerGroup | None) -> list[st
         middle, limit = normal_limit([level for _, level in levels], least_margin(check))
     else:
         return []
-    return [name for name, level in levels if _sign(check) * (middle - level) > limit]
+    return [name for name, level in levels if sign_of(check) * (middle - level) > limit]
 
 
 def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
@@ -117,19 +118,13 @@ def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
 
 def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
     """By node every part beside its node, and beside the parts of its place where places differ."""
-    beside = replace(check, relative_to="node")
-    middles = {part: statistics.median(its) for part, its in values_of(beside, samples).items()}
-    return [
-        (sample.subject.name, value / middle)
-        for sample in samples
-        for part, _, value in sample.compared(beside)
-        if (middle := middles[part if check.same_part else ALL_PARTS])
-    ]
+    ratios = zip(samples, ratios_of(replace(check, relative_to="node"), samples), strict=True)
+    return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
 def compare(check: Check, context: Context, expected: str) -> None:
     """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
-    groups = context.samples.pop(check.name)
+    groups = context.samples[check.name]
     _lend_medians(check, groups)
     others = _larger_groups(check, groups, context.history)
     comparison = _Comparison(check, expected, context)
@@ -151,6 +146,25 @@ def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> Non
                 groups[key] = [one for one in speeds if one.subject.name not in compared]
 
 
+def compare_again(check: Check, subject: Subject, expected: str, context: Context) -> None:
+    """Put the entries of one node, whose figures changed since ``compare``, into the context.
+
+    In a large group one node changes no limit: there it is judged beside the group that the history has.
+    """
+    groups = context.samples[check.name]
+    places = [(key, one) for key in sorted(groups) for one in groups[key] if one.subject.name == subject.name]
+    (key, before), sample = places[-1], sample_of(check, subject, expected)
+    if not isinstance(sample, PeerSample):
+        context.nodes[subject.name][check.name] = sample
+        return
+    changed = [sample if sample.revision == before.revision else sample.of_first_revision(check)]
+    if len(groups[key]) < FEW_TO_LEAVE_OUT:
+        changed += [one for one in groups[key] if one.subject.name != subject.name]
+    comparison = _Comparison(check, expected, context, only=subject.name)
+    others = _larger_groups(check, groups, context.history)[key]
+    comparison.judge_group(key, comparison.with_usual_part_count(changed), others)
+
+
 def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
     """By group, in words, the others of its kind that have enough nodes to be compared; empty where there are none."""
     sizes = history.sizes(check)
@@ -169,11 +183,15 @@ def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: Pe
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One check on all nodes that ran its stage."""
+    """One check on all nodes that ran its stage; ``only``: the one whose entries are asked for, empty for all."""
 
     check: Check
     expected: str
     context: Context
+    only: str = ""
+
+    def _asked(self, samples: Samples) -> Samples:
+        return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
 
     def judge_group(self, key: GroupKey, samples: Samples, others: str) -> None:
         """Judge the nodes of one group; ``others`` are larger groups of the same kind, in words."""
@@ -311,7 +329,7 @@ class _Comparison:
         certain = group.modes is not None and group.modes.certain
         # A node alone that is under what was measured is within what these differ by; most of them are not.
         is_slow_batch = 2 * sum(bool(self._beside_the_measured(sample)) for sample in samples) > len(samples)
-        for sample in samples:
+        for sample in self._asked(samples):
             of_worse = self._of_the_worse(sample, group, two, doubt) if sample.subject.name in worse else None
             if of_worse and certain:
                 entries = of_worse
@@ -386,7 +404,7 @@ class _Comparison:
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
         skipped = entry_of(check, "skipped", reason, self.expected)
-        for sample in samples:
+        for sample in self._asked(samples):
             entries = self._entries(sample, None) if sample.settled else []
             absent = _lacking(check, sample)
             if absent is not None and not entries:
@@ -545,7 +563,7 @@ class _Comparison:
     def _is_doubtful(self, sample: PeerSample, group: PeerGroup) -> bool:
         """Whether the node as a whole is so far off that it is to be measured again."""
         level = _level(self.check, sample, group)
-        return level is not None and _sign(self.check) * (1 - level) > (group.doubtful or math.inf)
+        return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers) -> float:
         """Two errors of the mean of two measurements, by their repeats or by what two of one node differ, and of the

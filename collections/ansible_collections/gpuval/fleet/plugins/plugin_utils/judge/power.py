@@ -1,0 +1,146 @@
+"""What a run would have missed: for each figure the smallest loss, of one part and of a whole node, that is named.
+
+The loss is put into the run's own records, and the checks of the figure judge these again beside the same peers, so
+that limits, spreads, margins and errors are those of the verdict. Of the parts (or nodes) the one that hides a loss
+best counts, but for a hundredth of them: 99 of 100 are named. Figures and their titles: ``skus/shared/power.yml``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
+
+from ..core import schemas
+from ..core.paths import COLLECTION
+from .check import Check
+from .criteria import read_document
+from .kinds import KINDS, Context, fleet_outliers
+from .peer_groups import PeerHistory, ratios_of
+from .peer_samples import PeerSample
+from .peer_statistics import FEW_TO_LEAVE_OUT
+
+POWER = COLLECTION / "skus/shared/power.yml"
+#: Losses are tried in these steps; one that is not named before the last is not known.
+STEP, STEPS = 0.001, range(951)
+#: One of so many parts may hide the loss.
+ONE_OF = 100
+#: Bursts are found where a figure lasts so many of them, if they are periodic (docs/design/statistics.md).
+BURSTS = 10
+#: The largest groups of nodes of a figure, and the best parts (or nodes of many) of each, that are tried.
+MAX_GROUPS, MAX_TRIED = 8, 3
+
+#: A node, and those of its parts that lose speed.
+_Victim = tuple[PeerSample, Collection[str]]
+
+
+@functools.cache
+def power_figures() -> Sequence[Mapping[str, Any]]:
+    document = read_document(POWER)
+    schemas.validate("power", document, what=str(POWER))
+    return tuple(document["figures"])
+
+
+def of_run(context: Context) -> list[dict[str, Any]]:
+    """By figure and group of peers the smallest losses that are named; after the comparison of nodes, whose samples the
+    context still has. None is a loss that no check names."""
+    found = []
+    for figure in power_figures():
+        checks = [one for one in context.criteria if one.metric == figure["metric"] and one.kind != "same"]
+        fleet = [check for check in checks if context.samples.get(check.name)]
+        groups: dict[tuple[str, ...], list[PeerSample]] = defaultdict(list)
+        for sample in (one for check in fleet[:1] for group in context.samples[check.name].values() for one in group):
+            groups[(*sample.group, *sample.alike)].append(sample)
+        scopes = {"node": True}
+        if any(check.relative_to or check.peers == "node" for check in checks):
+            scopes["part"] = False
+        for key in sorted(groups, key=lambda key: -len(groups[key]))[:MAX_GROUPS]:
+            names = {sample.subject.name for sample in groups[key]}
+            seconds = [one for sample in groups[key] if (one := _seconds(figure, sample)) is not None]
+            found.append({
+                "stage": fleet[0].stage, "metric": figure["metric"], "title": figure["title"],
+                "nodes": len(names), "kind": " ".join(filter(None, key)),
+                "burst_seconds": float(f"{statistics.median(seconds) / BURSTS:.2g}") if seconds else None,
+                **{name: _loss(checks, fleet, names, context, whole=whole) for name, whole in scopes.items()},
+            })  # fmt: skip
+    return found
+
+
+def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
+    """For how long the node measured the figure; None where its record does not say so."""
+    parts: Any = sample.record["environment"].get("seconds_by_part")
+    if "duration" in figure:
+        parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == figure["duration"]}
+    seconds = parts.get(figure.get("part", figure.get("duration"))) if isinstance(parts, dict) else None
+    return seconds * figure.get("share", 1) if isinstance(seconds, (int, float)) and seconds > 0 else None
+
+
+def _loss(
+    checks: Sequence[Check], fleet: Sequence[Check], names: Collection[str], context: Context, *, whole: bool
+) -> float | None:
+    """The smallest loss that one of the checks names in the part, or node, that hides it best; None without any."""
+    victims = {check: list(_hiding(check, names, context, whole=whole)) for check in fleet}
+    least = STEPS[-1]
+    for check in checks:
+        loss = 0
+        for victim in victims.get(check) or itertools.chain(*victims.values()):
+            is_named = functools.partial(_is_named, check, victim, context)
+            if not loss or (loss < least and not is_named(loss)):
+                loss = bisect_left(STEPS, True, lo=loss + 1, hi=least, key=is_named)
+        least = loss or least
+    return round(least * STEP, 3) if least < STEPS[-1] else None
+
+
+def _hiding(check: Check, names: Collection[str], context: Context, *, whole: bool) -> Iterator[_Victim]:
+    """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out.
+
+    Of few nodes all: spread and centre of the others depend on which of them is slow.
+    """
+    samples = [one for group in context.samples[check.name].values() for one in group if one.subject.name in names]
+    ranked: list[tuple[float, _Victim]] = []
+    for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
+        speeds = {part: fleet_outliers.sign_of(check) * ratio for part, ratio in ratios.items()}
+        whole_node = [(statistics.median(speeds.values()), (sample, [*speeds]))] if speeds else []
+        ranked += whole_node if whole else [(speed, (sample, [part])) for part, speed in speeds.items()]
+    ranked.sort(key=lambda one: -one[0])
+    unnamed = (victim for _, victim in ranked[len(ranked) // ONE_OF :] if not _names(context, check, victim))
+    is_few = whole and len(ranked) < FEW_TO_LEAVE_OUT
+    return itertools.islice(unnamed, None if is_few else MAX_TRIED)
+
+
+def _is_named(check: Check, victim: _Victim, context: Context, steps: int) -> bool:
+    """Whether the check names the victim after so many steps of loss."""
+    (sample, parts), left = victim, 1 - steps * STEP
+    subject, record, names = sample.subject, sample.record, (check.metric, median_of(check.metric))
+    if check.catalogue_sku not in (None, *subject.skus):
+        return False
+    metrics: list[Any] = [
+        {**one, "value": one["value"] / left if one["unit"] == "seconds" else one["value"] * left}
+        if one["name"] in names and one["scope"] in parts and one["value"] is not None
+        else one
+        for one in record["metrics"]
+    ]
+    subject = replace(subject, records={**subject.records, check.stage: {**record, "metrics": metrics}}, _indexes={})
+    fresh: dict[str, Any] = {"nodes": defaultdict(dict), "doubtful": defaultdict(set), "fleet": []}
+    beside = replace(context, history=PeerHistory(dict(context.history.groups)), **fresh)
+    kind = KINDS[check.kind]
+    if kind.needs_peers(check):
+        fleet_outliers.compare_again(check, subject, kind.expected(check), beside)
+    else:
+        beside.nodes[subject.name][check.name] = kind.judge(check, subject, beside)
+    return _names(beside, check, victim)
+
+
+def _names(context: Context, check: Check, victim: _Victim) -> bool:
+    """Whether entries of the check name the part; of several parts most, or the node."""
+    sample, parts = victim
+    entries = context.nodes[sample.subject.name].get(check.name, ())
+    named = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn", "missing")]
+    return "node" in named or 2 * len({*named} & {*parts}) > len(parts)
