@@ -1,4 +1,4 @@
-"""Whether the smallest losses that a report tells are named, and smaller ones are not (docs/design/statistics.md).
+"""Whether the smallest losses that a report states are named, and smaller ones are not (docs/design/statistics.md).
 
     python benchmarks/detection/power.py --draws 1000
 
@@ -104,7 +104,7 @@ def cell(setting: str, size: int, options: argparse.Namespace) -> Iterator[str]:
     """The rows of one size of fleets in one setting."""
     found: dict[float, Counter[Target]] = {1.0: Counter(), options.smaller: Counter()}
     drawn: Counter[tuple[Target, float]] = Counter()
-    told: dict[Target, list[float]] = {}
+    known_losses: dict[Target, list[float]] = {}
     of_fleet = min(options.draws, DRAWS_OF_A_FLEET.get(size, 10))
     for seed in range(-(-options.draws // of_fleet)):
         fleet = Fleet(size, SETTINGS[setting], FIGURE_STAGES, f"power {setting} {size} {seed}", None)
@@ -112,7 +112,7 @@ def cell(setting: str, size: int, options: argparse.Namespace) -> Iterator[str]:
         checks = criteria({entry["metric"] for entry in entries.values()})
         draw = random.Random(f"{setting} {size} {seed}")  # noqa: S311 - the same draws again, no secret
         for target, loss in losses.items():
-            told.setdefault(target, []).extend([loss] if loss is not None else [])
+            known_losses.setdefault(target, []).extend([loss] if loss is not None else [])
         for number in range(of_fleet):
             for targets in (PARTS, WHOLE):
                 known = [target for target in targets if losses[target] is not None]
@@ -123,7 +123,7 @@ def cell(setting: str, size: int, options: argparse.Namespace) -> Iterator[str]:
                     found[factor].update(named(fleet, faults, entries, checks))
         gc.collect()
     for target in (*PARTS, *WHOLE):
-        some = sorted(told[target]) or [float("nan")]
+        some = sorted(known_losses[target]) or [float("nan")]
         shares = " | ".join(share(count[target], drawn[target, factor]) for factor, count in found.items())
         title = f"{target[0]}, whole node" if target in WHOLE else target[0]
         middle, ends = some[len(some) // 2], (some[0], some[-1])
@@ -145,7 +145,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     gc.disable()
-    print(f"| figure | fleet | nodes | smallest loss told, % (median, range) | draws | named, % | "
+    print(f"| figure | fleet | nodes | smallest loss reported, % (median, range) | draws | named, % | "
           f"named at {options.smaller:g} of it, % |\n|---|---|---|---|---|---|---|")  # fmt: skip
     for setting in options.settings:
         for size in options.sizes:
