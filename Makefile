@@ -69,7 +69,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory doctor provision deprovision notebook keys probe network build load models prepare validate job mad rerun status runs report baseline calibrate baseline-diff history window shell follow logs deliver hostfile recurring deepspeed fabric clean bundle \
 	compiled-tests test test-all molecule sanity lint lint-ansible lint-code reference docs docs-serve locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -166,6 +166,9 @@ window: $(VENV)/.ready ### Change how many nodes of the run work (N=20, 0 is all
 
 baseline: $(VENV)/.ready ### Make a baseline from the accepted nodes of the latest run (NAME=site)
 	$(PLAY) gpuval.fleet.baseline $(if $(NAME),-e baseline_name=$(NAME)) $(ARGS)
+
+calibrate: $(VENV)/.ready ### Keep the spreads of the latest run, no figures, for fleets that are too small to show theirs (NAME=site)
+	$(PLAY) gpuval.fleet.baseline -e baseline_state=spreads -e baseline_name=$(or $(NAME),spreads) $(ARGS)
 
 baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
 	$(call need,BEFORE,a baseline file)$(call need,AFTER,a baseline file)

@@ -31,7 +31,7 @@ def put_run(project, run_id, *, tflops=700.0, bad=()):
         rate = (tflops + number) * (0.5 if name in bad else 1)
         training["metrics"] = [
             *(one for one in training["metrics"] if one["name"] != "training_model_tflops"),
-            *(metric("training_model_tflops", rate, "TFLOP/s", f"gpu:{gpu}") for gpu in range(8)),
+            *(metric("training_model_tflops", rate + gpu / 10, "TFLOP/s", f"gpu:{gpu}") for gpu in range(8)),
         ]
     folder = run_folder.RunFolder(project.root / "results" / run_id)
     folder.write_run(run)
@@ -64,6 +64,27 @@ def test_baselines_are_made_numbered_and_compared(project):
     assert done.code == 0, done
     assert "from site version 2 to site version 1:" in done.told
     assert "rose by 7" in done.told
+
+
+def test_spreads_are_kept_and_never_judge_their_own_run(project):
+    put_run(project, "run-1")
+    done = project.play("gpuval.fleet.baseline", "-e", "baseline_state=spreads", "-e", "baseline_name=b300")
+    assert done.code == 0, done
+    path = project.root / "baselines/b300-v1.json"
+    (sku,) = json.loads(path.read_text())["spreads"]
+    assert sku["nodes"] == 6 and "training_model_tflops" in sku["part_spreads"]
+    assert "without their values, of 6 accepted nodes of run run-1" in done.told
+    assert "such a run is PARTIAL, and cannot be run-1" in done.told
+
+    done = project.play("gpuval.fleet.report", "-e", f"gpuval_baseline={path}")
+    assert done.code != 0
+    assert "spreads of run run-1, which they cannot judge: leave out gpuval_baseline" in done.output
+
+    put_run(project, "run-2", tflops=650.0)
+    done = project.play("gpuval.fleet.report", "-e", f"gpuval_baseline={path}")
+    report = json.loads((project.root / "results/run-2/report.json").read_text())
+    assert report["run"]["narrowed_by"] == ["spreads"]
+    assert "Narrowed by spreads of another run: PARTIAL at best" in done.told
 
 
 def test_a_baseline_that_cannot_be_used_stops_the_run_before_it_starts(project):

@@ -15,11 +15,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     verdict,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit import builders
-from tests.kit.builders import TIME, facts_record, healthy, make_record, make_run, metric
+from tests.kit.builders import RUN_ID, TIME, facts_record, healthy, make_record, make_run, metric
 from tests.kit.builders import check as make_check
 
 NAME = "diagnostics_matmul_bf16_tflops"
@@ -348,3 +349,57 @@ def test_a_node_does_not_escape_its_baseline_by_naming_another_setup():
         evidence.records["node-1"]["diagnostics"]["fingerprints"] = {"training_setup": setup}
         (node,) = judge(run, evidence, check, against=accepted)["nodes"]
         assert {one["verdict"] for one in node["checks"] if one["name"] == "slower"} == {expected}, (setup, asked)
+
+
+def spreads_of(run, evidence, **fields):
+    return made(run, evidence, spreads_only=True, **fields)
+
+
+def test_spreads_hold_no_centre_and_no_floor():
+    it = spreads_of(*fleet())
+    (sku,) = it.document["spreads"]
+    assert (sku["sku"], sku["nodes"], [*sku["part_spreads"]]) == ("h200", 12, [NAME])
+    assert sku["part_spreads"][NAME] == {"value": pytest.approx(0.002, rel=0.6), "revision": 1}
+    assert it.document["figures"] == [] and it.document["made_from"]["run_id"] == RUN_ID
+    assert "670" not in json.dumps(it.document["spreads"])
+
+
+def test_spreads_of_nodes_without_three_parts_of_a_kind_are_refused():
+    with pytest.raises(SettingError, match="three parts of a kind"):
+        spreads_of(*fleet(gpus=2))
+
+
+def test_with_spreads_of_another_run_one_slow_part_of_a_lone_node_fails_and_the_run_is_partial():
+    lent = spreads_of(*fleet())
+    run, evidence = fleet(1, gpus=8, seed=3)
+    fields = {"stage": "diagnostics", "metric": NAME, "kind": "outlier", "scope": "gpu", "unit": "TFLOP/s"}
+    beside = make_check("beside", **fields, peers="fleet", relative_to="node", max_below=0.03, retry=True)
+    good = judge(run, evidence, FLOOR, beside, against=lent)
+    assert (good["verdict"], good["run"]["narrowed_by"]) == ("PARTIAL", ["spreads"])
+    assert "Narrowed by spreads of another run: PARTIAL at best" in summary_lines(good)
+    evidence.records["node-1"]["diagnostics"]["metrics"][2]["value"] *= 0.9
+    assert entries(judge(run, evidence, FLOOR, beside), "beside") == {("node-1", "gpu:2", "warn")}
+    assert ("node-1", "gpu:2", "fail") in entries(judge(run, evidence, FLOOR, beside, against=lent), "beside")
+
+
+def test_spreads_of_few_nodes_are_taken_wider_and_never_narrower_than_those_of_the_catalogue():
+    lent = spreads_of(*fleet(4))
+    value = lent.document["spreads"][0]["part_spreads"][NAME]["value"]
+    run, evidence = fleet(1)
+    (subject,) = subjects_of(run, evidence).values()
+    subject.known_spreads = {(NAME, 1): 0.0001, ("other", 1): 0.5}
+    baseline.lend_spreads(lent, [subject])
+    assert subject.known_spreads == {(NAME, 1): pytest.approx(3 * value), ("other", 1): 0.5}
+    subject.known_spreads = {(NAME, 1): 0.3}
+    baseline.lend_spreads(lent, [subject])
+    assert subject.known_spreads == {(NAME, 1): 0.3}
+
+
+def test_spreads_never_judge_the_run_that_they_are_of(tmp_path):
+    path = tmp_path / "site-v1.json"
+    path.write_text(json.dumps(spreads_of(*fleet()).document))
+    assert baseline.read(path, "another-run").document["spreads"]
+    with pytest.raises(
+        SettingError, match=f"spreads of run {RUN_ID}, which they cannot judge: leave out gpuval_baseline"
+    ):
+        baseline.read(path, RUN_ID)

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Make a baseline from the accepted nodes of a judged run, or compare two baselines."""
+"""Make a baseline, or spreads alone, from the accepted nodes of a judged run, or compare two baselines."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class ActionModule(RunAction):
         subjects = subjects_of(run, judging.read_evidence(folder, run))
         version = baseline.next_version(into, options["name"])
         document = make_baseline.make(
-            subjects, report, name=options["name"], version=version, created_at=run_folder.now()
-        )
+            subjects, report, name=options["name"], version=version, created_at=run_folder.now(),
+            spreads_only=options["state"] == "spreads",
+        )  # fmt: skip
         path = into / baseline.file_name(document)
         if not self.check_mode:
             run_folder.write_json(path, document)
@@ -54,12 +55,20 @@ def _lines(document, path, into):
     """What the baseline is made from, how repeatable it is, and what changed since the last version."""
     made = document["made_from"]
     left_out = ", ".join(f"{count} {verdict}" for verdict, count in made["left_out"].items())
+    spreads = [spread for sku in document.get("spreads", ()) for spread in sku["part_spreads"]]
+    what = (
+        f"spreads of {len(spreads)} figures, without their values,"
+        if spreads
+        else f"{len(document['figures'])} figures"
+    )
     lines = [
-        f"{path}: {len(document['figures'])} figures of {made['nodes']} accepted nodes of run {made['run_id']}"
+        f"{path}: {what} of {made['nodes']} accepted nodes of run {made['run_id']}"
         + (f" ({left_out} left out)" if left_out else "")
     ]
     if made["nodes"] < FEW:
         lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
+    if spreads:
+        return [*lines, f"use them with gpuval_baseline={path}: such a run is PARTIAL, and cannot be {made['run_id']}"]
     lines += baseline_changes.repeatability(document)
     earlier = into / baseline.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():

@@ -38,7 +38,7 @@ class ActionModule(RunAction):
         for remark in [*remarks, *damaged]:
             self._display.warning(remark)
         checks = criteria.beside_shipped(files)
-        baseline_read = baseline.read(Path(held)) if held else None
+        baseline_read = baseline.read(Path(held), run["run_id"]) if held else None
         judged = publishing.judged(folder)
         frozen = publishing.is_final(run, judged)
         abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)

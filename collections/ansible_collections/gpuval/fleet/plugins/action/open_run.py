@@ -129,8 +129,11 @@ class ActionModule(RunAction):
 
     def _keep_criteria(self, folder, run, options, *, is_new):
         """Freeze what the run is judged by."""
-        for remark in applied_criteria.judged_by(folder, options["criteria"], options["baseline"])[2]:
+        _files, held, remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
+        for remark in remarks:
             self._display.warning(remark)
+        if held:
+            baseline.read(Path(held), run["run_id"])
         standings = applied_criteria.standings_before(folder.path.parent, run) if is_new and options["limit"] else []
         applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
 

@@ -134,7 +134,7 @@ def judge_of(
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
     """A function that judges the run's evidence so far. The options hold criteria and baseline."""
     _files, held, _remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
-    baseline_read = baseline.read(Path(held)) if held else None
+    baseline_read = baseline.read(Path(held), folder.path.name) if held else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
         return report_on(

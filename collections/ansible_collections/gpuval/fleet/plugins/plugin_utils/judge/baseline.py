@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from ..core import schemas
 from ..core.errors import SettingError, reason_of
 from .check import Check
+from .peer_statistics import FEW_NODES_OF_PARTS, widened
+from .subject import Subject
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
@@ -55,8 +57,20 @@ class Baseline:
         return max(fitting, key=lambda one: (one["nodes"], sorted(one["setup"].items())), default=None)
 
 
-def read(path: Path) -> Baseline:
-    """The baseline in a file. Raises SettingError."""
+def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
+    """Give nodes the spreads of their SKU, as wide as so few nodes make them, never narrower than the catalogue's."""
+    spreads = baseline.document.get("spreads", ()) if baseline else ()
+    for subject, sku in ((subject, sku) for subject in subjects for sku in spreads if sku["sku"] == subject.kind):
+        lent = {
+            (metric, one["revision"]): widened(one["value"], sku["nodes"], FEW_NODES_OF_PARTS)
+            for metric, one in sku["part_spreads"].items()
+        }
+        known = subject.known_spreads
+        subject.known_spreads = {**known, **{key: max(lent[key], known.get(key, 0.0)) for key in lent}}
+
+
+def read(path: Path, run_id: str = "") -> Baseline:
+    """The baseline in a file, for a run. Raises SettingError, also for spreads of that very run."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise SettingError(f"{path}: over {MAX_BYTES:,} bytes: not a baseline")
@@ -66,6 +80,11 @@ def read(path: Path) -> Baseline:
         raise SettingError(f"{path}: cannot be read: {reason_of(error)}; `make baseline` makes one") from error
     except (schemas.Invalid, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a baseline: {error}") from error
+    if document.get("spreads") and document["made_from"]["run_id"] == run_id:
+        raise SettingError(
+            f"{path}: spreads of run {run_id}, which they cannot judge: leave out gpuval_baseline, or name a file that "
+            "`make calibrate` makes of another run"
+        )
     return Baseline.of(document)
 
 

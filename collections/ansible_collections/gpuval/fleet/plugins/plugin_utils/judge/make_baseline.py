@@ -39,9 +39,18 @@ _Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]
 
 
 def make(
-    subjects: Mapping[str, Subject], report: Mapping[str, Any], *, name: str, version: int, created_at: str
+    subjects: Mapping[str, Subject],
+    report: Mapping[str, Any],
+    *,
+    name: str,
+    version: int,
+    created_at: str,
+    spreads_only: bool = False,
 ) -> dict[str, Any]:
-    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises SettingError."""
+    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises SettingError.
+
+    ``spreads_only``: how much parts of a node differ, for runs that are too small to show it; no figures.
+    """
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
     accepted = [subjects[node] for node in sorted(subjects) if verdicts.get(node) == "PASS"]
     if not accepted:
@@ -53,6 +62,9 @@ def make(
     figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
     if not figures:
         raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
+    spreads = _spreads(figures) if spreads_only else []
+    if spreads_only and not spreads:
+        raise SettingError("no node has three parts of a kind: spreads need nodes with more GPUs")
     document = {
         "schema": SCHEMA,
         "name": name,
@@ -65,7 +77,8 @@ def make(
             "nodes": len(accepted),
             "left_out": dict(sorted(Counter(one for one in verdicts.values() if one != "PASS").items())),
         },
-        "figures": figures,
+        "figures": [] if spreads_only else figures,
+        **({"spreads": spreads} if spreads else {}),
     }
     schemas.validate("baseline", document, what="baseline")
     return document
@@ -136,6 +149,20 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     places = _places(gathered) if scope == "gpu" else {}
     optional = {"places": places or None, "revision": revision if revision > 1 else None}
     yield {**figure, **{name: value for name, value in optional.items() if value is not None}}
+
+
+def _spreads(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
+    of_skus: dict[str, dict[str, Any]] = {}
+    for figure in sorted(figures, key=lambda one: (one.get("revision", 1), one["within_nodes_ratio"] or 0.0)):
+        if figure["within_nodes_ratio"]:
+            sku = of_skus.setdefault(
+                figure["sku"], {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
+            )
+            sku["nodes"] = min(sku["nodes"], figure["nodes"])
+            spread = {"value": figure["within_nodes_ratio"], "revision": figure.get("revision", 1)}
+            sku["part_spreads"][figure["metric"]] = spread
+    return [*of_skus.values()]
 
 
 def _places(gathered: _Gathered) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
 from ..records.states import RUN_ENDED
 from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, unsteady, versions
+from .baseline import lend_spreads
 from .check import Check
 from .copies import copy_checks
 from .criteria import informational_of, of_stage
@@ -52,6 +53,9 @@ class JudgedRun:
     twins: Mapping[str, Twins] = field(default_factory=dict)
     copies: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
     unsteady: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lend_spreads(self.context.baseline, self.subjects.values())
 
     @functools.cached_property
     def problems(self) -> dict[str, list[Problem]]:

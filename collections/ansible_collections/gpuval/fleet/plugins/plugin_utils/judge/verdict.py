@@ -84,7 +84,8 @@ def judge(
     if busy:
         nodes = [node for node in nodes if node["name"] not in busy]
         analysis = _analyse(judged, without=busy)
-    narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else [])})
+    is_lent = baseline is not None and bool(baseline.document.get("spreads"))
+    narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
     verdict = run_verdict((node["verdict"] for node in nodes), narrowed=is_less, busy=bool(busy))
     return {

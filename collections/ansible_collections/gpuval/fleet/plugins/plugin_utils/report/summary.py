@@ -259,6 +259,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"Not proven: {some_of(shown, 8, '; ')}: PARTIAL at best, the profile quick proves all of it")
     if report["run"]["narrowed_by"]:
         named = {"busy": "nodes with other work", "stages": "stages that are no whole profile"}
+        named["spreads"] = "spreads of another run"
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines

@@ -29,7 +29,7 @@ class Attempts:
         """`retries`: how often a stage is repeated. Raises SettingError."""
         self._watched, self._placement, self._retries = watched, placement, retries
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
-        self._context = Context(checks, baseline.read(Path(held)) if held else None)
+        self._context = Context(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
         #: The nodes have been compared with each other; a controller that resumes the run compares them again.
