@@ -23,7 +23,7 @@ from ..core.paths import COLLECTION
 from .check import Check
 from .criteria import read_document
 from .kinds import KINDS, Context, fleet_outliers
-from .peer_groups import PeerHistory, ratios_of
+from .peer_groups import GroupKey, PeerHistory, ratios_of
 from .peer_samples import PeerSample
 from .peer_statistics import FEW_TO_LEAVE_OUT
 
@@ -37,6 +37,8 @@ BURSTS = 10
 #: The largest groups of nodes of a figure, and the best parts (or nodes of many) of each, that are tried.
 MAX_GROUPS, MAX_TRIED = 8, 3
 
+#: A group of peers, and the software of some.
+_Place = tuple[GroupKey, GroupKey]
 #: A node, and those of its parts that lose speed.
 _Victim = tuple[PeerSample, Collection[str]]
 
@@ -55,20 +57,21 @@ def of_run(context: Context) -> list[dict[str, Any]]:
     for figure in power_figures():
         checks = [one for one in context.criteria if one.metric == figure["metric"] and one.kind != "same"]
         fleet = [check for check in checks if context.samples.get(check.name)]
-        groups: dict[tuple[str, ...], list[PeerSample]] = defaultdict(list)
-        for sample in (one for check in fleet[:1] for group in context.samples[check.name].values() for one in group):
-            groups[(*sample.group, *sample.alike)].append(sample)
+        groups: dict[_Place, list[PeerSample]] = defaultdict(list)
+        for key, sample in (
+            (key, one) for check in fleet[:1] for key, its in context.samples[check.name].items() for one in its
+        ):
+            groups[key, sample.alike].append(sample)
         scopes = {"node": True}
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False
-        for key in sorted(groups, key=lambda key: -len(groups[key]))[:MAX_GROUPS]:
-            names = {sample.subject.name for sample in groups[key]}
-            seconds = [one for sample in groups[key] if (one := _seconds(figure, sample)) is not None]
+        for place in sorted(groups, key=lambda place: -len(groups[place]))[:MAX_GROUPS]:
+            seconds = [one for sample in groups[place] if (one := _seconds(figure, sample)) is not None]
             found.append({
                 "stage": fleet[0].stage, "metric": figure["metric"], "title": figure["title"],
-                "nodes": len(names), "kind": " ".join(filter(None, key)),
+                "nodes": len(groups[place]), "kind": " ".join(filter(None, [*place[0], *place[1]])),
                 "burst_seconds": float(f"{statistics.median(seconds) / BURSTS:.2g}") if seconds else None,
-                **{name: _loss(checks, fleet, names, context, whole=whole) for name, whole in scopes.items()},
+                **{name: _loss(checks, fleet, place, context, whole=whole) for name, whole in scopes.items()},
             })  # fmt: skip
     return found
 
@@ -83,10 +86,10 @@ def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
 
 
 def _loss(
-    checks: Sequence[Check], fleet: Sequence[Check], names: Collection[str], context: Context, *, whole: bool
+    checks: Sequence[Check], fleet: Sequence[Check], place: _Place, context: Context, *, whole: bool
 ) -> float | None:
     """The smallest loss that one of the checks names in the part, or node, that hides it best; None without any."""
-    victims = {check: list(_hiding(check, names, context, whole=whole)) for check in fleet}
+    victims = {check: list(_hiding(check, place, context, whole=whole)) for check in fleet}
     least = STEPS[-1]
     for check in checks:
         loss = 0
@@ -98,12 +101,12 @@ def _loss(
     return round(least * STEP, 3) if least < STEPS[-1] else None
 
 
-def _hiding(check: Check, names: Collection[str], context: Context, *, whole: bool) -> Iterator[_Victim]:
+def _hiding(check: Check, place: _Place, context: Context, *, whole: bool) -> Iterator[_Victim]:
     """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out.
 
     Of few nodes all: spread and centre of the others depend on which of them is slow.
     """
-    samples = [one for group in context.samples[check.name].values() for one in group if one.subject.name in names]
+    samples = [one for one in context.samples[check.name].get(place[0], ()) if one.alike == place[1]]
     ranked: list[tuple[float, _Victim]] = []
     for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
         speeds = {part: fleet_outliers.sign_of(check) * ratio for part, ratio in ratios.items()}
