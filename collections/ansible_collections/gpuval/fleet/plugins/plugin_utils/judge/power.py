@@ -55,8 +55,9 @@ def of_run(context: Context) -> list[dict[str, Any]]:
     context still has. None is a loss that no check names."""
     found = []
     for figure in power_figures():
-        checks = [one for one in context.criteria if one.metric == figure["metric"] and one.kind != "same"]
-        fleet = [check for check in checks if context.samples.get(check.name)]
+        own = [check for check in context.criteria if check.metric == figure["metric"]]
+        fleet = [check for check in own if context.samples.get(check.name)]
+        checks = [check for check in own if check in fleet or not KINDS[check.kind].needs_peers(check)]
         groups: dict[_Place, list[PeerSample]] = defaultdict(list)
         for key, sample in (
             (key, one) for check in fleet[:1] for key, its in context.samples[check.name].items() for one in its
@@ -93,7 +94,7 @@ def _loss(
     least = STEPS[-1]
     for check in checks:
         loss = 0
-        for victim in victims.get(check) or itertools.chain(*victims.values()):
+        for victim in victims.get(check, itertools.chain(*victims.values())):
             is_named = functools.partial(_is_named, check, victim, context)
             if not loss or (loss < least and not is_named(loss)):
                 loss = bisect_left(STEPS, True, lo=loss + 1, hi=least, key=is_named)
