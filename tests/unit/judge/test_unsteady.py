@@ -90,6 +90,8 @@ def test_a_speed_whose_error_is_not_known_is_steady_within_a_tenth():
         {"state": "timeout", "message": "the plan's deadline of 109 s after its first start passed (deadline_seconds)"},
         {"state": "cancelled", "message": "gave way: other work is on the accelerators: python"},
         {"environment": {"accelerator_users": [{"process": "python"}]}},
+        {"state": "pending", "started_at": None},
+        {"state": "skipped", "started_at": None, "message": "its container was not started"},
     ],
 )
 def test_a_second_measurement_that_was_ended_from_outside_takes_no_evidence_away(fields):

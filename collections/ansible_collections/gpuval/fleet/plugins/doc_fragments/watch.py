@@ -32,7 +32,9 @@ options:
     type: int
     default: 1
   wait_for_node:
-    description: How long, in seconds, a launch is retried on a node that another run uses; V(0) refuses it.
+    description: >-
+      How long, in seconds, a launch is retried on a node that another run uses; V(0) refuses it. A second measurement
+      waits as long for a scheduler, or for 600 where it is V(0).
     type: float
     default: 0.0
   max_nodes_at_once:

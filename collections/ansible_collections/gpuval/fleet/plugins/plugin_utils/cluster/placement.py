@@ -52,8 +52,6 @@ _AMOUNT = re.compile(r"\d\S*")
 class ClusterPlacement(Placement):
     """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
-    has_queue = True
-
     def __init__(
         self,
         cluster: Cluster,
@@ -410,6 +408,14 @@ class ClusterPlacement(Placement):
             return None  # retried if it returns while others are at work
         return Attempt(attempt + 1, [stage for stage in view.stages if stage in left])
 
+    def withdraw(self, view: NodeView) -> bool:
+        """Delete the Job of a pod that has not started."""
+        status = self._pods.status(view.name, time.monotonic(), view.launch.get("attempt", 1))
+        if view.busy or status.started:
+            return False
+        self._delete_waiting(view.name, status)
+        return status.job in self._deleted
+
     # -- what becomes of them
 
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
@@ -457,7 +463,7 @@ class ClusterPlacement(Placement):
 
     def _state(self, view: NodeView, now: float) -> NodeNews | None:
         """The news of a launched node; None without any."""
-        if view.launch.get("state") not in LAUNCHED or view.busy:
+        if view.launch.get("state") not in LAUNCHED or view.busy or view.not_measured_again:
             return None
         attempt = view.launch.get("attempt", 1)
         status = self._closed.get((view.name, attempt)) or self._pods.status(view.name, now, attempt)

@@ -12,7 +12,7 @@ from ..core.escape import one_line
 from ..core.text import natural_order, some_of
 from ..records import environment, launch_errors
 from ..records.documents import Record
-from ..records.failure_classes import AGAIN
+from ..records.failure_classes import AGAIN, NOT_MEASURED_AGAIN
 from ..records.states import LAUNCHED
 from .entries import Entry, own_entry
 from .identity import DISPUTED, SAME, Twins, identity_values, repeated_gpus
@@ -42,15 +42,18 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
 
 
 def interruption_checks(name: str, launch: Mapping[str, Any]) -> list[Entry]:
-    """A warning for each time that the node was lost in mid-run, or gave no answer, and came back."""
+    """A warning for each time that the node was lost in mid-run, or gave no answer, and came back; and for a second
+    measurement that did not begin."""
+    lost = ("interrupted", "interrupted in mid-run: ", "one attempt without a loss of the node")
+    again = (NOT_MEASURED_AGAIN, "", "a second measurement of what differs from the peers")
     return [
         own_entry(
-            "interrupted", "", "launch", "warn", severity="advisory", value=one_line(lost["class"], 40),
-            expected="one attempt without a loss of the node",
-            reason=f"interrupted in mid-run: {one_line(lost.get('message') or '', 400)}",
-            remedy=one_line(lost.get("remedy") or "", 1000).replace("{node}", name),
+            kind, "", "launch", "warn", severity="advisory", value=one_line(item["class"], 40), expected=expected,
+            reason=f"{begin}{one_line(item.get('message') or '', 400)}",
+            remedy=one_line(item.get("remedy") or "", 1000).replace("{node}", name),
         )
-        for lost in launch.get("interruptions", ())
+        for item in launch.get("interruptions", ())
+        for kind, begin, expected in [again if item["class"] == NOT_MEASURED_AGAIN else lost]
     ]  # fmt: skip
 
 

@@ -69,11 +69,11 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
 
 
 def _last_measured(record: Record) -> Record:
-    """The record, or the attempt before that passed, where the last was ended from outside or worked beside others."""
+    """The record, or the attempt before that passed, where the last never began, was ended from outside or worked
+    beside others."""
     *attempts, before = record["attempts"] or (None,)
-    outside = record["state"] == "cancelled" or (
-        record["state"] == "timeout" and "(deadline_seconds)" in record["message"]
-    )
+    at_deadline = record["state"] == "timeout" and "(deadline_seconds)" in record["message"]
+    outside = at_deadline or record["state"] == "cancelled" or record["started_at"] is None
     if not before or before["state"] != "success" or before.get("of_round"):
         return record
     if outside or environment.accelerator_users(record["environment"]):

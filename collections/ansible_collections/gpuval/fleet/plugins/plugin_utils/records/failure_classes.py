@@ -17,6 +17,8 @@ AGAIN = "then validate again with --limit {node}"
 NODE = "node"
 #: The subject where evidence is missing, and no class says that the node is at fault.
 GPUVAL = "gpuval"
+#: The class of a second measurement that did not begin: the first stands.
+NOT_MEASURED_AGAIN = "not_measured_again"
 #: The class, and the subject, of work of the user's own that failed.
 OWN_PROGRAM, PROGRAM = "own_program", "program"
 #: The files of the table, in the order in which a name is looked up.

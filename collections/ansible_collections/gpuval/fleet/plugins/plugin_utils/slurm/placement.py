@@ -72,8 +72,6 @@ class SlurmPlacement(Placement):
     In a round of gangs a job is a gang's; its comment has the round's id and the leader.
     """
 
-    has_queue = True
-
     def __init__(
         self,
         slurm: Slurm,
@@ -311,6 +309,8 @@ class SlurmPlacement(Placement):
         launch, key = view.launch, self._key(view)
         if launch.get("state") not in LAUNCHED or view.busy or view.attempt_ended or self._away:
             return None
+        if view.not_measured_again:
+            return None
         job = self._jobs.get(key)
         if job is None:
             if view.complete or now - self._unseen_since.setdefault(key, now) < UNSEEN_SECONDS:
@@ -402,6 +402,22 @@ class SlurmPlacement(Placement):
         reservation = self._orders(view.name).settings.reservation
         found = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
         return Attempt(attempt + 1, left) if found.state == findings.REACHABLE else None
+
+    def withdraw(self, view: NodeView) -> bool:
+        """Cancel a job that is pending."""
+        if any(waiting is view for waiting, *_ in self._launches):
+            self._launches = deque(item for item in self._launches if item[0] is not view)
+            return True
+        self._poll(time.monotonic())
+        job = self._jobs.get(self._key(view))
+        if self._away or job is None or not job.waits:
+            return False
+        try:
+            self._slurm.cancel([job.id])
+        except SlurmError as error:
+            self._lost_slurmctld(error)
+            return False
+        return True
 
     def close(self) -> None:
         """Nothing of it stays on the controller; jobs that run go on."""

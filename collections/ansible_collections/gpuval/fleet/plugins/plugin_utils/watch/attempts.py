@@ -22,12 +22,22 @@ from .state import WatchedRun
 MAX_AGAIN_SECONDS = 1800
 #: Of a launch until its first stage works, at most.
 START_SECONDS = 120
+#: How long a second measurement may wait for a scheduler, unless the run's `wait_for_node` says so.
+QUEUE_SECONDS = 600.0
 
 
 class Attempts:
-    def __init__(self, watched: WatchedRun, placement: Placement, checks: Sequence[Check], retries: int) -> None:
+    def __init__(
+        self,
+        watched: WatchedRun,
+        placement: Placement,
+        checks: Sequence[Check],
+        retries: int,
+        wait_for_node: float = 0.0,
+    ) -> None:
         """`retries`: how often a stage is repeated. Raises SettingError."""
         self._watched, self._placement, self._retries = watched, placement, retries
+        self._queue_seconds = wait_for_node or QUEUE_SECONDS
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
         self._context = Context(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
@@ -92,8 +102,11 @@ class Attempts:
             slow = [check for check in context.criteria if check.stage in stages and check.required and check.retry]
             again = retry.stages_to_retry(view.plan["stages"], view.records, slow, 1 + self._retries)
             seconds = sum(view.records[stage]["duration_seconds"] or 0.0 for stage in again)
-            if again and seconds <= MAX_AGAIN_SECONDS and turns * (1.5 * seconds + START_SECONDS) < left:
-                orders[name] = Attempt(2, again)
+            each = 1.5 * seconds + START_SECONDS
+            if again and seconds <= MAX_AGAIN_SECONDS and turns * each < left:
+                orders[name] = Attempt(2, again, self._queue_seconds + each)
+                begins = min(self._queue_seconds + (turns - 1) * each, left - each)
+                watched.memory.begin_by[name] = now - watched.opened + begins
         doubtful = len(comparison.doubtful.keys() & chosen.keys())
         if orders:
             watched.say(f"{doubtful} nodes differ from their peers; measured again, with good ones: {some_of(orders)}")

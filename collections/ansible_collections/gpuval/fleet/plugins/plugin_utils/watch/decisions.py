@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core import units
-from ..records.failure_classes import all_classes
+from ..records.failure_classes import NOT_MEASURED_AGAIN, all_classes
 from ..records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
@@ -95,6 +95,11 @@ class NodeView:
         return self.launched and gone and not self.complete
 
     @property
+    def not_measured_again(self) -> bool:
+        """Its second measurement did not begin, and was given up: the records of the first stay."""
+        return any(item["class"] == NOT_MEASURED_AGAIN for item in self.launch.get("interruptions", ()))
+
+    @property
     def refused_again(self) -> bool:
         """Its further attempt was not started: the records of the attempt before stay its last.
 
@@ -111,6 +116,7 @@ class NodeView:
         if self.busy or self.to_start or self.queued_until is not None:
             return False
         ended = self.complete or self.given_up or self.lost or self.attempt_ended or self.refused_again
+        ended = ended or self.not_measured_again
         return ended or not self.launched
 
     @property
@@ -275,7 +281,7 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
         if not view.done
     ]
     each = [left for view in waiting if (left := seconds_left(view)) is not None]
-    if not each or len(each) < len(waiting):
+    if not any(each) or len(each) < len(waiting):
         return ""
     seconds = max(each) * math.ceil(len(each) / (at_once or len(each)))
     gpus = [view.plan.get("accelerator", {}).get("count") for view in waiting]

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.text import with_remedy
 from ..records import launch_errors
+from ..records.failure_classes import NOT_MEASURED_AGAIN, row_of
 from ..records.launch_errors import OTHER_RUN
 from ..records.states import LAUNCHED
 from ..runs import cleanable
@@ -61,6 +62,8 @@ class Launcher:
             view.in_play = view.name in present
             if view.name not in everyone or (view.complete and view.launch.get("nonce")):
                 continue  # without a nonce another controller, or rendered manifests, started it: launching finds that
+            if view.not_measured_again:
+                continue
             if not view.in_play:
                 message = "a task before the launch failed on this node: see its error above"
                 self.fail(view, {"state": "failed", "message": message}, now)
@@ -90,7 +93,7 @@ class Launcher:
         if self.has_time(now):
             view = self._watched.views[name]
             view.to_start, view.busy = False, "launch"
-            self._placement.launch(view, attempt, self._watched.seconds_left(now))
+            self._placement.launch(view, attempt, min(attempt.seconds, self._watched.seconds_left(now)))
 
     def ended(self, view: NodeView, event: Ended, before: Mapping[str, Any], now: float) -> None:
         """A launch ended; `before` is the node's launch as it was known until then."""
@@ -145,6 +148,28 @@ class Launcher:
         view.to_start, view.tried_at, view.queued_until = False, now, None
         self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
         self._not_started(view, before)
+
+    def end_second_measurements(self, now: float) -> None:
+        """Give up those that cannot begin, or did not in time: the first measurement stands, and a warning says so."""
+        begin_by = self._watched.memory.begin_by
+        for name, seconds in list(begin_by.items()):
+            view, is_late = self._watched.views[name], now - self._watched.opened > seconds
+            if any(record["attempt"] > 1 and record["started_at"] for record in view.records.values()):
+                del begin_by[name]
+                continue
+            waits = name in self.ordered
+            if not (is_late if waits else view.done or (is_late and self._placement.withdraw(view))):
+                continue
+            why = (view.launch.get("contact") or view.launch).get("message") or "its turn did not come in time"
+            row = row_of(NOT_MEASURED_AGAIN)
+            reason = {"class": row.name, "message": f"not measured again: {why}", "remedy": row.remedy}
+            self._watched.say(f"{name}: {reason['message']}; its first measurement stands")
+            self._watched.write_launch(
+                view, {**view.launch, "interruptions": [reason, *view.launch.get("interruptions", ())]}
+            )
+            del begin_by[name]
+            self.ordered.pop(name, None)
+            view.busy = ""
 
     def end_waiting(self, now: float) -> None:
         """Nothing is launched any more: what waits for its turn, or for another run's end, waits no longer."""

@@ -8,6 +8,7 @@ writes the node's plan file and launch file into the run's folder; the watch rea
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class Attempt:
 
     number: int = 1
     stages: Sequence[str] = ()
+    #: At most, in seconds from its launch on.
+    seconds: float = math.inf
 
     def launch(self, node: str, known: Mapping[str, Any]) -> dict[str, Any]:
         """The launch that begins it. A controller that resumes the run starts at 1 again: `known`, the node's last
@@ -94,8 +97,6 @@ class NodeOutages:
 
 
 class Placement(Protocol):
-    #: Whether a launch may wait for a scheduler, so that a second measurement could hold the run until its deadline.
-    has_queue: bool = False
     #: Nodes that can be worked on, and all hosts of the play, failed ones included.
     present: set[str]
     everyone: set[str]
@@ -128,6 +129,10 @@ class Placement(Protocol):
     def next_attempt(self, view: NodeView) -> Attempt | None:
         """A further attempt for a done node whose attempt was cut short by no fault of its own (an eviction)."""
         return None
+
+    def withdraw(self, view: NodeView) -> bool:
+        """Take back an attempt that waits for its turn, or for a scheduler. Returns False where it may have begun."""
+        return False
 
     def unsettled(self) -> bool:
         """Whether `next_attempt` may still return an attempt for a node whose records are complete."""

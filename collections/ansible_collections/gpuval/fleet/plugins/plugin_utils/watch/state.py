@@ -27,6 +27,8 @@ class Memory:
     restarts: dict[str, int] = field(default_factory=dict)
     changed: dict[str, float] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
+    #: By node until when its second measurement may begin.
+    begin_by: dict[str, float] = field(default_factory=dict)
     begun_at: str | None = None
     window: list[int] | None = None
 

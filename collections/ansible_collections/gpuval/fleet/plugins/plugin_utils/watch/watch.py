@@ -75,7 +75,7 @@ class RunWatch:
         self.watched = WatchedRun(folder, store or access.store(), display.display)
         window = Window(limits.max_nodes_at_once, limits.max_transfers)
         self.launcher = Launcher(self.watched, placement, window, display.warning, limits.wait_for_node)
-        self.attempts = Attempts(self.watched, placement, checks, limits.retries)
+        self.attempts = Attempts(self.watched, placement, checks, limits.retries, limits.wait_for_node)
         self.publisher = WatchPublisher(self.watched, limits.silence_seconds, display)
         self.poller = StorePoller(self.watched, access, self.publisher.progress)
 
@@ -187,6 +187,7 @@ class RunWatch:
         for view in views:
             if not view.lost and lost_contact(view, now, limits.lost_seconds):
                 self._lose(view, now)
+        launcher.end_second_measurements(now)
         if now > self.watched.deadline:
             self._end_at_deadline(now)
             return True
@@ -203,7 +204,7 @@ class RunWatch:
             self.placement.fetch(view, by_store=by_store)
         if not all(view.done for view in views) or launcher.ordered or self.placement.unsettled():
             return False
-        if launcher.has_time(now) and not self.placement.has_queue:
+        if launcher.has_time(now):
             launcher.relaunch(self.attempts.second_measurements(now, launcher.window.nodes), now)
         if launcher.ordered or any(view.busy for view in views):
             return False
