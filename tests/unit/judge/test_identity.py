@@ -208,7 +208,7 @@ def test_a_machine_that_is_listed_twice_is_an_error_of_the_inventory():
     for node in report["nodes"]:
         (check,) = [check for check in node["checks"] if check["verdict"] == "fail"]
         assert (node["verdict"], node["class"], node["flaky"]) == ("INCOMPLETE", "same_machine_twice", False)
-        assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("inspect", [])
+        assert (node["action"]["name"], node["action"]["earlier_runs"]) == ("retest", [])
         assert (check["name"], check["class"]) == ("identity", "same_machine_twice")
         assert check["remedy"].startswith("fix the inventory: give every machine one name")
         seen = SlurmNode(node["name"], frozenset({"IDLE"}))

@@ -1004,4 +1004,4 @@ def test_a_stage_whose_image_is_not_on_the_node_is_no_fault_of_the_node(changes,
     if node == "INCOMPLETE":
         assert found["action"]["faults"] == [{"class": word, "of": "serial S-node-1"}], "its figures follow from it"
         earlier = {(word, "serial S-node-1"): {"run-0", "run-00"}}
-        assert judge(run, evidence, earlier=earlier)["nodes"][0]["action"]["name"] == "inspect", "it never escalates"
+        assert judge(run, evidence, earlier=earlier)["nodes"][0]["action"]["name"] == "retest", "it never escalates"

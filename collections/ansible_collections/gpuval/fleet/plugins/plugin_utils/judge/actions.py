@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
-from ..records.failure_classes import NODE, class_named, subject_of
+from ..records.failure_classes import NETWORK, NODE, class_named, subject_of
 from ..records.states import RUN_ENDED
 from .identity import best_of, machine_names
 from .own_checks import IN_USE
@@ -56,11 +56,12 @@ class Rules:
     ladders: Mapping[str, tuple[str, ...]]
 
     def steps(self, fault: Fault) -> tuple[str, ...]:
-        """The steps for a fault. What names no GPU replaces none; where evidence is missing there is nothing to do but
-        to validate again."""
+        """The steps for a fault. What names no GPU replaces none. Where the machine is not at fault, or evidence is
+        missing, the cause that the remedy names is fixed, and the node is validated again."""
         row = class_named(fault.word)
         ladder = row.ladder if row else OWN_CHECK
-        steps = self.ladders[ladder if fault.subject == subject_of(fault.word) else RETEST]
+        is_of_machine = fault.subject in (NODE, NETWORK) and fault.subject == subject_of(fault.word)
+        steps = self.ladders[ladder if is_of_machine else RETEST]
         if _is_gpu(fault.part):
             return steps
         return tuple(step for step in steps if step != "replace_gpu") or ("inspect",)

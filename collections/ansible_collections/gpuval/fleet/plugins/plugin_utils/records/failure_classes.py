@@ -15,6 +15,8 @@ from ..core.paths import COLLECTION
 AGAIN = "then validate again with --limit {node}"
 #: The subject of a class that decides FAIL, drains, taints, escalates and makes a node flaky; no other subject does.
 NODE = "node"
+#: Ways to the node: cables, switches, jump hosts.
+NETWORK = "network"
 #: The subject where evidence is missing, and no class says that the node is at fault.
 GPUVAL = "gpuval"
 #: The class of a second measurement that did not begin: the first stands.
