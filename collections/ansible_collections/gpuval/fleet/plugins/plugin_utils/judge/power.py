@@ -34,6 +34,8 @@ STEP, STEPS = 0.001, range(951)
 ONE_OF = 100
 #: Bursts are found where a figure lasts so many of them, if they are periodic (docs/design/statistics.md).
 BURSTS = 10
+#: No figure is measured for as long.
+MAX_SECONDS = 1e7
 #: The largest groups of nodes of a figure, and the best parts (or nodes of many) of each, that are tried.
 MAX_GROUPS, MAX_TRIED = 8, 3
 
@@ -83,7 +85,7 @@ def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
     if "duration" in figure:
         parts = {one["name"]: one["value"] for one in sample.record["metrics"] if one["name"] == figure["duration"]}
     seconds = parts.get(figure.get("part", figure.get("duration"))) if isinstance(parts, dict) else None
-    return seconds * figure.get("share", 1) if isinstance(seconds, (int, float)) and seconds > 0 else None
+    return seconds * figure.get("share", 1) if isinstance(seconds, (int, float)) and 0 < seconds < MAX_SECONDS else None
 
 
 def _loss(
