@@ -307,9 +307,8 @@ class SlurmPlacement(Placement):
     def _news(self, view: NodeView, now: float) -> NodeNews | None:
         """The news of a node whose job was submitted; None without any."""
         launch, key = view.launch, self._key(view)
-        if launch.get("state") not in LAUNCHED or view.busy or view.attempt_ended or self._away:
-            return None
-        if view.not_measured_again:
+        ended = view.attempt_ended or view.not_measured_again
+        if launch.get("state") not in LAUNCHED or view.busy or ended or self._away:
             return None
         job = self._jobs.get(key)
         if job is None:
@@ -367,13 +366,17 @@ class SlurmPlacement(Placement):
 
     def _give_way(self, key: tuple[str, int], job: Job) -> None:
         """Cancel a job that Slurm suspended: its measurements would include the pause."""
-        if key in self._suspended:
-            return
+        if key not in self._suspended and self._cancel(job):
+            self._suspended.add(key)
+
+    def _cancel(self, job: Job) -> bool:
+        """Whether slurmctld took it."""
         try:
             self._slurm.cancel([job.id])
-            self._suspended.add(key)
         except SlurmError as error:
             self._lost_slurmctld(error)
+            return False
+        return True
 
     def _closed(self, view: NodeView, end: End) -> NodeNews | None:
         """The attempt ended and stages lack a final record."""
@@ -410,14 +413,7 @@ class SlurmPlacement(Placement):
             return True
         self._poll(time.monotonic())
         job = self._jobs.get(self._key(view))
-        if self._away or job is None or not job.waits:
-            return False
-        try:
-            self._slurm.cancel([job.id])
-        except SlurmError as error:
-            self._lost_slurmctld(error)
-            return False
-        return True
+        return job is not None and job.waits and not self._away and self._cancel(job)
 
     def close(self) -> None:
         """Nothing of it stays on the controller; jobs that run go on."""
