@@ -11,6 +11,8 @@ from tests.kit.damaged_files import COMMANDS, DAMAGES, DamagedRun, copied
 from tests.kit.fleet import stored, until
 
 STAGES = ("facts", "diagnostics")
+#: Folders of a run, the first of which its gangs have.
+FOLDERS = ("gangs", "nodes", "nodes/node-1", ".state", ".state/launches", ".state/plans")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,28 @@ def test_every_command_answers_whatever_is_damaged_and_reports_every_node(interr
             wrong.append((name, damage, command, answer))
         shutil.rmtree(place)
     assert not wrong, json.dumps([str(case)[:600] for case in wrong], indent=1)
+
+
+def test_a_file_in_place_of_a_folder_keeps_no_node_out_of_the_report(interrupted, tmp_path):
+    """Also where it comes after the command has looked at the run's folder: between the watch and the collection."""
+    data, kept = interrupted.state_dir / "store/data", tmp_path / "data"
+    shutil.copytree(data, kept)
+    verdicts, wrong = copied(interrupted, tmp_path / "whole").command("report").report, []
+    for number, name in enumerate(FOLDERS):
+        for command in [*COMMANDS, "collect"] if number == 0 else ["report", "collect"][: 1 + (name != ".state")]:
+            shutil.rmtree(data / "gpuval" / interrupted.run_id)
+            shutil.copytree(kept, data, dirs_exist_ok=True)
+            run = copied(interrupted, tmp_path / "case")
+            shutil.rmtree(run.folder / name, ignore_errors=True)
+            (run.folder / name).write_text("not a folder")
+            answer = run.command(command)
+            expected = verdicts
+            if (command, name) == ("collect", ".state/launches"):  # which no command has restored
+                expected = dict.fromkeys(verdicts, "INCOMPLETE")
+            if not answer.answered or (command not in ("clean", "status", "runs") and answer.report != expected):
+                wrong.append((name, command, answer))
+            shutil.rmtree(tmp_path / "case")
+    assert not wrong, json.dumps([str(case)[:900] for case in wrong], indent=1)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class OddS3:
                 elif parts.path in odd.objects:
                     self._answer(200, odd.objects[parts.path])
                 else:
-                    self._answer(404)
+                    self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
             def do_POST(self):
                 asked = self.rfile.read(int(self.headers["Content-Length"])).decode()

@@ -111,7 +111,7 @@ def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_aga
         poller.answered(now)
     failed, again = said
     assert failed.startswith("the store answers an upload by signed URL with HTTP 500: nodes keep their records")
-    assert again == "the store takes uploads by signed URL again after 80 s"
+    assert again == "the store takes uploads by signed URL again after 110 s"
     (problem,) = watched.evidence.problems
     assert problem["node"] is None and "with HTTP 500 at 20" in problem["reason"]
 
@@ -153,8 +153,7 @@ def test_a_run_whose_nodes_cannot_load_their_model_ends_before_anything_starts(
         folder.advance("working")
     store = {"bucket": "b", "state_dir": str(tmp_path / "state"), "results_dir": str(results), "address": address}
     done = run_action("serve_store", {"store": store, "run_id": "r1"}, task_vars=vars_of(hostvars))
-    assert bool(reached) is not ends
-    assert done.failed is not started, "a run that has started goes on without the store"
+    assert done.failed and bool(reached) is not ends
     if ends:
         assert done.lines[-1].startswith(
             "preflight: the embedded store listens on the controller's loopback only, so the nodes cannot load"

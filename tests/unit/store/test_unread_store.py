@@ -41,6 +41,14 @@ def test_half_an_object_is_none(proxied, monkeypatch, how, words):
         client.get("run/records/facts/n1.json", max_bytes=8192)
 
 
+def test_an_answer_that_breaks_off_is_the_stores_also_where_it_is_an_error(proxied):
+    client, proxy = proxied
+    assert client.get_if_there("run/absent", max_bytes=9) is None
+    proxy.spoil("reset", lambda *_: True)
+    with pytest.raises(StoreError, match="Connection"):
+        client.get_if_there("run/absent", max_bytes=9)
+
+
 @pytest.mark.parametrize(
     ("how", "name"),
     [

@@ -6,15 +6,24 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
-from tests.kit.actions import Outcome
+from tests.kit.actions import Outcome, run_action, vars_of
 from tests.kit.builders import make_record, make_run
+from tests.kit.odd_s3 import OddS3
 
+AT = "2026-11-20T20:00:00Z"
 NODES = [f"node-{number:02}" for number in range(40)]
+
+
+@pytest.fixture
+def odd():
+    with OddS3() as service:
+        yield service
 
 
 class Collection(collect_run.ActionModule):
@@ -148,3 +157,43 @@ def test_a_full_disk_costs_logs_and_not_the_run(store, tmp_path, monkeypatch, fu
     assert {problem["reason"] for problem in collection.evidence.problems} == {
         "logs left in the store: the disk of the results is full"
     }
+
+
+def test_a_damaged_round_keeps_the_nodes_own_records_in_the_verdict(tmp_path, odd):
+    """The store has no objects: what is judged lies here. The round's run.json is empty."""
+    folder, names = run_folder.RunFolder(tmp_path / "run-1"), ["node-1", "node-2"]
+    folder.write_run(make_run(names, stages=["facts"]))
+    place = gang_document.round_folder(folder, "all")
+    place.path.mkdir(parents=True)
+    place.run_file.write_text("")
+    gang_document.write(folder, {
+        "schema": gang_document.SCHEMA, "formed_at": AT, "ended_at": AT, "alone": [], "searches": {}, "findings": {},
+        "gangs": {"all": [{"node": name, "address": "a", "slots": 8, "vendor": "amd"} for name in names]},
+        "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": names}, "ended_at": AT}], "left_out": {},
+    })  # fmt: skip
+    options = {"results_dir": str(tmp_path), "run_id": "run-1", "store": odd.options(tmp_path / "state")}
+    outcome = run_action("collect_run", options, task_vars=vars_of({name: {} for name in names}))
+    assert not outcome.failed, outcome.text
+    (problem,) = folder.read_problems()
+    assert problem["reason"].startswith(f"{NOT_COLLECTED} in {place.path}: ")
+    run_action("collect_run", options, task_vars=vars_of({name: {} for name in names}))
+    assert folder.read_problems() == [problem], "noted anew, once"
+    judged = run_action("judge_run", {"results_dir": str(tmp_path), "run_id": "run-1", "finish": True})
+    assert not judged.failed, judged.text
+    assert judged.result["counts"]["INCOMPLETE"] == 2
+
+
+def test_a_log_that_cannot_be_kept_concerns_its_node_alone(store, tmp_path, monkeypatch):
+    folder, collection = stored_log(store, tmp_path)
+    write = run_folder.write_bytes
+
+    def refusing(path, data):
+        if "node-1" in path.parts and path.suffix == ".log":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(run_folder, "write_bytes", refusing)
+    collection._from_store()
+    assert kept(folder) == [("node-1", "records"), ("node-2", "records"), ("node-2", "logs")]
+    (problem,) = collection.evidence.problems
+    assert (problem["node"], problem["reason"]) == ("node-1", f"{NOT_COLLECTED}: logs: Permission denied")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ..module_utils.redaction import Redaction
 from ..module_utils.store import StoreError
 from ..plugin_utils.core import schemas
+from ..plugin_utils.core.errors import GpuvalError, reason_of
 from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.gang import document as gang_document
 from ..plugin_utils.gang import evidence
@@ -26,6 +28,8 @@ from ..plugin_utils.records.evidence import (
     MAX_BYTES,
     MAX_LOG_BYTES,
     MAX_NODE_BYTES,
+    NOT_COLLECTED,
+    NOTED_ANEW,
     UNREAD,
     Evidence,
     Refused,
@@ -87,7 +91,14 @@ class ActionModule(RunAction):
         if gangs is not None and not folder.is_copy and not self.error:
             self._publish_gangs(folder, gangs)
         for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
-            done.append(self._collect_run(one, options, task_vars))
+            try:
+                done.append(self._collect_run(one, options, task_vars))
+            except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
+                if folder.is_copy:
+                    raise
+                reason = f"{NOT_COLLECTED} in {one.path}: {reason_of(error)}"
+                folder.add_problems([{"node": None, "stage": None, "reason": reason}])
+                self._display.warning(reason)
         evidence.lay_out(folder, folder.read_run(), gangs)
         return {
             "changed": any(one["collected"] for one in done),
@@ -106,7 +117,7 @@ class ActionModule(RunAction):
         self.stored = set()
         if not self.frozen:  # a run that is validated again takes what came after its first verdict
             known = folder.read_problems()
-            kept = [problem for problem in known if not problem["reason"].startswith((LATE, CHANGED, UNREAD))]
+            kept = [problem for problem in known if not problem["reason"].startswith(NOTED_ANEW)]
             if kept != known:
                 run_folder.write_json(folder.problems_file, kept)
         self._read_store()
@@ -227,7 +238,8 @@ class ActionModule(RunAction):
                 return self._collect(key, place, raw)
         except OSError as error:
             if error.errno not in FULL:
-                raise
+                self.evidence.add_problem(f"{NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage)
+                return None
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
 
@@ -289,7 +301,7 @@ class ActionModule(RunAction):
 
             def log_of(stage, name=name):
                 path = self.run_folder.evidence_file(name, stage, "logs")
-                return _tail(path) if path.is_file() else None
+                return _tail(path)
 
             def series_of(stage, name=name):
                 return self._document(name, stage, "series")
@@ -373,6 +385,8 @@ class ActionModule(RunAction):
 
 
 def _tail(path):
+    if not os.access(path, os.R_OK) or not path.is_file():
+        return None
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
         return stream.read().decode(errors="replace")

@@ -11,7 +11,7 @@ from ..plugin_utils.gang import document, judging, keys
 from ..plugin_utils.judge import actions, baseline, criteria
 from ..plugin_utils.judge.peer_groups import PeerHistory
 from ..plugin_utils.records import report_file
-from ..plugin_utils.records.evidence import UNREAD
+from ..plugin_utils.records.evidence import NOT_COLLECTED, UNREAD
 from ..plugin_utils.report import write_file
 from ..plugin_utils.report.summary import summary_lines
 from ..plugin_utils.runs import applied_criteria, earlier_faults, publishing
@@ -42,7 +42,8 @@ class ActionModule(RunAction):
         judged = publishing.judged(folder)
         frozen = publishing.is_final(run, judged)
         abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)
-        unread = any(problem["stage"] and problem["reason"].startswith(UNREAD) for problem in folder.read_problems())
+        open_ends = (problem["reason"] for problem in folder.read_problems() if problem["stage"])
+        unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
         if ((options["finish"] and not unread) or abandoned) and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
             if abandoned:  # it counts as judged with its report

@@ -25,28 +25,18 @@ class ActionModule(ControllerAction):
             return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
         if options["run_id"]:
             self._ensure_loadable(access, options, task_vars)
-        try:
-            found = self._examine(access, options)
-        except StoreError as error:
-            if not options["run_id"] or not self._run_folder(options).seen().started:
-                raise
-            self._display.warning(f"{error}; the run has started, and goes on without the store")
-            return {"changed": False, "usable": False}
+        found = preflight.examine(access, options["deadline_seconds"])
+        if found.problems:
+            self._display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
+            raise StoreError(f"preflight: {found.problems[0]}")
         self._display.display("preflight: the store takes uploads by signed URL and can be read")
         for remark in found.remarks:
             self._display.warning(remark)
         return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
 
-    def _examine(self, access, options):
-        found = preflight.examine(access, options["deadline_seconds"])
-        if found.problems:
-            self._display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
-            raise StoreError(f"preflight: {found.problems[0]}")
-        return found
-
     def _ensure_loadable(self, access, options, task_vars):
         """Raises StoreError where no node of a run that is to start could load what its stages need."""
-        folder = self._run_folder(options)
+        folder = RunFolder(project_path(options["store"]["results_dir"]) / options["run_id"])
         if folder.seen().started:
             return
         nodes = folder.read_run()["nodes"]
@@ -55,10 +45,6 @@ class ActionModule(ControllerAction):
             for name, node in nodes.items()
         ):
             raise StoreError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
-
-    @staticmethod
-    def _run_folder(options):
-        return RunFolder(project_path(options["store"]["results_dir"]) / options["run_id"])
 
     def _transport(self, name, task_vars):
         connection = task_vars["hostvars"].get(name, {}).get("ansible_connection") or self._task.connection

@@ -20,14 +20,16 @@ try:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
     from botocore.utils import parse_timestamp
+    from urllib3.exceptions import HTTPError
 
     BOTO3_ERROR = None
 except ImportError as error:  # reported by the caller, with the name of the library
     BOTO3_ERROR = error
     BotoCoreError = ClientError = Boto3Error = NoCredentialsError = PartialCredentialsError = OSError
+    HTTPError = OSError  # type: ignore[misc, assignment]
 
-#: What boto3's own client raises; the operations of Store raise StoreError for them.
-CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error)
+#: Store raises StoreError for them. boto3 lets those of urllib3 through where the body of an error breaks off.
+CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error, HTTPError)
 
 #: AWS signature version 4 allows at most seven days.
 MAX_SIGNED_SECONDS = 7 * 24 * 3600

@@ -30,6 +30,18 @@ def move_folder_aside(path: Path) -> None:
         path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(2)}"))
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder. Whatever has its place, or that of a folder above it in the folder of a run, is renamed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        other = next(place for place in (path, *path.parents) if os.path.lexists(place))
+        if not any((place / "run.json").is_file() for place in other.parents):
+            raise
+        other.rename(other.with_name(f"{other.name}.damaged-{secrets.token_hex(2)}"))
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> None:
     """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
 

@@ -38,7 +38,7 @@ def read(run: RunFolder) -> dict[str, Any] | None:
     try:
         document = run_folder.read_json(run.gangs_file)
         schemas.validate("gangs", document, what="it")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise run.damaged(run.gangs_file, error) from error

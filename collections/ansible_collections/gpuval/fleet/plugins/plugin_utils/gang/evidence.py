@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,9 @@ def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document
         last_round = read[last]
         if last_round is None:
             for stage in stages:
-                evidence.add_problem(f"its round {last} never began", node=name, stage=stage)
+                evidence.add_problem(
+                    f"its round {last} never began, or its run.json is damaged", node=name, stage=stage
+                )
             continue
         _take_round(evidence, last_round, name, stages)
         members_then = _members(document, last, name) if earlier else frozenset()
@@ -126,13 +129,17 @@ class _Round:
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Round | None:
-        """None for a round without run.json: the controller ended before it was written."""
-        if not folder.run_file.exists():
+        """None for a round without run.json, as the controller ended before it was written, or with a damaged one."""
+        try:
+            run = folder.read_run() if folder.run_file.exists() else None
+        except run_folder.RunError:
+            return None
+        if run is None:
             return None
         by_node: dict[str | None, list[Problem]] = {}
         for problem in folder.read_problems():
             by_node.setdefault(problem["node"], []).append(problem)
-        return cls(folder, folder.read_run(), by_node)
+        return cls(folder, run, by_node)
 
 
 def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) -> None:
@@ -240,8 +247,9 @@ def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, An
             for kind in KINDS:
                 target = folder.evidence_file(name, stage, kind)
                 source = gang_document.round_folder(folder, place).evidence_file(name, stage, kind) if place else None
-                if source is not None and source.exists():
-                    run_folder.write_bytes(target, source.read_bytes())
+                if source is not None and source.is_file():
+                    with suppress(OSError):  # the verdict reads the round's own
+                        run_folder.write_bytes(target, source.read_bytes())
                 elif not (stage == gang_document.FABRIC and kind == "records" and name in searched):
                     target.unlink(missing_ok=True)
     for found in findings.values():

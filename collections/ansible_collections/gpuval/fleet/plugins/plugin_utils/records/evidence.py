@@ -54,6 +54,10 @@ LATE = "a record that came after the verdict does not count: to judge it, valida
 CHANGED = "the record was changed after the verdict: only the one that was judged counts"
 #: Begins why a run was judged without its store.
 UNREAD = "the store cannot be read"
+#: Begins why what was collected of a run, a round or a node may not be all there is.
+NOT_COLLECTED = "evidence was not collected"
+#: Begin the problems that each collection notes anew.
+NOTED_ANEW = (LATE, CHANGED, UNREAD, NOT_COLLECTED)
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 #: A placeholder of a plan's command, escaped as the rest of its word is.

@@ -336,7 +336,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
     files.move_folder_aside(path)
     files.replace(path, data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,9 @@ from .backend import StoreBackend
 
 STATE = ".state/"
 PLANS, LAUNCHES, PROBLEMS = f"{STATE}plans/", f"{STATE}launches/", f"{STATE}problems.json"
+#: Folders of launches, and all folders that are looked at for files in their place.
+LAUNCH_FOLDERS = (".state", ".state/launches")
+FOLDERS = ("nodes", "gangs", *LAUNCH_FOLDERS, ".state/plans")
 #: How names of a report's files end.
 REPORTS = (".json", ".html", ".md", ".xml", ".csv", ".prom", ".txt")
 #: By the path in the folder of a run, or of a round: the key below it in the store, and the schema.
@@ -38,11 +42,16 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
     itself is not known then, and OSError.
     """
     whole, restored, lost = folder.path, [], []
+    no_folders = [name for name in FOLDERS if os.path.lexists(whole / name) and not (whole / name).is_dir()]
+    for name in no_folders:
+        files.make_folder(whole / name)
+    nodes = run_folder.read_object(folder.run_file).get("nodes", ()) if {*no_folders} & {*LAUNCH_FOLDERS} else ()
     for path in whole.glob("*.*"):
         if path.suffix in REPORTS:
             files.move_folder_aside(path)
     for path in (whole, *(path for path in sorted((whole / "gangs").glob("*/")) if path.is_dir())):
         damaged = set(_damaged(path, whole.name if path == whole else ""))
+        damaged |= {f"{LAUNCHES}{node}.json" for node in nodes if path == whole}
         for name in sorted(damaged, key=lambda name: name != publishing.RUN_FILE):
             document = _copy(path.relative_to(whole), name, _base(folder, access), access)
             with suppress(OSError):  # on a full disk the file stays as it is, and is named

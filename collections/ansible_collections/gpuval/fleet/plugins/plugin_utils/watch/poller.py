@@ -17,7 +17,7 @@ from .decisions import update
 from .state import WatchedRun
 
 #: How often the watch uploads as nodes do, and the object that it writes.
-UPLOADS_SECONDS = 30.0
+UPLOADS_SECONDS = 10.0
 UPLOAD_CHECK = "report/upload-check"
 #: Longest wait before a store that is away is asked again, and for its answer.
 AWAY_SECONDS, AWAY_TIMEOUT = 15.0, 5.0
