@@ -59,9 +59,8 @@ class Tails:
     #: By node and metric the relative deviation of its nodes.
     deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> float:
-        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1. Returns their
-        deviation.
+    def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
+        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
 
         Values beyond margin and deviations are no part of the centre: bad nodes would move it. Bad values show tails
         only as far as the good ones of two nodes reach: those beyond may be faults.
@@ -69,7 +68,7 @@ class Tails:
         known = list(values)
         peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
-            return 0.0
+            return
         self.count += len(known)
         most = max(margin * abs(peers.median), deviations * peers.deviation)
         better = [(node, sign * (value - peers.median)) for node, value in known]
@@ -85,7 +84,6 @@ class Tails:
                 count, total, squares = near.get(node, (0, 0.0, 0.0))
                 near[node] = count + 1, total + abs(by), squares + by**2
         self.figures.append(near)
-        return peers.deviation
 
     def error(self) -> float:
         """The standard error of one measurement: at most all that nodes differ by, which has it in it."""
@@ -95,7 +93,7 @@ class Tails:
     def healthy_changes(self, node: str, doubtful: Collection[str]) -> dict[str, float]:
         """By metric how far two measurements of the node may differ, relative: tails reach beyond few good nodes."""
         good = [one for name, its in self.changes.items() if name != node and name not in doubtful for one in its]
-        if not good or node not in self.changes:
+        if not good or not self.changes.get(node):
             return {}
         times = math.pow(TAIL / len(good), 1 / 3) if self.reach(len(self.nodes)) else 0.0
         reach = max(times, LEAST_TIMES) * max(good)
@@ -144,6 +142,12 @@ def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
         return middle, math.inf
     deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (len(near) - 4)))
     return middle, max(least * abs(middle), deviations * statistics.stdev(near))
+
+
+def deviation_of(levels: Sequence[float], least: float) -> float:
+    """The standard deviation of the levels near the middle, relative to it; 0 where these are too few."""
+    middle, near = _near(levels, least) if levels else (0.0, [])
+    return statistics.stdev(near) / abs(middle) if near else 0.0
 
 
 def doubtful_limit(levels: Sequence[float], least: float, deviation: float) -> float:

@@ -28,7 +28,7 @@ from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, ratios_of
 from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
-from ..populations import CERTAIN, Tails, doubtful_limit, normal_limit, shared
+from ..populations import CERTAIN, Tails, deviation_of, doubtful_limit, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures, without_too_little
 
@@ -61,27 +61,26 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         else:
             modes = modes_of(check, samples)
             known = _levels(check, modes.better if modes else samples)
-            deviation = levels.add(known, least_margin(check), check.deviations, sign_of(check))
-            if deviation:
-                _survey_nodes(check, samples, levels, deviation)
+            levels.add(known, least_margin(check), check.deviations, sign_of(check))
+            _survey_nodes(check, samples, levels)
 
 
-def _survey_nodes(check: Check, samples: Samples, levels: Tails, deviation: float) -> None:
+def _survey_nodes(check: Check, samples: Samples, levels: Tails) -> None:
     """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
-    for sample, level in zip(samples, levels_of(check, samples), strict=True):
+    of_nodes = levels_of(check, samples)
+    deviation = deviation_of([*filter(None, of_nodes)], least_margin(check))
+    for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
         node, ahead = sample.subject.name, levels.ahead[check.stage]
         levels.deviations[node][check.metric] = deviation
         ahead[node] = max(sign_of(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
         then = dict(_measured_before(check, sample).figures)
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
-        if changes:
-            levels.changes[node].append(abs(statistics.median(changes)) / deviation)
+        levels.changes[node] += [abs(statistics.median(changes)) / deviation] if changes else []
 
 
 def _measured_before(check: Check, sample: PeerSample) -> PeerSample:
     """The sample of the attempt before, without figures where none measured them."""
-    figures = earlier_figures(check, sample)
-    return replace(sample, figures=figures[-1] if figures else ())
+    return replace(sample, figures=next(iter(earlier_figures(check, sample)[::-1]), ()))
 
 
 def sign_of(check: Check) -> int:
@@ -133,17 +132,15 @@ def compare(check: Check, context: Context, expected: str) -> None:
 
 
 def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> None:
-    """Where few nodes are of another revision than the others, put the medians beside speeds of later revisions into
-    the group of revision 1: that is judged first, so that entries of speeds replace those of medians.
-    """
+    """Put the medians beside speeds into the group of revision 1, where either is small: that is judged first, so that
+    entries of speeds replace those of medians."""
     for key, speeds in [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]:
         others = groups.get(key[:-1], [])
         if others and min(len(speeds), len(others)) <= check.min_peers:
             medians = [median for one in speeds if (median := one.of_first_revision(check)).figures]
             groups[key[:-1]] = [*others, *medians]
             if len(speeds) <= check.min_peers:
-                compared = {median.subject.name for median in medians}
-                groups[key] = [one for one in speeds if one.subject.name not in compared]
+                groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
 
 
 def compare_again(check: Check, subject: Subject, expected: str, context: Context) -> None:
@@ -540,7 +537,6 @@ class _Comparison:
                 continue
             now, first = (min(to_warn, group.doubtful * middle) if doubt else to_warn for doubt in doubts)
             was_far = part in then and is_beyond(then[part], distance=first)
-            measured = measured if was_far else ""
             if (
                 was_far
                 and is_beyond(ratio, distance=margin)
@@ -566,11 +562,11 @@ class _Comparison:
         return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers) -> float:
-        """Two errors of the mean of two measurements, by their repeats or by what two of one node differ, and of the
-        median that they are held against."""
-        error = self.context.tails[sample.subject.kind][0].error() * peers.deviation
-        of_median = MEDIAN_ERROR * peers.deviation / math.sqrt(group.nodes)
-        return 2 * math.hypot(max(group.repeats * abs(peers.median), error) / math.sqrt(2), of_median)
+        """Two errors of the mean of two measurements (their repeats', or that of changes), and of the peers' median."""
+        levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
+        deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
+        of_both = max(group.repeats, levels.error() * deviation) / math.sqrt(2)
+        return 2 * middle * math.hypot(of_both, MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
         """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
