@@ -18,7 +18,7 @@ from tests.kit.builders import SHIPPED
 #: The stage took 25 s: half as much again, a start of 120 s, and 600 s in a queue.
 AGAIN = Attempt(2, ["diagnostics"], 757.5)
 #: The slow node, and the two good ones that are most ahead.
-ORDERED = ["node-000", "node-014", "node-008"]
+ORDERED = ["node-000", "node-014", "node-013"]
 SLOW = goals.Fault("slow", "", goals.ALL_REDUCE, 0.945)
 
 
