@@ -36,8 +36,8 @@ class Outcome:
 
     display = vv = vvv = warning
 
-    def prompt_until(self, text: str) -> bytes:
-        return Display().prompt_until(text)
+    def prompt_until(self, text: str, seconds: int) -> bytes:
+        return Display().prompt_until(text, seconds=seconds)
 
 
 def run_action(

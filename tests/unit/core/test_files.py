@@ -62,12 +62,24 @@ def test_a_lock_is_waited_for_and_then_refused(tmp_path):
             files.locked(tmp_path / "lock", 0.2, TimeoutError("end the other")),
         ):
             pytest.fail("two processes hold one lock")
+        with files.locked(tmp_path / "lock", 0, None):
+            pass
         end.set()
         with files.locked(tmp_path / "lock", 30, TimeoutError("never let go")):
             pass
     finally:
         end.set()
         holder.join(30)
+
+
+@pytest.mark.parametrize("number", files.NO_LOCKS)
+def test_a_file_system_without_locks_stops_nobody(tmp_path, monkeypatch, number):
+    def flock(_descriptor, _operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with files.locked(tmp_path / "lock", 0, TimeoutError("never said")):
+        pass
 
 
 @pytest.mark.parametrize(

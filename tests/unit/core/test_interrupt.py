@@ -1,9 +1,11 @@
 """A process that Ctrl-C reaches where an exception is lost, in a write, and in a child that was just forked."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.interrupt import EXIT_CODE
@@ -73,3 +75,15 @@ def test_a_worker_that_does_not_end_holds_nothing_up():
         os.close(reading)
         os.close(writing)
     assert done.returncode == -signal.SIGALRM, done
+
+
+def test_a_terminal_has_its_echo_again():
+    leader, terminal = pty.openpty()
+    hidden = "import termios; mode = termios.tcgetattr(0); mode[3] &= ~termios.ECHO; termios.tcsetattr(0, 0, mode)"
+    try:
+        done = run(f"install(); {hidden}; interrupt()", stdin=terminal)
+        assert done.returncode == EXIT_CODE, done
+        assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    finally:
+        os.close(leader)
+        os.close(terminal)

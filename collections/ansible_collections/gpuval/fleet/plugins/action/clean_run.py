@@ -21,6 +21,9 @@ from ..plugin_utils.store import file_recovery
 from ..plugin_utils.store.access import open_store, put_run
 from ..plugin_utils.watch import cleaning
 
+#: Who gives no answer for so long is a program with a terminal.
+ANSWER_SECONDS = 60
+
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
@@ -103,7 +106,7 @@ class ActionModule(RunAction):
                 continue
             described = _described(folder, seen)
             try:
-                answer = self._display.prompt_until(f"End {described}? [y/N]").strip().lower()
+                answer = self._display.prompt_until(f"End {described}? [y/N]", seconds=ANSWER_SECONDS).strip().lower()
             except AnsiblePromptInterrupt:
                 answer = b""
             except AnsiblePromptNoninteractive:

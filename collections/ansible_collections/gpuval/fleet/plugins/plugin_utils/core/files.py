@@ -14,6 +14,8 @@ from pathlib import Path
 
 PRIVATE = 0o600
 TURN_SECONDS = 0.05
+#: What file systems without locks say: NFS without lockd, Lustre without `-o flock`.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def read(path: Path) -> bytes:
@@ -61,13 +63,18 @@ def replace(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) 
 
 
 @contextmanager
-def locked(path: Path, seconds: float, late: Exception) -> Iterator[None]:
-    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then."""
+def locked(path: Path, seconds: float, late: Exception | None) -> Iterator[None]:
+    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then.
+
+    Without `late`, and on a file system without locks, the work is done all the same.
+    """
     with path.open("a") as stream:
         deadline = time.monotonic() + seconds
         while not _locked(stream.fileno()):
             if time.monotonic() > deadline:
-                raise late
+                if late:
+                    raise late
+                break
             time.sleep(TURN_SECONDS)
         yield
 
@@ -77,4 +84,7 @@ def _locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     return True

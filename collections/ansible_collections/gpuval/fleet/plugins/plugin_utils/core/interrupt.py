@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import termios
 from types import FrameType
 
 #: The exit status of Ansible after Ctrl-C.
@@ -21,6 +22,7 @@ def end_at_interrupt() -> None:
     controller, interrupt_workers = os.getpid(), signal.getsignal(signal.SIGINT)
     if not callable(interrupt_workers):  # not Ansible's, which also raises: nothing to replace
         return
+    terminal = termios.tcgetattr(0) if os.isatty(0) else None
 
     def end(number: int, frame: FrameType | None) -> None:
         if os.getpid() != controller:  # a worker that was just forked and has no handler yet
@@ -37,6 +39,9 @@ def end_at_interrupt() -> None:
                 print("[ERROR]: User interrupted execution", file=sys.stderr)
             atexit._run_exitfuncs()
         finally:
+            if terminal:  # a hidden question has switched its echo off
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                termios.tcsetattr(0, termios.TCSANOW, terminal)
             os._exit(EXIT_CODE)
 
     signal.signal(signal.SIGINT, end)

@@ -40,6 +40,8 @@ DEADLINE_SLACK_SECONDS = 120.0
 TURN_FILE = ".opening.lock"
 #: Opening a run of a thousand nodes takes a second, restoring damaged files from a store that hangs half a minute.
 TURN_SECONDS = 120.0
+#: A run goes on after that, though another command holds the file, as one that was stopped (Ctrl-Z) does.
+ADVANCE_SECONDS = 10.0
 
 LATEST = "latest"
 NEW = "new"
@@ -169,7 +171,7 @@ class RunFolder:
         """
         if not self.run_file.exists():
             return None
-        with turn(self.path.parent):
+        with files.locked(self.path.parent / TURN_FILE, ADVANCE_SECONDS, None):
             run = self.read_run()
             new = run_state.advanced(run, name, now(), os.getppid() if pid is None else pid, _hidden(reason))
             if new is None:
@@ -320,7 +322,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def turn(results: Path) -> AbstractContextManager[None]:
-    """Hold while a run is opened or advanced: consoles that start at once would open two, or overwrite each other."""
+    """Hold while a run is opened: consoles that start at once would open two, or overwrite each other."""
     results.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command holds {results}/{TURN_FILE} for {TURN_SECONDS:.0f} s: end it, then try again")
     return files.locked(results / TURN_FILE, TURN_SECONDS, late)
