@@ -474,6 +474,16 @@ def test_a_job_that_gets_too_little_time_is_refused_at_once(gang):
         assert "gpuval_slurm_partition" in written["remedy"]
 
 
+def test_a_limit_that_may_not_hold_refuses_no_job(gang):
+    with_stages(gang, 200, 101)
+    for name, order in gang.orders.items():
+        gang.orders[name] = placement.Order(order.plan, settings(gpuval_slurm_qos="quick,long"), "/d")
+    assert all(event.started for event in launched(gang))
+    assert "--time=10" in gang.sent[0][0]
+    (warning,) = gang.warnings
+    assert warning.endswith("the stages take about 5 min 01 s: the job does not start unless its QOS exempts it")
+
+
 def test_a_gang_has_one_setting_of_jobs(gang):
     gang.orders["gpu-2"] = placement.Order(gang.orders["gpu-2"].plan, settings(gpuval_slurm_account="ops"), "/d")
     assert not any(event.started for event in launched(gang))
@@ -526,6 +536,32 @@ def test_a_job_that_was_cancelled_with_a_drain_of_its_node_names_the_drain(gang,
     assert contact["class"] == "slurm_drained"
     assert contact["message"] == "job 7 was cancelled on gpu-1: IDLE+DRAIN: Prolog error"
     assert "scontrol update nodename=gpu-1 state=resume" in contact["remedy"]
+    gang.placement._nodes["gpu-2"] |= {"state": ["DOWN"]}
+    listed, shown = [], gang.slurm.nodes()
+    gang.slurm.nodes = lambda: listed.append(gang.clock.now) or shown
+    gang.placement.wait(60)
+    assert len(listed) >= 5, "nodes are listed as before"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "withdrawn", "cancelled"),
+    [
+        ("PENDING", "CANCELLED", True, ["--state=PENDING", "7"]),
+        ("PENDING", "RUNNING", False, ["--state=PENDING", "7"]),
+        ("RUNNING", "RUNNING", False, []),
+    ],
+)
+def test_a_job_that_begins_before_slurm_cancels_it_goes_on(placed, before, after, withdrawn, cancelled):
+    placed.slurm.shown, answer = row(7, before), placed.slurm._call
+
+    def call(command, data, seconds):
+        if command[0] == "scancel":
+            placed.slurm.shown = row(7, after)
+        return answer(command, data, seconds)
+
+    placed.slurm._call = call
+    assert placed.placement.withdraw(placed.view) is withdrawn
+    assert placed.slurm.cancelled == cancelled
 
 
 def test_a_gangs_job_is_cancelled_while_one_member_is_incomplete(gang):

@@ -9,15 +9,19 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import
 PARTITIONS = """\
 PartitionName=gpu AllowGroups=ALL Default=YES QoS=N/A DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0
 PartitionName=short AllowGroups=ALL Default=NO QoS=N/A DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=00:30:00 MinNodes=0
+PartitionName=half AllowGroups=ALL Default=NO QoS=half DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED State=UP
 PartitionName=day AllowGroups=ALL Default=NO QoS=daily DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=2-00:00:00 State=UP
 """
-QOS = "normal||\ndaily|1-00:00:00|\nquick|00:10:00|DenyOnLimit\nfirst|00:40:00|DenyOnLimit,PartitionTimeLimit\n"
-RESERVATION = "ReservationName=maint StartTime=2026-11-28T10:00:00 EndTime={} Duration=02:00:00 Nodes=gpu-1 Flags={}\n"
+QOS = (
+    "normal||\ndaily|1-00:00:00|\nquick|00:10:00|DenyOnLimit\nfirst|00:40:00|DenyOnLimit,PartitionTimeLimit\n"
+    "half|00:30:00|\nlong|2-00:00:00|OverPartQOS\n"
+)
+RESERVATION = "ReservationName=maint StartTime={} EndTime={} Duration=02:00:00 Nodes=gpu-1 Flags={}\n"
 
 
-def limit(shown_qos=QOS, flags="SPEC_NODES", left=None, **chosen):
-    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + (left or 0)))
-    answers = {"partition": PARTITIONS, "reservation": RESERVATION.format(end, flags), "qos": shown_qos}
+def limit(shown_qos=QOS, flags="SPEC_NODES", begins=-900, left=0, **chosen):
+    times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + after)) for after in (begins, left)]
+    answers = {"partition": PARTITIONS, "reservation": RESERVATION.format(*times, flags), "qos": shown_qos}
 
     def call(command, _data, _seconds):
         word = next(word for word in command if word in answers)
@@ -38,6 +42,9 @@ NONE = limits.WallLimit()
         ({"partition": "short"}, 1800, "MaxTime=00:30:00 of partition short"),
         ({"partition": "short,gpu"}, NONE.seconds, ""),
         ({"arguments": ["--partition=short"]}, 1800, "MaxTime=00:30:00 of partition short"),
+        ({"partition": "gpu", "arguments": ["--partition=gpu", "--partition=short"]}, 1800, "partition short"),
+        ({"partition": "half", "qos": "long"}, 172800, "MaxWall=2-00:00:00 of QOS long"),
+        ({"partition": "half", "qos": "quick,long"}, 1800, "MaxWall=00:30:00 of QOS half"),
         ({"partition": "nosuch"}, NONE.seconds, ""),
         ({"qos": "quick"}, 600, "MaxWall=00:10:00 of QOS quick"),
         ({"qos": "normal", "partition": "short"}, 1800, "MaxTime=00:30:00 of partition short"),
@@ -46,6 +53,7 @@ NONE = limits.WallLimit()
         ({"partition": "short", "qos": "first"}, 2400, "MaxWall=00:40:00 of QOS first"),
         ({"partition": "short", "qos": "quick", "shown_qos": ""}, 1800, "MaxTime=00:30:00 of partition short"),
         ({"reservation": "maint", "left": 900}, 840, "EndTime="),
+        ({"reservation": "maint", "begins": 3600, "left": 7200}, 3540, "EndTime="),
         ({"reservation": "maint", "left": 900, "flags": "FLEX"}, NONE.seconds, ""),
         ({"reservation": "maint", "left": 9000, "partition": "short"}, 1800, "MaxTime="),
     ],
@@ -55,6 +63,22 @@ def test_the_shortest_limit_counts(chosen, seconds, words, monkeypatch):
     found = limit(**chosen)
     assert found.seconds == pytest.approx(seconds, abs=60)
     assert words in found.source
+
+
+@pytest.mark.parametrize(
+    ("chosen", "holds"),
+    [
+        ({"qos": "quick"}, True),
+        ({"qos": "quick,long"}, False),
+        ({"qos": "nosuch"}, False),
+        ({}, False),  # the default QOS may be long
+        ({"shown_qos": "normal||\nhalf|00:30:00|DenyOnLimit\n"}, True),
+        ({"shown_qos": ""}, True),
+        ({"reservation": "maint", "left": 900}, True),
+    ],
+)
+def test_a_limit_from_which_a_qos_may_exempt_the_job_may_not_hold(chosen, holds):
+    assert limit(**{"partition": "short", **chosen}).holds is holds
 
 
 def test_what_slurm_refuses_is_an_error_and_a_slurmctld_that_is_away_is_waited_for(monkeypatch):

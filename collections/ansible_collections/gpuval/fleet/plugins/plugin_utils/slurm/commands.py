@@ -100,9 +100,9 @@ class Slurm:
             raise SlurmError(f"sbatch printed no job id: {one_line(printed, 200)}")
         return int(found[1])
 
-    def cancel(self, ids: Sequence[int]) -> None:
+    def cancel(self, ids: Sequence[int], *options: str) -> None:
         if ids:
-            self.run("scancel", *map(str, ids))
+            self.run("scancel", *options, *map(str, ids))
 
 
 def _called(command: Sequence[str], data: bytes, seconds: float) -> tuple[int, str, str]:

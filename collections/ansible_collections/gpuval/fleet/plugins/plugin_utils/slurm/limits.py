@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -16,14 +17,16 @@ from .script import Settings
 #: A job begins later than it is submitted, and must end before its reservation does.
 START_SECONDS = 60.0
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
+_EXEMPTIONS = re.compile("OverPartQOS|PartitionTimeLimit")
 _DATE = "%Y-%m-%dT%H:%M:%S"
 
 
 class WallLimit(NamedTuple):
-    """``source``: what sets it, with name and value."""
+    """``source``: what sets it, with name and value. ``holds``: False where a QOS may exempt the job."""
 
     seconds: float = math.inf
     source: str = ""
+    holds: bool = True
 
 
 def wall_limit(slurm: Slurm, settings: Settings) -> WallLimit:
@@ -34,31 +37,38 @@ def wall_limit(slurm: Slurm, settings: Settings) -> WallLimit:
     reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
     chosen = [one for one in partitions if one.get("PartitionName") in named.split(",")]
     chosen = chosen or [one for one in partitions if not named and one.get("Default") == "YES"]
-    walls = _read_qos(slurm) if qos or any(one.get("QoS", "N/A") != "N/A" for one in chosen) else {}
+    is_limited = any((one.get("QoS"), one.get("MaxTime")) != ("N/A", "UNLIMITED") for one in chosen)
+    walls = _read_qos(slurm) if qos or is_limited else {}
     limits = [max((_of_partition(one, qos, walls) for one in chosen), default=WallLimit())]  # Slurm takes any of them
     end = reserved.get("EndTime", "Unknown")
     if end[:1].isdigit() and "FLEX" not in reserved.get("Flags", ""):
-        left = time.mktime(time.strptime(end, _DATE)) - time.time() - START_SECONDS
+        begins, ends = (time.mktime(time.strptime(reserved[name], _DATE)) for name in ("StartTime", "EndTime"))
+        left = ends - max(begins, time.time()) - START_SECONDS
         limits.append(WallLimit(left // 60 * 60, f"EndTime={end} of reservation {reservation}"))
     return min(limits)
 
 
 def _chosen(settings: Settings, name: str) -> str:
-    """An option of sbatch: the setting, among the arguments, or as sbatch reads it from the environment."""
-    listed = (one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}="))
-    return getattr(settings, name) or next(listed, os.environ.get(f"SBATCH_{name.upper()}", ""))
+    """An option of sbatch: the last among the arguments, the setting, or as sbatch reads it from the environment."""
+    listed = [one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}=")]
+    return [getattr(settings, name) or os.environ.get(f"SBATCH_{name.upper()}", ""), *listed][-1]
 
 
 def _of_partition(partition: Mapping[str, str], qos: str, walls: Mapping[str, tuple[str, str]]) -> WallLimit:
-    """The QOS of the partition comes before the job's; that may exempt from the partition's limit."""
-    name = next((name for name in (partition.get("QoS", ""), qos) if walls.get(name, ("", ""))[0]), "")
+    """The QOS of the partition comes before the job's, unless that has OverPartQOS; a job's QOS may exempt it from the
+    partition's limit. Which QOS a job has by default, or of several, is not known."""
+    flags = walls.get(qos, ("", ""))[1]
+    holds = qos in walls or not (qos or any(_EXEMPTIONS.search(others) for _wall, others in walls.values()))
+    names = (partition.get("QoS", ""), qos)[:: -1 if "OverPartQOS" in flags else 1]
+    name = next((name for name in names if walls.get(name, ("", ""))[0]), "")
     texts = [(walls[name][0], f"MaxWall={walls[name][0]} of QOS {name}")] if name else []
-    if "PartitionTimeLimit" not in walls.get(qos, ("", ""))[1]:
+    if "PartitionTimeLimit" not in flags:
         text = partition.get("MaxTime", "")
         texts.append((text, f"MaxTime={text} of partition {partition['PartitionName']}"))
-    return min((WallLimit(_seconds(text), source) for text, source in texts), default=WallLimit())
+    return min((WallLimit(_seconds(text), source, holds) for text, source in texts), default=WallLimit())
 
 
+@functools.lru_cache(maxsize=1)
 def _read_qos(slurm: Slurm) -> dict[str, tuple[str, str]]:
     """By name MaxWall and flags; none where there is no accounting, or it does not answer."""
     try:

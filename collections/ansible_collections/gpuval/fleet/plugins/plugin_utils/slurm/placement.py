@@ -113,10 +113,12 @@ class SlurmPlacement(Placement):
         """Find the jobs of an earlier controller. Raises SlurmError where Slurm does not answer."""
         self._views = views
         self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
-        self._list_nodes(time.monotonic())
+        self._list_nodes()
 
-    def _list_nodes(self, now: float) -> None:
-        if now - self._listed_at >= NODES_SECONDS:
+    def _list_nodes(self, seconds: float = NODES_SECONDS) -> None:
+        """Unless they were listed within these seconds. Raises SlurmError."""
+        now = time.monotonic()
+        if now - self._listed_at >= seconds:
             self._nodes, self._listed_at = {one["name"]: one for one in self._slurm.nodes()}, now
 
     # -- launches
@@ -161,7 +163,7 @@ class SlurmPlacement(Placement):
             raise self._refused[key]
         job = self._jobs.get(key)
         if job is None:
-            self._list_nodes(time.monotonic())
+            self._list_nodes()
             for name in self._members(view.name):
                 finding = nodes.finding(name, self._nodes.get(name), reservation=order.settings.reservation)
                 if finding.state != findings.REACHABLE:
@@ -194,7 +196,7 @@ class SlurmPlacement(Placement):
             )
         limit = wall_limit(self._slurm, settings)
         if limit.seconds < seconds:
-            self._check_time(limit, order, launch["stages"])
+            limit = self._checked(limit, order, launch["stages"])
         lasts = min(seconds, limit.seconds)
         given = {name: self._parameters(self._views[name], launch, order, lasts) for name, order in orders.items()}
         code, mark = launching.archives(), script.jobs.comment(run_id, names[0], number)
@@ -205,14 +207,20 @@ class SlurmPlacement(Placement):
         words = script.arguments(settings, run_id, names, number, seconds, limit.seconds, idle=idle)
         return self._slurm.submit(words, data)
 
-    def _check_time(self, limit: WallLimit, order: Order, chosen: Collection[str]) -> None:
-        """Raises SlurmError where Slurm gives the job less time than its stages are expected to take."""
+    def _checked(self, limit: WallLimit, order: Order, chosen: Collection[str]) -> WallLimit:
+        """The limit to ask for. Raises SlurmError where Slurm surely gives the job less time than its stages are
+        expected to take; where it may not, the job asks for all of the run's time."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
         needed = max(60.0, sum(stage["expected_seconds"] or 0.0 for stage in stages))
         given = f"{limit.source}: jobs get {duration(max(0.0, limit.seconds))}"
-        if needed > limit.seconds:
-            raise SlurmError(f"{given}, and the stages take about {duration(needed)}", short=True)
-        self._warn(f"{given}, less than the run has left")
+        if needed <= limit.seconds:
+            self._warn(f"{given}, less than the run has left")
+            return limit
+        given += f", and the stages take about {duration(needed)}"
+        if limit.holds:
+            raise SlurmError(given, short=True)
+        self._warn(f"{given}: the job does not start unless its QOS exempts it")
+        return WallLimit()
 
     def _parameters(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> dict[str, Any]:
         """What the job gives to the program on the node."""
@@ -293,7 +301,7 @@ class SlurmPlacement(Placement):
         self._polled_at = now
         try:
             self._jobs = of_run(self._slurm.jobs(), self._run["run_id"])
-            self._list_nodes(now)
+            self._list_nodes()
         except SlurmError as error:
             self._lost_slurmctld(error)
             return
@@ -353,7 +361,7 @@ class SlurmPlacement(Placement):
         cancelled = end.name == "slurm_cancelled"  # with a drain: by a Prolog that failed, or by an operator
         if not cancelled and (len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed")):
             return end
-        self._list_nodes(float("inf"))
+        self._list_nodes(POLL_SECONDS)
         found = [(name, nodes.finding(name, self._nodes.get(name), reservation="any")) for name in members]
         state = "slurm_drained" if cancelled else "slurm_node_down"
         away = [(name, finding.message) for name, finding in found if finding.state == state]
@@ -369,10 +377,10 @@ class SlurmPlacement(Placement):
         if key not in self._suspended and self._cancel(job):
             self._suspended.add(key)
 
-    def _cancel(self, job: Job) -> bool:
+    def _cancel(self, job: Job, *options: str) -> bool:
         """Whether slurmctld took it."""
         try:
-            self._slurm.cancel([job.id])
+            self._slurm.cancel([job.id], *options)
         except SlurmError as error:
             self._lost_slurmctld(error)
             return False
@@ -399,7 +407,7 @@ class SlurmPlacement(Placement):
         if not (left and end and end.retryable) or attempt >= MAX_ATTEMPTS or len(self._members(view.name)) > 1:
             return None
         try:
-            self._list_nodes(time.monotonic())
+            self._list_nodes()
         except SlurmError:
             return None
         reservation = self._orders(view.name).settings.reservation
@@ -413,7 +421,10 @@ class SlurmPlacement(Placement):
             return True
         self._poll(time.monotonic())
         job = self._jobs.get(self._key(view))
-        return job is not None and job.waits and not self._away and self._cancel(job)
+        if job is None or not job.waits or self._away or not self._cancel(job, "--state=PENDING"):
+            return False
+        self._poll(time.monotonic())  # it may have begun meanwhile
+        return self._jobs.get(self._key(view), job).state == "CANCELLED"
 
     def close(self) -> None:
         """Nothing of it stays on the controller; jobs that run go on."""
