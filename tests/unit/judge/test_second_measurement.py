@@ -103,6 +103,18 @@ def test_a_node_that_is_slow_only_when_measured_again_is_not_accused():
     assert node["verdict"] == "INCOMPLETE"
 
 
+def test_a_first_measurement_far_below_the_second_decides_nothing_alone():
+    of = fleet(None, seed="s3")
+    scale(of, BAD, goals.ALL_REDUCE, 0.7)
+    of.measure_again()
+    scale(of, BAD, goals.ALL_REDUCE, 0.975)
+    node = of.judge()[BAD]
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+    assert ("node", "warn") in verdicts_of(node, ALL_REDUCE)
+    scale(of, BAD, goals.ALL_REDUCE, 0.92)  # the second alone is beyond the margin by two errors
+    assert verdicts_of(of.judge()[BAD], ALL_REDUCE) == {("node", "fail")}
+
+
 def test_a_small_difference_at_first_leaves_a_warning():
     of = fleet(fault_of(goals.ALL_REDUCE, 0.952))
     assert BAD in chosen(of)

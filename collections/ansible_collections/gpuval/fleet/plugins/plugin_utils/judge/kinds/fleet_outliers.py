@@ -537,10 +537,13 @@ class _Comparison:
                 continue
             now, first = (min(to_warn, group.doubtful * middle) if doubt else to_warn for doubt in doubts)
             was_far = part in then and is_beyond(then[part], distance=first)
+            errors = functools.partial(self._two_errors, sample, group, peers)
+            is_repeated = was_far and abs(ratio - then[part]) <= margin + errors(2)  # else the first decides the mean
+            level = (ratio + then[part]) / 2 if is_repeated else ratio
             if (
                 was_far
                 and is_beyond(ratio, distance=margin)
-                and is_beyond((ratio + then[part]) / 2, distance=margin + self._two_errors(sample, group, peers))
+                and is_beyond(level, distance=margin + errors(2 if is_repeated else 1))
             ):
                 failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
                 continue
@@ -561,12 +564,12 @@ class _Comparison:
         level = _level(self.check, sample, group)
         return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
 
-    def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers) -> float:
-        """Two errors of the mean of two measurements (their repeats', or that of changes), and of the peers' median."""
+    def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
+        """Two errors of the mean of ``count`` measurements (repeats' or changes'), and of the peers' median."""
         levels, middle = self.context.tails[sample.subject.kind][0], abs(peers.median)
         deviation = levels.deviations[sample.subject.name].get(self.check.metric, peers.deviation / middle)
-        of_both = max(group.repeats, levels.error() * deviation) / math.sqrt(2)
-        return 2 * middle * math.hypot(of_both, MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
+        of_mean = max(group.repeats, levels.error() * deviation) / math.sqrt(count)
+        return 2 * middle * math.hypot(of_mean, MEDIAN_ERROR * deviation / math.sqrt(group.nodes))
 
     def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
         """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
