@@ -263,6 +263,9 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     for command in (("gpuval.fleet.logs",), follow):
         done = fleet.play(*command)
         assert done.code == 0, str(done)
+    done = fleet.play("gpuval.fleet.clean", "-e", "cleanup_marks=true", "--limit=node-001")
+    assert done.code == 0, str(done)
+    assert kit.get("Node", "node-002", "")["metadata"]["labels"]["gpuval.io/verdict"] == "INCOMPLETE"
     for each in (fleet, away):
         done = each.play("gpuval.fleet.clean", "-e", "cleanup_marks=true")
         assert done.code == 0, str(done)

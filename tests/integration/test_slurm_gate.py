@@ -86,7 +86,8 @@ def test_a_failed_node_is_repaired_validated_and_at_work_again(bed, shared, tmp_
         drained = f"gpuval:{fleet.run_id}:enough"
         assert reason(bed, "gpu-1") == drained
 
-        # Others resume it: the health check drains it again, and what a Prolog refuses runs elsewhere.
+        # Others comment on and resume it: the health check drains it again, and what a Prolog refuses runs elsewhere.
+        bed.call("scontrol", "update", "nodename=gpu-1", "comment=was_DRAINED_before State=DOWN")
         bed.call("scontrol", "update", "nodename=gpu-1", "state=resume")
         until(lambda: reason(bed, "gpu-1") == drained, "the health check drains it")
         (shared / "off").touch()

@@ -63,6 +63,11 @@ def test_only_the_node_is_rebooted_replaced_or_a_case_of_its_vendor():
     assert [row.name for row in ROWS if row.also_incomplete and row.subject != "node"] == []
 
 
+def test_steps_begin_with_a_verb():
+    """A command goes in quotes after it: run `kubectl ...`."""
+    assert [row.name for row in ROWS if row.steps and not re.match("(?!kubectl)[a-z]+ ", row.steps)] == []
+
+
 @functools.cache
 def test_functions(path):
     tree = ast.parse((ROOT / path).read_text())

@@ -54,6 +54,8 @@ def test_a_node_that_is_drained_already_has_the_reason_of_the_last_run_and_all_t
         ("IDLE+DRAIN", "gpuval:../x:speed"),
         ("DOWN", "Not responding"),
         ("MIXED+DRAIN", "gpuval:run-9:speed and NHC"),
+        ("IDLE+DRAIN", "gpuval:run-9:speed;RMA-123"),
+        ("IDLE+DRAIN", "gpuval:run-9:"),
     ],
 )
 def test_what_others_took_out_of_service_is_left_alone(state, reason):
@@ -235,6 +237,8 @@ def test_a_clean_resumes_what_its_runs_drained(slurm):
     assert (done.result["nodes"], updates) == ([], [])
     done = run_action("mark_nodes", {"state": "absent", "scheduler": "slurm"})
     assert done.result["nodes"] == ["bad", "later"]
+    options = {"state": "absent", "scheduler": "slurm", "nodes": ["later.example.org", "idle"]}
+    assert run_action("mark_nodes", options).result["nodes"] == ["later"]
 
 
 def test_a_slurm_that_refuses_or_is_not_there_says_so(slurm, monkeypatch):

@@ -25,7 +25,7 @@ from .nodes import DRAINED
 DRAIN, RESUME, KEEP, FOREIGN = "DRAIN", "RESUME", "KEEP", "FOREIGN"
 #: Out of service for more than a drain.
 OUT = frozenset({"DOWN", "FAIL", "FAILING", "ERROR"})
-REASON = re.compile(r"gpuval:(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,62}):\S*")
+REASON = re.compile(r"gpuval:(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,62}):[A-Za-z0-9._-]+")
 #: Of all changes together.
 ALL_SECONDS = 120.0
 NODES_AT_ONCE = 200
@@ -143,7 +143,9 @@ def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bo
     """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
     asked."""
     slurm, done = Slurm(), Marked()
-    for name, node in read(slurm).items():
+    seen = read(slurm)
+    chosen = {name if name in seen else name.partition(".")[0] for name in chosen}
+    for name, node in seen.items():
         if not node.run_id or (run_ids and node.run_id not in run_ids) or (chosen and name not in chosen):
             continue
         if node.states & OUT:
