@@ -6,8 +6,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils import store as store_module
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import PIECE_BYTES, Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import unread
@@ -15,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import 
 
 from tests.kit.builders import make_record, make_run
 from tests.kit.odd_s3 import OddS3
-from tests.kit.spoiling_proxy import SpoilingProxy
+from tests.kit.spoiling_proxy import SLOW_BYTES_PER_SECOND, SpoilingProxy
 
 
 @pytest.fixture
@@ -30,8 +29,7 @@ def proxied():
     ("how", "words"),
     [("truncate", "read, but total bytes expected is"), ("reset", "Connection"), ("slow", "fewer than")],
 )
-def test_half_an_object_is_none(proxied, monkeypatch, how, words):
-    monkeypatch.setattr(store_module, "PIECE_BYTES", 512)
+def test_half_an_object_is_none(proxied, how, words):
     client, proxy = proxied
     client.put("run/records/facts/n1.json", b"x" * 8192)
     assert client.get("run/records/facts/n1.json", max_bytes=8192) == b"x" * 8192
@@ -39,6 +37,16 @@ def test_half_an_object_is_none(proxied, monkeypatch, how, words):
     proxy.spoil(how)
     with pytest.raises(StoreError, match=words):
         client.get("run/records/facts/n1.json", max_bytes=8192)
+
+
+def test_a_trickle_ends_at_its_limit_and_not_with_its_piece(proxied):
+    client, proxy = proxied
+    client.put("run/records/facts/n1.json", b"x" * PIECE_BYTES)
+    proxy.spoil("slow")
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="fewer than"):
+        client.get("run/records/facts/n1.json", max_bytes=PIECE_BYTES)
+    assert time.monotonic() - began < PIECE_BYTES / SLOW_BYTES_PER_SECOND / 2, "8 s for the piece, 1 s for the limit"
 
 
 def test_an_answer_that_breaks_off_is_the_stores_also_where_it_is_an_error(proxied):

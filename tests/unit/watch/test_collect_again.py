@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, UNREAD, Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
@@ -159,6 +159,27 @@ def test_a_full_disk_costs_logs_and_not_the_run(store, tmp_path, monkeypatch, fu
     }
 
 
+def write_gangs(folder, names):
+    gang_document.write(folder, {
+        "schema": gang_document.SCHEMA, "formed_at": AT, "ended_at": AT, "alone": [], "searches": {}, "findings": {},
+        "gangs": {"all": [{"node": name, "address": "a", "slots": 8, "vendor": "amd"} for name in names]},
+        "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": names}, "ended_at": AT}], "left_out": {},
+    })  # fmt: skip
+
+
+def test_a_run_stays_open_while_records_of_a_round_are_unread(tmp_path):
+    folder, names = run_folder.RunFolder(tmp_path / "run-1"), ["node-1", "node-2"]
+    folder.write_run(make_run(names, stages=["facts"]))
+    place = gang_document.round_folder(folder, "all")
+    place.write_run(make_run(names, stages=["collective"], run_id="run-1.all"))
+    write_gangs(folder, names)
+    for problems in ([{"node": "node-1", "stage": "collective", "reason": f"{UNREAD}: AccessDenied"}], []):
+        run_folder.write_json(place.problems_file, problems)
+        judged = run_action("judge_run", {"results_dir": str(tmp_path), "run_id": "run-1", "finish": True})
+        assert not judged.failed, judged.text
+        assert (folder.read_run()["finished_at"] is None) == bool(problems)
+
+
 def test_a_damaged_round_keeps_the_nodes_own_records_in_the_verdict(tmp_path, odd):
     """The store has no objects: what is judged lies here. The round's run.json is empty."""
     folder, names = run_folder.RunFolder(tmp_path / "run-1"), ["node-1", "node-2"]
@@ -166,11 +187,7 @@ def test_a_damaged_round_keeps_the_nodes_own_records_in_the_verdict(tmp_path, od
     place = gang_document.round_folder(folder, "all")
     place.path.mkdir(parents=True)
     place.run_file.write_text("")
-    gang_document.write(folder, {
-        "schema": gang_document.SCHEMA, "formed_at": AT, "ended_at": AT, "alone": [], "searches": {}, "findings": {},
-        "gangs": {"all": [{"node": name, "address": "a", "slots": 8, "vendor": "amd"} for name in names]},
-        "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": names}, "ended_at": AT}], "left_out": {},
-    })  # fmt: skip
+    write_gangs(folder, names)
     options = {"results_dir": str(tmp_path), "run_id": "run-1", "store": odd.options(tmp_path / "state")}
     outcome = run_action("collect_run", options, task_vars=vars_of({name: {} for name in names}))
     assert not outcome.failed, outcome.text

@@ -11,8 +11,8 @@ def record(state="success", attempt=1, started="2026-11-20T20:14:48Z"):
     return {"state": state, "attempt": attempt, "started_at": started}
 
 
-def lacks(found, log, series=None):
-    return collecting.lacks(EXPECTED, {"training": found}, lambda _stage: log, lambda _stage: series)
+def lacks(found, log, series=None, **launch):
+    return collecting.lacks(EXPECTED, {"training": found}, lambda _stage: log, lambda _stage: series, launch)
 
 
 def test_a_last_record_with_its_whole_log_lacks_nothing():
@@ -22,6 +22,22 @@ def test_a_last_record_with_its_whole_log_lacks_nothing():
 @pytest.mark.parametrize("found", [None, record("running"), record("pending", started=None)])
 def test_a_record_that_is_not_the_last_one_is_lacking(found):
     assert lacks(found, f"{END}\n")
+
+
+@pytest.mark.parametrize(
+    ("launch", "lacking"),
+    [
+        ({"attempt": 2}, True),
+        ({"attempt": 2, "stages": ["training"]}, True),
+        ({"attempt": 2, "stages": ["facts"]}, False),
+        ({"attempt": 2, "interruptions": [{"class": "not_measured_again"}]}, False),
+        ({"attempt": 2, "interruptions": [{"class": "lost_contact"}]}, True),
+        ({"attempt": 1, "stages": ["training"]}, False),
+    ],
+)
+def test_the_end_of_an_attempt_is_lacking_once_another_was_launched(launch, lacking):
+    assert lacks(record(), f"epoch 1\n{END}\n", **launch) is lacking
+    assert not lacks(record(attempt=2), f"epoch 1\n{END.replace('attempt 1', 'attempt 2')}\n", **launch)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CHANGED, LATE
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CHANGED, LATE, UNREAD
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
-from tests.kit.actions import run_action
+from tests.kit.actions import Outcome, run_action
 from tests.kit.builders import LAUNCHED, healthy_records, make_record, make_run
 
 NODES = ["good", "bad", "silent"]
@@ -24,6 +25,7 @@ class Collect(collect_run.ActionModule):
     """What it does with the store, without a play around it."""
 
     def __init__(self, store, folder):
+        self._display = Outcome()
         self.store = store
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
         self._collect_run(folder, {"fetch_tasks": None}, {})
@@ -150,3 +152,29 @@ def test_a_verdict_file_that_is_damaged_is_named(own):
     publishing.verdict_file(own).write_text('{"schema": "gpuval.verdict/1"}')
     options = {"run_id": own.path.name, "results_dir": str(own.path.parent)}
     assert "verdict.json is damaged" in run_action("judge_run", options).text
+
+
+def test_a_run_stays_open_while_the_record_of_a_further_attempt_is_unread(store, tmp_path):
+    run = make_run(["n1"], stages=["training"])
+    folder = run_folder.RunFolder(tmp_path / run["run_id"])
+    folder.write_run(run)
+    first = healthy_records("n1")["training"]
+    put(store, "n1", first)
+    Collect(store, folder)
+    run_folder.write_json(folder.launch_file("n1"), {"node": "n1", **LAUNCHED, "attempt": 2, "stages": ["training"]})
+    put(store, "n1", {**first, "attempt": 2, "attempts": [{**first, "exit_code": 0}]})
+    listing = store.list
+
+    def refused(_prefix):
+        raise StoreError("AccessDenied")
+
+    store.list = refused
+    Collect(store, folder)
+    assert {problem["stage"] for problem in folder.read_problems()} == {None, "training"}
+    judge(folder, finish=True)
+    assert folder.read_run()["finished_at"] is None
+    store.list = listing
+    Collect(store, folder)
+    assert not [problem for problem in folder.read_problems() if problem["reason"].startswith((UNREAD, LATE))]
+    judge(folder, finish=True)
+    assert folder.read_run()["finished_at"]

@@ -160,8 +160,9 @@ class ActionModule(RunAction):
         reason = f"{UNREAD}: {self.reason}"
         self.evidence.add_problem(reason)
         for name, expected in self.run_info["nodes"].items():
-            for stage in expected["stages"] if self.run_folder.read_launch(name).get("state") in LAUNCHED else ():
-                if (self._document(name, stage, "records") or {}).get("state") not in FINAL_STATES:
+            launch = self.run_folder.read_launch(name)
+            for stage in expected["stages"] if launch.get("state") in LAUNCHED else ():
+                if collecting.is_awaited(stage, self._document(name, stage, "records"), launch):
                     self.evidence.add_problem(reason, node=name, stage=stage)
 
     def _remember(self):
@@ -295,7 +296,8 @@ class ActionModule(RunAction):
         """Nodes of this play that were launched and may hold what is not here."""
         present, lacking = set(task_vars["ansible_play_hosts"]), []
         for name, expected in self.run_info["nodes"].items():
-            if name not in present or not self.run_folder.read_launch(name).get("directory"):
+            launch = self.run_folder.read_launch(name)
+            if name not in present or not launch.get("directory"):
                 continue
             records = {stage: self._document(name, stage, "records") for stage in expected["stages"]}
 
@@ -306,7 +308,7 @@ class ActionModule(RunAction):
             def series_of(stage, name=name):
                 return self._document(name, stage, "series")
 
-            if collecting.lacks(expected, records, log_of, series_of):
+            if collecting.lacks(expected, records, log_of, series_of, launch):
                 lacking.append(name)
         return lacking
 
@@ -336,6 +338,8 @@ class ActionModule(RunAction):
                     elif result.get("store_failed") and arguments["by_store"]:
                         name, given = outcome.node, {**arguments, "by_store": False}
                         tasks.submit(name, "fetch", Path(options["fetch_tasks"]), given, options["fetch_seconds"])
+                    for problem in result.get("problems", ()):
+                        self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
                         place = parse_key(self.run_info["folder"], key)
                         self.collected += bool(self._keep(key, place, base64.b64decode(text)))

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 
 from ansible.errors import AnsibleError
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.records import answers, launch_errors
-from ..plugin_utils.records.evidence import MAX_RECORD_BYTES, Refused
+from ..plugin_utils.records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, Refused
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import object_key, open_store
@@ -55,27 +55,47 @@ class ActionModule(RunAction):
         store = open_store(options["store"]).store() if by_store else None
         fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
         held = run_folder.read_json_or({}, fetched_file) if by_store or not options["not_uploaded"] else {}
-        answer, fetched = {}, []
+        answer, fetched, problems, size = {}, [], [], 0
+
+        def add_problem(reason, stage=None):
+            problems.append({"node": node, "stage": stage, "reason": reason})
+            self._display.warning(f"{node}: {stage or 'all stages'}: {reason}")
+
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
                 contact = launch_errors.contact(answer["error"], launch.get("contact"))
                 folder.write_launch(node, {**launch, "contact": contact})
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
-                return {"changed": bool(fetched), "fetched": fetched, "msg": answer["error"]}
+                break
             for name, item in answer["files"].items():
                 kind, _, stage = name.partition("/")
                 if kind in CONTENT_TYPES and stage in run["nodes"][node]["stages"]:
                     key = object_key(run["folder"], kind, stage, node)
-                    if by_store:
-                        self._store(store, kind, key, item)
+                    data = _decoded(item["base64"])
+                    size += len(data or b"")
+                    if data is None:
+                        what = "record refused" if kind == "records" else f"{kind} left out"
+                        add_problem(f"{what}: the node's answer is not base64", stage)
+                    elif kind != "records" and size > MAX_NODE_BYTES:
+                        add_problem(f"{kind} left out: the node sent more than {human_bytes(MAX_NODE_BYTES)}", stage)
+                    elif by_store:
+                        self._store(store, kind, key, data)
                     else:
                         returned[key] = item["base64"]
                 held[name] = item["digest"]
                 fetched.append(name)
-            run_folder.write_json(fetched_file, held)
+            if by_store:
+                run_folder.write_json(fetched_file, held)
             if not answer["more"]:
                 break
+        else:
+            rest = f"{launch['directory']} on the node has the rest"
+            add_problem(f"evidence left out: it is more than {MAX_ROUNDS} answers hold: {rest}")
+        result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
+        run_folder.write_json(fetched_file, held)  # what a fetch that is broken off would return is fetched again
+        if "error" in answer:
+            return {**result, "msg": answer["error"]}
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}
         known.pop("contact", None)
         ended = one_line(answer.get("ended", ""), 500)
@@ -83,7 +103,7 @@ class ActionModule(RunAction):
             self._display.warning(f"{node}: its runner is gone: {ended}")
         known["ended"] = ended
         folder.write_launch(node, known)
-        return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"], "objects": returned}
+        return {**result, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):
         arguments = {
@@ -103,15 +123,18 @@ class ActionModule(RunAction):
             return {"error": str(refusal)}
 
     @staticmethod
-    def _store(store, kind, key, item):
+    def _store(store, kind, key, data):
         """Unchecked, as the node itself would have written it: readers of the store check it."""
-        try:
-            data = base64.b64decode(item["base64"], validate=True)
-        except binascii.Error:
-            return
         if kind == "records" and _is_newer(store, key, data):
             return
         store.put(key, data, CONTENT_TYPES[kind])
+
+
+def _decoded(text):
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
 
 
 def _is_newer(store, key, data):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import chain
 from pathlib import Path
 
 from ..plugin_utils.core import commands, schemas
@@ -42,7 +43,9 @@ class ActionModule(RunAction):
         judged = publishing.judged(folder)
         frozen = publishing.is_final(run, judged)
         abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)
-        open_ends = (problem["reason"] for problem in folder.read_problems() if problem["stage"])
+        gangs = document.read(folder)
+        problems = chain(*(one.read_problems() for one in (folder, *document.round_folders(folder, gangs))))
+        open_ends = (problem["reason"] for problem in problems if problem["stage"])
         unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
         if ((options["finish"] and not unread) or abandoned) and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
@@ -51,7 +54,6 @@ class ActionModule(RunAction):
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: it is not resumed
         history = PeerHistory.of(applied_criteria.standings(folder))
-        gangs = document.read(folder)
         report = judging.report_on(
             folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
             earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.path.parent)),

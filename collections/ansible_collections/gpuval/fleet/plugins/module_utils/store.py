@@ -233,6 +233,8 @@ class Store:
         Raises StoreError for a body that ends early or hardly comes.
         """
         body, data = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], bytearray()
+        stream = body._raw_stream  # the read of urllib3 waits until the piece is full; read1 is of urllib3 2
+        stream.read = getattr(stream, "read1", stream.read)
         began = monotonic()
         try:
             while piece := body.read(min(PIECE_BYTES, max_bytes + 1 - len(data))):  # an empty one checks the length

@@ -40,7 +40,7 @@ SLACK_SECONDS = 10
 MAX_WORKERS = 12
 END_SECONDS = 3.0
 #: What is used of a task's result.
-RETURNED = ("changed", "diff", "plan", "skipped", "objects", "store_failed")
+RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed")
 
 display = Display()
 

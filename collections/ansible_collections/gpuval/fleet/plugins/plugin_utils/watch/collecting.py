@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..records.failure_classes import NOT_MEASURED_AGAIN
 from ..records.states import FINAL_STATES
 
 #: The runner's last line in a stage's log; `curves` announces a series.
@@ -18,20 +19,31 @@ def lacks(
     records: Mapping[str, Mapping[str, Any]],
     log_of: Callable[[str], str | None],
     series_of: Callable[[str], Mapping[str, Any] | None],
+    launch: Mapping[str, Any],
 ) -> bool:
-    """Whether a launched node may hold evidence that the results lack: the final record of a stage, the end of a log,
+    """Whether a launched node may hold evidence that the results lack: the last record of a stage, the end of a log,
     or the curves that the log's last line announces."""
-    return any(_stage_lacks(stage, records.get(stage), log_of, series_of) for stage in expected["stages"])
+    return any(
+        is_awaited(stage, records.get(stage), launch) or _stage_lacks(stage, records[stage], log_of, series_of)
+        for stage in expected["stages"]
+    )
+
+
+def is_awaited(stage: str, record: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> bool:
+    """Whether the stage's last record is still to come: none has ended, or another attempt was launched since."""
+    if record is None or record["state"] not in FINAL_STATES:
+        return True
+    if any(item["class"] == NOT_MEASURED_AGAIN for item in launch.get("interruptions", ())):
+        return False
+    return record["attempt"] < launch.get("attempt", 1) and stage in (launch.get("stages") or [stage])
 
 
 def _stage_lacks(
     stage: str,
-    record: Mapping[str, Any] | None,
+    record: Mapping[str, Any],
     log_of: Callable[[str], str | None],
     series_of: Callable[[str], Mapping[str, Any] | None],
 ) -> bool:
-    if record is None or record["state"] not in FINAL_STATES:
-        return True
     if not record["started_at"] or record["state"] in ("skipped", "cancelled"):
         return False
     words = {"stage": re.escape(stage), "attempt": record["attempt"], "state": record["state"]}

@@ -36,6 +36,8 @@ class StorePoller:
 
     def restore(self) -> None:
         """Records that an earlier controller, or an earlier round, has read already."""
+        for digests in (self._watched.folder.state / "returned").glob("*.json"):
+            digests.unlink()  # of what nodes returned, which it may not have kept: that is fetched again
         for key in list(self._watched.memory.seen):
             place = parse_key(self._watched.info["folder"], key)
             file = self._watched.folder.evidence_file(place[2], place[1]) if place else None
