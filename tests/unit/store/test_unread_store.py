@@ -3,6 +3,8 @@
 import json
 import os
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +13,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import eviden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import unread
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import AWAY_SECONDS, StorePoller
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
 
 from tests.kit.builders import make_record, make_run
 from tests.kit.odd_s3 import OddS3
@@ -124,3 +129,73 @@ def test_a_record_without_an_end_does_not_replace_a_later_end():
         assert evidence.take_record(known, run, key, json.dumps(ended).encode())["state"] == "success"
         late = make_record("n1", "facts", updated_at=at, **changes)
         assert evidence.take_record(known, run, key, json.dumps(late).encode())["state"] == state
+
+
+class Records:
+    """A run whose nodes have a record each in a store behind a proxy, which may refuse that of one node."""
+
+    def __init__(self, folder, client, proxy):
+        self.client, self.proxy, self.folder, self.lines = client, proxy, folder, []
+        self.nodes = [f"n{number}" for number in range(6)]
+        folder.write_run(make_run(self.nodes, stages=["facts"]))
+        for node in self.nodes:
+            self.put(node)
+
+    def put(self, node, **fields):
+        record = make_record(node, "facts", **fields)
+        self.client.put(f"folder/records/facts/{node}.json", json.dumps(record).encode())
+
+    def poller(self):
+        watched = WatchedRun(self.folder, self.client, self.lines.append)
+        backend, progress = SimpleNamespace(guard=lambda *_: lambda _now: []), SimpleNamespace(note=lambda *_: None)
+        return StorePoller(watched, backend, progress), watched
+
+
+@pytest.fixture
+def records(store, tmp_path):
+    with SpoilingProxy(urlsplit(store.connection.endpoint).port) as proxy:
+        connection = replace(store.connection, endpoint=f"http://127.0.0.1:{proxy.port}")
+        yield Records(RunFolder(tmp_path / "run-1"), Store(connection, attempts=1), proxy)
+
+
+def test_an_object_that_alone_is_refused_is_a_problem_of_its_node_alone(records):
+    poller, watched = records.poller()
+    records.proxy.spoil("403", lambda _method, path: "/n0.json" in path)
+    lines = poller.read(0.0)
+    assert sorted(node for node, view in watched.views.items() if view.records) == records.nodes[1:]
+    (line,) = (line for line in lines if line.startswith("n0"))
+    assert "AccessDenied" in line and poller.unread_nodes == {"n0"} and poller.by_store
+    (problem,) = watched.evidence.problems
+    assert (problem["node"], problem["stage"]) == ("n0", "facts") and problem["reason"].startswith(evidence.UNREAD)
+    asked = records.proxy.spoiled
+    assert poller.read(1.0) == [] and records.proxy.spoiled == asked, "each attempt may take its timeout"
+    assert poller.read(AWAY_SECONDS) == [] and records.proxy.spoiled > asked, "said once"
+    records.proxy.spoil("")
+    assert poller.read(2 * AWAY_SECONDS) == ["n0 facts: success after 25.0 s"] and not poller.unread_nodes
+
+
+def test_a_store_that_gives_no_record_is_away(records):
+    poller, watched = records.poller()
+    records.proxy.spoil("403")
+    with pytest.raises(StoreError, match="AccessDenied"):
+        poller.read(0.0)
+    assert not watched.evidence.problems and not poller.unread_nodes
+    records.proxy.spoil("403", lambda _method, path: "/n0.json" in path)
+    poller.read(1.0)
+    records.put("n1", message="later")
+    records.proxy.spoil("403")
+    with pytest.raises(StoreError, match="AccessDenied"):
+        poller.read(2.0)
+
+
+def test_a_node_whose_record_the_store_refuses_is_asked_itself(records):
+    poller, watched = records.poller()
+    running = {"state": "running", "finished_at": None, "exit_code": None, "duration_seconds": None}
+    for node in records.nodes:
+        records.put(node, **running)
+    records.proxy.spoil("403", lambda _method, path: "/n0.json" in path)
+    poller.read(0.0)
+    for view in watched.views.values():
+        view.launch, view.changed_at = {"state": "started", "message": ""}, 0.0
+    due = {"now": 100.0, "silence": 600, "interval": 15, "unread": poller.unread_nodes}
+    assert decisions.to_fetch(list(watched.views.values()), **due) == ["n0"]

@@ -32,6 +32,7 @@ class Collection(collect_run.ActionModule):
     def __init__(self, folder, store):
         self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
         self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
+        self.unread, self.has_read, self._display = {}, False, Outcome()
         self.seen_file = folder.state / "collected.json"
         self.seen = run_folder.read_object(self.seen_file)
 
@@ -214,3 +215,44 @@ def test_a_log_that_cannot_be_kept_concerns_its_node_alone(store, tmp_path, monk
     assert kept(folder) == [("node-1", "records"), ("node-2", "records"), ("node-2", "logs")]
     (problem,) = collection.evidence.problems
     assert (problem["node"], problem["reason"]) == ("node-1", f"{NOT_COLLECTED}: logs: Permission denied")
+
+
+def test_an_object_that_alone_is_refused_is_a_problem_of_its_stage_alone(store, tmp_path):
+    folder, nodes = run_folder.RunFolder(tmp_path / "run-1"), NODES[:9]
+    folder.write_run(make_run(nodes, stages=["facts"]))
+    for node in nodes:
+        store.put(f"folder/records/facts/{node}.json", json.dumps(make_record(node, "facts")).encode())
+    whole, refused = store.get, {"node-04"}
+
+    def get(key, **limits):
+        if any(node in key for node in refused):
+            raise StoreError("An error occurred (AccessDenied) when calling the GetObject operation")
+        return whole(key, **limits)
+
+    store.get = get
+    collection = Collection(folder, store)
+    collection.error = None
+    for _time in range(2):  # once all others were read, too
+        collection._from_store()
+        assert [node for node in nodes if not folder.evidence_file(node, "facts").exists()] == ["node-04"]
+    collection._note_unread()
+    of_run, problem = collection.evidence.problems
+    assert of_run["node"] is None and of_run["reason"].startswith(f"{UNREAD}: 1 object(s): ")
+    assert (problem["node"], problem["stage"]) == ("node-04", "facts")
+    assert problem["reason"].startswith(f"{UNREAD}: records: ") and problem["reason"] in collection._display.text
+    refused.clear()
+    later = Collection(folder, store)
+    later._from_store()
+    later._note_unread()
+    assert folder.evidence_file("node-04", "facts").exists() and not later.evidence.problems
+
+
+def test_a_store_that_gives_no_object_cannot_be_read(store, tmp_path):
+    folder, _ = stored_log(store, tmp_path)
+
+    def get(_key, **_limits):
+        raise StoreError("AccessDenied")
+
+    store.get = get
+    with pytest.raises(StoreError, match="AccessDenied"):
+        Collection(folder, store)._from_store()

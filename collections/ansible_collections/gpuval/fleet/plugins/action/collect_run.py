@@ -51,7 +51,7 @@ from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..plugin_utils.store import unread
 from ..plugin_utils.store.access import object_key, open_store
 from ..plugin_utils.store.guard import shortage
-from ..plugin_utils.store.reading import read_all
+from ..plugin_utils.store.reading import READERS, read_all
 from ..plugin_utils.watch import collecting
 
 #: A node's last uploads may still be on the way when its last record is there.
@@ -112,7 +112,7 @@ class ActionModule(RunAction):
         self.evidence = Evidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
-        self.refused = {}
+        self.refused, self.unread, self.has_read = {}, {}, False
         self.collected = 0
         self.stored = set()
         if not self.frozen:  # a run that is validated again takes what came after its first verdict
@@ -134,7 +134,7 @@ class ActionModule(RunAction):
             if lacking:
                 fetched = self._fetch(lacking, options, task_vars)
                 self._read_store()
-        if self.error and not self.frozen:
+        if not self.frozen:
             self._note_unread()
         self._remember()
         if not self.run_folder.is_copy and not self.error:
@@ -156,7 +156,19 @@ class ActionModule(RunAction):
         self._display.warning(f"{UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}")
 
     def _note_unread(self):
-        """The store is a problem of the run, and of each stage whose end is not here for that."""
+        """The store is a problem of the run, and of each stage whose end is not here for that; objects that
+        cannot be read, though others can, are problems of their stages alone."""
+        if not self.error:
+            for error in list(self.unread.values())[:1]:
+                first = unread.in_words(error, self.run_folder)[0]
+                self.evidence.add_problem(f"{UNREAD}: {len(self.unread)} object(s): {first}")
+            for (kind, stage, node), error in self.unread.items():
+                expected = self.run_info["nodes"].get(node, {"stages": ()})["stages"]
+                if stage in expected and self._lacks_object(kind, stage, node):
+                    reason = f"{UNREAD}: {kind}: {unread.in_words(error, self.run_folder)[0]}"
+                    self._display.warning(f"{node}: {stage}: {reason}")
+                    self.evidence.add_problem(reason, node=node, stage=stage)
+            return
         reason = f"{UNREAD}: {self.reason}"
         self.evidence.add_problem(reason)
         for name, expected in self.run_info["nodes"].items():
@@ -164,6 +176,11 @@ class ActionModule(RunAction):
             for stage in expected["stages"] if launch.get("state") in LAUNCHED else ():
                 if collecting.is_awaited(stage, self._document(name, stage, "records"), launch):
                     self.evidence.add_problem(reason, node=name, stage=stage)
+
+    def _lacks_object(self, kind, stage, node):
+        if kind != "records":
+            return not self._holds(kind, stage, node)
+        return collecting.is_awaited(stage, self._document(node, stage, kind), self.run_folder.read_launch(node))
 
     def _remember(self):
         """What was refused is written first: an object that counts as read is not checked again."""
@@ -200,11 +217,22 @@ class ActionModule(RunAction):
             for entry in self._within_quota(listed)
             if entry.stamp not in (self.seen.get(entry.key), self.refused.get(entry.key))
         ]
-        remembered = time.monotonic()
+        remembered, in_a_row = time.monotonic(), []
+
+        def note(entry, error):
+            in_a_row.append(error)
+            if self.run_folder.is_copy or len(in_a_row) == READERS:
+                raise error
+            self.unread[places[entry.key]] = error
+
         try:
-            for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]]):
+            for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]], note):
                 if raw is None:
                     continue
+                if raw:  # an empty body lacks nothing in a store that breaks off all
+                    in_a_row.clear()
+                    self.has_read = True
+                self.unread.pop(places[entry.key], None)
                 collected = self._keep(entry.key, places[entry.key], raw)
                 if collected is None:  # read again by the next collection, which so knows why it is no evidence
                     self._refuse(entry, places[entry.key])
@@ -214,6 +242,8 @@ class ActionModule(RunAction):
                 if time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
                     remembered = time.monotonic()
+            if in_a_row and not self.has_read:
+                raise in_a_row[0]
         except StoreError:
             self._remember()
             raise
@@ -324,18 +354,20 @@ class ActionModule(RunAction):
             "results_dir": str(path.parent),
             "store": options["store"],
             "not_uploaded": True,
-            "by_store": not self.error,
         }
+        unread_nodes = {node for _kind, _stage, node in self.unread}
+        by_store = {name: not self.error and name not in unread_nodes for name in names}
         try:
             for name in names:
-                tasks.submit(name, "fetch", Path(options["fetch_tasks"]), arguments, options["fetch_seconds"])
+                given = {**arguments, "by_store": by_store[name]}
+                tasks.submit(name, "fetch", Path(options["fetch_tasks"]), given, options["fetch_seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(5):
                     fetched.append(outcome.node)
                     result = outcome.result or {}
                     if outcome.failed:
                         self._display.warning(f"{outcome.node}: its evidence could not be fetched: {outcome.message}")
-                    elif result.get("store_failed") and arguments["by_store"]:
+                    elif result.get("store_failed") and by_store[outcome.node]:
                         name, given = outcome.node, {**arguments, "by_store": False}
                         tasks.submit(name, "fetch", Path(options["fetch_tasks"]), given, options["fetch_seconds"])
                     for problem in result.get("problems", ()):

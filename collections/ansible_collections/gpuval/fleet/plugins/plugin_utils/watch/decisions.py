@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -321,14 +321,21 @@ def clock(seconds: float) -> str:
 
 
 def to_fetch(
-    views: Sequence[NodeView], now: float, *, silence: float, interval: float, by_store: bool = True
+    views: Sequence[NodeView],
+    now: float,
+    *,
+    silence: float,
+    interval: float,
+    by_store: bool = True,
+    unread: Collection[str] = (),
 ) -> list[str]:
     """Nodes whose records are to be fetched over the management connection.
 
-    Those that cannot reach the store every `interval` seconds, all while no records come `by_store`, and those silent
-    for longer than `silence` at the same rate. Failed fetches back off. Lost nodes are included: they may return.
+    Those that cannot reach the store or are `unread` there every `interval` seconds, all while no records come
+    `by_store`, and those silent for longer than `silence` at the same rate. Failed fetches back off. Lost nodes are
+    included: they may return.
     """
-    without = {view.name for view in views if not by_store or _cannot_upload(view)}
+    without = {view.name for view in views if not by_store or _cannot_upload(view) or view.name in unread}
     interval = max(interval, FETCH_SECONDS * sum(view.name in without and not view.done for view in views))
     chosen = []
     for view in views:

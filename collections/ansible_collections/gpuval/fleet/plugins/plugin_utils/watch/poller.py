@@ -7,7 +7,7 @@ import time
 
 from ...module_utils.store import Store, StoreError
 from ..records import launch_errors
-from ..records.evidence import MAX_RECORD_BYTES, as_written, is_whole, parse_key, take_record
+from ..records.evidence import MAX_RECORD_BYTES, UNREAD, as_written, is_whole, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store import unread
@@ -32,6 +32,8 @@ class StorePoller:
         self._away_since: float | None = None
         #: When a store that is away is read again.
         self.due_at = float("-inf")
+        #: By key of an object that cannot be read, though others can, when it is asked for again.
+        self._unread: dict[str, float] = {}
         self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
@@ -53,17 +55,45 @@ class StorePoller:
         """Whether records come by the store: it is read, and takes nodes' uploads."""
         return self._away_since is None and self._uploads_fail_since == float("inf")
 
+    @property
+    def unread_nodes(self) -> set[str]:
+        """Nodes whose records do not come by the store, though it is read."""
+        places = (parse_key(self._watched.info["folder"], key) for key in self._unread)
+        return {place[2] for place in places if place}
+
     def read(self, now: float) -> list[str]:
-        """Read changed records. Returns a line for each change of state. Raises StoreError."""
-        watched = self._watched
+        """Read changed records. Returns a line for each change of state.
+
+        Raises StoreError where the store does not list them, or gives none of those that it gave before.
+        """
+        watched, began, has_read = self._watched, time.monotonic(), False
+        errors: dict[str, StoreError] = {}
         lines: list[str | None] = [*self._guard(now)]
         for entry in sorted(watched.store.list(f"{watched.info['folder']}/records/"), key=lambda one: one.modified):
-            if watched.memory.seen.get(entry.key) == entry.stamp:
+            if watched.memory.seen.get(entry.key) == entry.stamp or self._unread.get(entry.key, now) > now:
                 continue
-            raw = watched.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
+            try:
+                raw = watched.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
+            except StoreError as error:
+                errors[entry.key] = error
+                if time.monotonic() - began > AWAY_SECONDS:
+                    break  # the next round reads the others
+                continue
+            has_read = True
+            self._unread.pop(entry.key, None)
             watched.memory.seen[entry.key] = entry.stamp
             lines.append(self.accept(entry.key, raw, now, entry.stamp))
+        if not has_read and errors.keys() - self._unread.keys():
+            raise next(iter(errors.values()))
+        lines += [self._note_unread(key, error) for key, error in errors.items() if key not in self._unread]
+        self._unread |= dict.fromkeys(errors, now + AWAY_SECONDS)
         return [line for line in lines if line]
+
+    def _note_unread(self, key: str, error: StoreError) -> str:
+        _, stage, node = parse_key(self._watched.info["folder"], key) or ("", None, None)
+        reason, steps = unread.in_words(error, self._watched.folder)
+        self._watched.evidence.add_problem(f"{UNREAD}: {reason}", node=node, stage=stage)
+        return f"{node or repr(key)}: the store does not give its record: {reason}: {steps}"
 
     def answered(self, now: float) -> None:
         if self._away_since is not None:

@@ -198,10 +198,11 @@ class RunWatch:
             launcher.end_waiting(now)
         launcher.launch_next(now)
         silence, interval = limits.silence_seconds, limits.pull_seconds
-        for name in to_fetch(views, now, silence=silence, interval=interval, by_store=by_store):
+        unread = self.poller.unread_nodes
+        for name in to_fetch(views, now, silence=silence, interval=interval, by_store=by_store, unread=unread):
             view = self.watched.views[name]
             view.busy, view.fetched_at = "fetch", now
-            self.placement.fetch(view, by_store=by_store)
+            self.placement.fetch(view, by_store=by_store and name not in unread)
         if not all(view.done for view in views) or launcher.ordered or self.placement.unsettled():
             return False
         if launcher.has_time(now):
