@@ -85,7 +85,8 @@ def test_the_answer_of_a_store_has_its_class(proxied, how, name, begins):
     ("arrived_after", "words"),
     [
         (5.0, "; 2 of 2 node(s) agree with this controller: the store's clock is wrong"),
-        (3600.0, "; 0 of 2 node(s) agree with this controller: this controller's clock is wrong"),
+        (-3600.0, "; 2 of 2 node(s) are ahead of this controller: this controller's clock is wrong"),
+        (3600.0, "; whose clock is wrong is unknown: compare them"),
         (None, ""),
     ],
 )

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
@@ -65,6 +66,12 @@ def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store,
     second._from_store()
     second._remember()
     assert len(read) == len(NODES) - len(done)
+    file = folder.evidence_file("node-01", "facts")
+    os.utime(file, (1, 1))
+    third = Collection(folder, store)
+    third.seen = {}
+    third._from_store()
+    assert file.stat().st_mtime == 1, "when it came, by which clocks are compared"
     assert all(folder.evidence_file(node, "facts").exists() for node in NODES[1:])
     assert [problem["node"] for problem in run_folder.read_json(folder.problems_file)] == ["node-00"]
 

@@ -399,7 +399,8 @@ class ActionModule(RunAction):
             except Refused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
-            run_folder.write_json(path, written)
+            if written != before:  # the file's time is when the record came
+                run_folder.write_json(path, written)
             return written != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")

@@ -21,13 +21,20 @@ def in_words(error: StoreError, folder: RunFolder) -> tuple[str, str]:
 
 
 def _whose_clock(folder: RunFolder) -> str:
-    """By when nodes wrote their records and when these came here, whether the controller's clock is right."""
+    """By when nodes wrote their records and when these came here, whether the controller's clock is right.
+
+    A record may have been fetched long after it was written; none can be here before.
+    """
     apart: dict[str, float] = {}
     for path in folder.path.glob("nodes/*/*.json"):
         written = str(read_object(path).get("updated_at", ""))
         with suppress(ValueError, OSError):
-            seconds = abs(path.stat().st_mtime - datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp())
-            apart[path.parent.name] = min(seconds, apart.get(path.parent.name, seconds))
-    agree = sum(seconds < ARRIVAL_SECONDS for seconds in apart.values())
-    whose = "the store's" if 2 * agree > len(apart) else "this controller's"
-    return f"; {agree} of {len(apart)} node(s) agree with this controller: {whose} clock is wrong" if apart else ""
+            seconds = path.stat().st_mtime - datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
+            apart[path.parent.name] = min(seconds, apart.get(path.parent.name, seconds), key=abs)
+    agree = sum(abs(seconds) < ARRIVAL_SECONDS for seconds in apart.values())
+    ahead = sum(seconds <= -ARRIVAL_SECONDS for seconds in apart.values())
+    if 2 * agree > len(apart):
+        return f"; {agree} of {len(apart)} node(s) agree with this controller: the store's clock is wrong"
+    if 2 * ahead > len(apart):
+        return f"; {ahead} of {len(apart)} node(s) are ahead of this controller: this controller's clock is wrong"
+    return "; whose clock is wrong is unknown: compare them" if apart else ""
