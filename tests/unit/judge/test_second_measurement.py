@@ -3,9 +3,10 @@
 import goals
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import machine_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
 
-from tests.kit.builders import SHIPPED
+from tests.kit.builders import SHIPPED, TIME
 
 BAD = "node-000"
 SETTING = goals.SETTINGS["normal"]
@@ -82,6 +83,20 @@ def test_what_good_nodes_differ_by_between_two_measurements_is_a_warning():
     assert {other["verdict"] for other in of.judge().values()} == {"PASS"}
 
 
+def test_what_good_nodes_differ_by_is_incomplete_where_an_earlier_run_had_it_too():
+    of = fleet(SLOW)
+    scale(of, "node-004", goals.ALL_REDUCE, 1.045)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    machines = machine_names(BAD, of.judge()[BAD]["identity"])
+    unsteady = {machine: {"run-0"} for machine in machines}
+    report = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME, unsteady=unsteady)
+    node = next(node for node in report["nodes"] if node["name"] == BAD)
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+    (entry,) = [one for one in node["checks"] if one["name"] == "unsteady"]
+    assert (entry["verdict"], entry["severity"]) == ("missing", "required") and "also in run run-0" in entry["reason"]
+
+
 def test_a_change_of_more_than_a_tenth_is_unsteady_whatever_good_nodes_do():
     of = fleet(fault_of(goals.ALL_REDUCE, 0.88))
     scale(of, "node-004", goals.ALL_REDUCE, 1.1)
@@ -113,6 +128,28 @@ def test_a_first_measurement_far_below_the_second_decides_nothing_alone():
     assert ("node", "warn") in verdicts_of(node, ALL_REDUCE)
     scale(of, BAD, goals.ALL_REDUCE, 0.92)  # the second alone is beyond the margin by two errors
     assert verdicts_of(of.judge()[BAD], ALL_REDUCE) == {("node", "fail")}
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict_", "class_"),
+    [
+        ({"contact": {"class": "lost_contact", "message": "no answer", "remedy": "x"}}, "INCOMPLETE", "lost_contact"),
+        ({"contact": {"class": "slurm_node_failed", "message": "m", "remedy": "x"}}, "INCOMPLETE", "slurm_node_failed"),
+        ({"ended": "its runner exited"}, "INCOMPLETE", "runner_ended"),
+        ({"state": "unreachable", "message": "no route to host"}, "INCOMPLETE", "no_route"),
+        ({"contact": {"class": "slurm_preempted", "message": "m", "remedy": "x"}}, "PASS", None),
+        ({"state": "refused", "message": "the disk is full"}, "PASS", None),
+    ],
+)
+def test_a_node_that_is_lost_when_measured_again_is_no_plain_pass(ended, verdict_, class_):
+    of = fleet(SLOW)
+    of.evidence.launches[BAD] |= {"attempt": 2, "stages": ["diagnostics"], **ended}
+    node = of.judge()[BAD]
+    assert (node["verdict"], node["class"]) == (verdict_, class_)
+    if class_:
+        (entry,) = [one for one in node["checks"] if one["name"] == "diagnostics_state"]
+        assert (entry["verdict"], entry["severity"]) == ("missing", "required")
+        assert entry["reason"].startswith("no second measurement; ") and entry["remedy"]
 
 
 def test_a_small_difference_at_first_leaves_a_warning():

@@ -37,8 +37,8 @@ def shared(failure_class):
 
 
 CASES = {
-    "succeeded": (end(record(state="success")), "pass", ""),
     "contact lost": (end(record(state="running"), contact=POD), "missing", "evicted"),
+    "succeeded": (end(record(state="success")), "pass", ""),
     "run not ended": (end(record(state="running"), resume="make validate"), "missing", "training_running"),
     "refused its part in a gang": (
         StageEnd("node-1", "collective", refusal="run first is at work on this node", of_gang=True),

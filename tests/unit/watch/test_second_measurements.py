@@ -196,3 +196,15 @@ def test_a_launch_that_fails_is_a_second_measurement_that_did_not_begin(ordered)
     (warning,) = own_checks.interruption_checks("node-000", view.launch)
     assert warning["reason"] == "not measured again: the disk is full"
     assert queue.withdrawn == []
+
+
+def test_a_node_that_is_lost_in_its_second_measurement_has_no_warning_in_place_of_that(ordered):
+    launcher, queue, watched, _, now = ordered()
+    view = watched.views["node-000"]
+    contact = {"class": "slurm_node_failed", "message": "job 7 lost node-000", "remedy": "replace it"}
+    watched.write_launch(view, {**view.launch, "message": "", "contact": contact})
+    view.attempt_ended = True
+    launcher.end_second_measurements(now + 1)
+    assert view.done and own_checks.interruption_checks("node-000", view.launch) == []
+    launcher.end_second_measurements(now + 601)
+    assert view.name not in queue.withdrawn and not view.not_measured_again

@@ -93,6 +93,7 @@ class JudgedRun:
                 refusal=min(refusals, key=lambda reason: not reason.startswith(REFUSED), default=""),
                 # a node that was cleaned has no records any more: its connection is not at fault
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
+                lost_again=None if cleaned else self.evidence.lost_again(name, stage),
                 of_gang=stage in expected.get("gang_stages", ()),
                 cleaned=cleaned,
                 resume=self.evidence.resume,

@@ -49,10 +49,11 @@ _OF_GANG_JOB = (
 class StageEnd:
     """The last record of a stage, and what is known of why there is no better one.
 
-    ``refusal``: why its record was refused. ``contact``: why the node could not be asked for its records. ``of_gang``:
-    nodes run the stage together, so its failure implicates none of them. ``cleaned``: a clean ended the run;
-    ``resume``: how to resume a run that has not ended. ``peers_passed``: how many other nodes passed the stage;
-    ``shared``: the failure that it shares with some.
+    ``refusal``: why its record was refused. ``contact``: why the node could not be asked for its records;
+    ``lost_again``: how it was lost when it was to repeat a stage that had passed. ``of_gang``: nodes run the stage
+    together, so its failure implicates none of them. ``cleaned``: a clean ended the run; ``resume``: how to resume a
+    run that has not ended. ``peers_passed``: how many other nodes passed the stage; ``shared``: the failure that it
+    shares with some.
     """
 
     node: str
@@ -60,6 +61,7 @@ class StageEnd:
     record: Record | None = None
     refusal: str = ""
     contact: Mapping[str, Any] | None = None
+    lost_again: Mapping[str, Any] | None = None
     of_gang: bool = False
     cleaned: bool = False
     resume: str = ""
@@ -130,7 +132,7 @@ class StageEnd:
     @property
     def unreached(self) -> Mapping[str, Any] | None:
         """The lost contact, where it explains the end."""
-        return self.contact if self.contact and explains(self.contact, self.state) else None
+        return self.lost_again or (self.contact if self.contact and explains(self.contact, self.state) else None)
 
     @functools.cached_property
     def text(self) -> str:
@@ -151,7 +153,7 @@ class StageEnd:
         if self.shared:
             return self.shared.reason
         if self.unreached:
-            return f"{self.text}; {_lost_in_words(self.unreached)}"
+            return f"{'no second measurement' if self.lost_again else self.text}; {_lost_in_words(self.unreached)}"
         if self.is_refused and self.record:
             return f"{self.text}; {self.refusal}"
         return f"{self.text}; the run has not ended" if self.resume and self.is_open else self.text
@@ -197,12 +199,12 @@ def _remedy_of_gang_refusal(end: StageEnd) -> str:
 
 #: The first rule that applies counts.
 RULES = (
-    StageRule("succeeded", lambda end: end.state == "success", "pass", lambda _: ""),
     StageRule(
         "contact lost", lambda end: end.unreached, "missing",
         lambda end: str((end.unreached or {})["remedy"]).replace("{node}", end.node),
         lambda end: end.cause or one_line((end.unreached or {})["class"], 40),
     ),
+    StageRule("succeeded", lambda end: end.state == "success", "pass", lambda _: ""),
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
     StageRule(
         "refused its part in a gang", lambda end: end.of_gang and "gang" in end.text_class.explains, "missing",

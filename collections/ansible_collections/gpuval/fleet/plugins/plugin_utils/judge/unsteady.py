@@ -38,8 +38,10 @@ class Measurement(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """How often a part changed by more than repeats and healthy peers do, and how far at most, as a logarithm."""
+    """How often a part changed by more than repeats do, and how far at most, as a logarithm; whether by more than
+    healthy peers do, too."""
 
+    is_beyond_peers: bool
     times: int
     size: float
     metric: str
@@ -52,7 +54,7 @@ def checks(
     """An entry for each part that is unsteady; where most parts of a node are, one of the node.
 
     ``earlier``: by machine or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is
-    within that is a warning.
+    within that is a warning, and missing where a further attempt, or an earlier run, shows it again.
     """
     record = subject.records.get(stage)
     records = _measurements(subject, record) if record is not None else []
@@ -67,8 +69,9 @@ def checks(
             best = (max if check.max_above is None else min)(series)  # slow once is slow once, whenever it was
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
             of_peers = min(healthy.get(metric, 0.0), MARGIN)
-            times = max(1, sum(_change(best, one, check) > of_peers for one in series)) if size > of_peers else 0
-            finding = Finding(times, size, metric, f"{metric} of {part} made {texts}")
+            is_beyond = size > of_peers
+            times = max(1, sum(_change(best, one, check) > (of_peers if is_beyond else 0) for one in series))
+            finding = Finding(is_beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     found = {part: finding for part, finding in parts.items() if finding}
     for kind in {part.partition(":")[0] for part in found}:
@@ -120,17 +123,18 @@ def _change(one: Measurement, other: Measurement, check: Check) -> float:
 
 
 def _entry(subject: Subject, stage: str, part: str, finding: Finding, earlier: Mapping[str, Collection[str]]) -> Entry:
-    runs = next((earlier[name] for name in _identities(subject, part) if finding.times and earlier.get(name)), ())
+    runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
     again = (
         "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""
     )
-    known = "" if finding.times else ": no more than two measurements of healthy peers differ"
+    is_excused = not (finding.is_beyond_peers or again)
+    known = ": no more than two measurements of healthy peers differ" if is_excused else ""
     apart = units.number_text(100 * math.expm1(finding.size))
     reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else known}"
+    verdict = "warn" if is_excused else "fail" if finding.is_beyond_peers and again else "missing"
     row = class_named(UNSTEADY)
     return own_entry(
-        UNSTEADY, stage, "outlier", "fail" if again else "missing" if finding.times else "warn", reason,
-        severity="required" if finding.times else "advisory",
+        UNSTEADY, stage, "outlier", verdict, reason, severity="advisory" if is_excused else "required",
         metric=finding.metric, part=part, expected="the same speed whenever it is measured",
         remedy=row.remedy.replace("{node}", subject.name) if row else "", source="the attempts of this run",
     )  # fmt: skip

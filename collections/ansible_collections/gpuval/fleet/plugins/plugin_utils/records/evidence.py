@@ -96,8 +96,15 @@ class Evidence:
         of_rounds = self.contacts.get(node, {})
         if stage in of_rounds:
             return of_rounds[stage]
-        launch = self.launches.get(node) or {}
-        return launch.get("contact") or (launch_errors.runner_gone(launch["ended"]) if launch.get("ended") else None)
+        return launch_errors.contact_of(self.launches.get(node) or {})
+
+    def lost_again(self, node: str, stage: str) -> Mapping[str, Any] | None:
+        """How the node was lost in a further attempt of a stage that had passed, before it left a record of that."""
+        launch, record = self.launches.get(node) or {}, self.records.get(node, {}).get(stage)
+        if record is None or record["state"] != "success" or stage in self.contacts.get(node, {}):
+            return None
+        is_asked = stage in (launch.get("stages") or (stage,)) and launch.get("attempt", 1) > record["attempt"]
+        return launch_errors.loss_of(launch) if is_asked else None
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
         problem: Problem = {"node": node, "stage": stage, "reason": one_line(reason)}

@@ -154,10 +154,11 @@ class Launcher:
         begin_by = self._watched.memory.begin_by
         for name, seconds in list(begin_by.items()):
             view, is_late = self._watched.views[name], now - self._watched.opened > seconds
-            if any(record["attempt"] > 1 and record["started_at"] for record in view.records.values()):
+            waits = name in self.ordered
+            has_begun = any(record["attempt"] > 1 and record["started_at"] for record in view.records.values())
+            if has_begun or (view.done and not waits and launch_errors.loss_of(view.launch)):
                 del begin_by[name]
                 continue
-            waits = name in self.ordered
             if not (is_late if waits else view.done or (is_late and self._placement.withdraw(view))):
                 continue
             why = (view.launch.get("contact") or view.launch).get("message") or "its turn did not come in time"
