@@ -200,7 +200,7 @@ def test_a_node_that_comes_back_while_others_work_has_another_turn(tmp_path, kit
     assert fleet.record("node-001", "facts")["attempt"] == 1
     lost = {check["name"]: check for check in fleet.verdict("node-001")["checks"]}["interrupted"]
     assert (lost["verdict"], lost["value"]) == ("warn", "node_lost"), "the node was lost: this is about the node"
-    assert [fleet.verdict(name)["flaky"] for name in ("node-001", "node-002")] == [True, False]
+    assert not any(fleet.verdict(name)["flaky"] for name in ("node-001", "node-002")), "no stage failed and then passed"
 
 
 def test_another_machine_under_the_same_name_does_all_stages_again(tmp_path, kit, containers):
