@@ -9,9 +9,9 @@ from tests.kit.fleet import Fleet
 def test_the_run_is_judged_and_reported_although_its_gangs_broke_off(tmp_path):
     settings = {"gpuval_stages": ["facts"], "run_gang_stages": ["collective"], "gpuval_heartbeat_seconds": 2}
     with contextlib.closing(Fleet(tmp_path, {"node-1": {}, "node-2": {}}, settings)) as fleet:
-        in_the_way = fleet.results / "r1/gangs/all"
-        in_the_way.parent.mkdir(parents=True)
-        in_the_way.write_text("")  # an error of the disk: no file of the first round can be written
+        rounds = fleet.results / "r1/gangs"
+        rounds.parent.mkdir(parents=True)
+        rounds.symlink_to("/proc/sys/debug")  # an error of the disk: no file of the gangs can be written
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=r1")
         assert done.code != 0
         assert "the gangs were aborted: " in done.told
@@ -21,7 +21,7 @@ def test_the_run_is_judged_and_reported_although_its_gangs_broke_off(tmp_path):
             assert node["verdict"] == "INCOMPLETE"
             (state,) = [check for check in node["checks"] if check["name"] == "collective_state"]
             assert state["reason"].startswith("the gangs were aborted: "), state
-            assert "gangs/all" in state["reason"]
+            assert "r1/gangs/" in state["reason"]
         assert (fleet.run_folder / "report.html").exists()
         watch = json.loads((fleet.store_data / fleet.run_id / "run_watch.json").read_text())
         assert any(problem["reason"].startswith("the gangs were aborted: ") for problem in watch["problems"])
