@@ -39,7 +39,7 @@ def put_runs(bucket: Path, nodes: int, runs: int) -> int:
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(run))
         for index, name in enumerate(run["nodes"]):
-            for stage, record in fleet.healthy(name, index, random.Random(f"{number} {name}")).items():  # noqa: S311 - noise
+            for stage, record in fleet.healthy(name, index, random.Random(f"{number} {name}")).items():  # noqa: S311 - simulated noise, no secret
                 path = folder / "records" / stage / f"{name}.json"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 for gpu in record["environment"].get("gpus", []) if stage == "facts" else []:

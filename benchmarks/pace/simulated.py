@@ -326,4 +326,4 @@ class Work:
 
 
 def drawn(*key: object) -> random.Random:
-    return random.Random(" ".join(map(str, key)))  # noqa: S311 - noise
+    return random.Random(" ".join(map(str, key)))  # noqa: S311 - simulated noise, no secret

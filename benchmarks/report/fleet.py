@@ -130,7 +130,7 @@ def write(folder: Path, nodes: int, seed: int = 1, points: int = 600, run_id: st
     if run_id == EARLIER_ID:
         faults = dict(list(faults.items())[:2])
     for number, name in enumerate(run["nodes"]):
-        rng = random.Random(f"{seed} {name}")  # noqa: S311 - noise
+        rng = random.Random(f"{seed} {name}")  # noqa: S311 - simulated noise, no secret
         records = healthy(name, number, rng, run_id)
         launch = {"state": "finished", "message": "", "attempt": 2, "nonce": NONCE}
         if number // 8 % RACKS == SLOW_RACK:

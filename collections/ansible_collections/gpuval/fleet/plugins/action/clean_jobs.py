@@ -50,10 +50,10 @@ class ActionModule(ControllerAction):
         """Name the folders that jobs without their last records may have left: a clean of Slurm sees no node."""
         results = project_path(options["results_dir"])
         for run_id in (run_ids or run_folder.known_run_ids(results)) if options["results_dir"] else ():
+            if (run_folder.read_object(results / run_id / "run.json").get("state") or {}).get("cleaned_at"):
+                continue
             launches = run_folder.RunFolder(results / run_id).read_launches()
-            names = [name for name, launch in launches.items() if launch.get("contact")]
-            state = run_folder.read_object(results / run_id / "run.json").get("state") or {}
-            if names and not state.get("cleaned_at"):
+            if names := [name for name, launch in launches.items() if launch.get("contact")]:
                 left = f"{directory_of(options['node_dir'])}/{run_id}"
                 self._display.warning(f"jobs that were killed may have left {left}: remove it on {some_of(names)}")
 

@@ -93,7 +93,8 @@ class ActionModule(RunAction):
             rest = f"{launch['directory']} on the node has the rest"
             add_problem(f"evidence left out: it is more than {MAX_ROUNDS} answers hold: {rest}")
         result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
-        run_folder.write_json(fetched_file, held)  # what a fetch that is broken off would return is fetched again
+        if not by_store:  # what a fetch that is broken off would return is fetched again
+            run_folder.write_json(fetched_file, held)
         if "error" in answer:
             return {**result, "msg": answer["error"]}
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}

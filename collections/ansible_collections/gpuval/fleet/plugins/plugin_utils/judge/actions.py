@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import yaml_file
 from ..core.paths import COLLECTION
-from ..records.failure_classes import NETWORK, NODE, class_named, subject_of
+from ..records.failure_classes import NODE, OF_MACHINE, class_named, subject_of
 from ..records.states import RUN_ENDED
 from .identity import best_of, machine_names
 from .own_checks import IN_USE
@@ -60,7 +60,7 @@ class Rules:
         missing, the cause that the remedy names is fixed, and the node is validated again."""
         row = class_named(fault.word)
         ladder = row.ladder if row else OWN_CHECK
-        is_of_machine = fault.subject in (NODE, NETWORK) and fault.subject == subject_of(fault.word)
+        is_of_machine = fault.subject in OF_MACHINE and fault.subject == subject_of(fault.word)
         steps = self.ladders[ladder if is_of_machine else RETEST]
         if _is_gpu(fault.part):
             return steps

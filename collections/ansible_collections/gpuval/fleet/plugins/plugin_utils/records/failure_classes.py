@@ -17,6 +17,8 @@ AGAIN = "then validate again with --limit {node}"
 NODE = "node"
 #: Ways to the node: cables, switches, jump hosts.
 NETWORK = "network"
+#: The subjects whose faults are repaired on the machine, or on the way to it.
+OF_MACHINE = frozenset({NODE, NETWORK})
 #: The subject where evidence is missing, and no class says that the node is at fault.
 GPUVAL = "gpuval"
 #: The class of a second measurement that did not begin: the first stands.

@@ -35,8 +35,7 @@ BEFORE_LOGIN = frozenset(known.name for known in CLASSES if known.before_login)
 #: How a node is lost in mid-run that was neither drained nor preempted: this is about the node, even if it comes back.
 NODE_LOST = frozenset({"slurm_node_failed", "node_lost", "container_lost"})
 
-#: A further attempt that ends with classes of these subjects, or with these classes, may have ended by the node.
-LOST_SUBJECTS = frozenset({failure_classes.NODE, failure_classes.NETWORK})
+#: Beside classes whose subject is the machine: a further attempt that ends so may have ended by the node.
 RUNNER_LOST = frozenset({"runner_ended", "runner_out_of_memory"})
 
 #: As launch.schema.json has it.
@@ -115,11 +114,18 @@ def contact_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return launch.get("contact") or (runner_gone(launch["ended"]) if launch.get("ended") else None)
 
 
+def is_not_measured_again(launch: Mapping[str, Any]) -> bool:
+    """Whether its second measurement did not begin, and was given up: the records of the first stay."""
+    return any(item["class"] == failure_classes.NOT_MEASURED_AGAIN for item in launch.get("interruptions", ()))
+
+
 def loss_of(launch: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """How a launch lost its node, the way to it or its runner; None for what waits, was refused or gave way."""
     is_away = launch.get("state") == "unreachable"
     loss = contact_of(launch) or (described(launch) if is_away else None)
-    of_node = loss and (failure_classes.subject_of(loss["class"]) in LOST_SUBJECTS or loss["class"] in RUNNER_LOST)
+    of_node = loss and (
+        failure_classes.subject_of(loss["class"]) in failure_classes.OF_MACHINE or loss["class"] in RUNNER_LOST
+    )
     return loss if is_away or of_node else None
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..records.failure_classes import NOT_MEASURED_AGAIN
+from ..records.launch_errors import is_not_measured_again
 from ..records.states import FINAL_STATES
 
 #: The runner's last line in a stage's log; `curves` announces a series.
@@ -33,7 +33,7 @@ def is_awaited(stage: str, record: Mapping[str, Any] | None, launch: Mapping[str
     """Whether the stage's last record is still to come: none has ended, or another attempt was launched since."""
     if record is None or record["state"] not in FINAL_STATES:
         return True
-    if any(item["class"] == NOT_MEASURED_AGAIN for item in launch.get("interruptions", ())):
+    if is_not_measured_again(launch):
         return False
     return record["attempt"] < launch.get("attempt", 1) and stage in (launch.get("stages") or [stage])
 

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core import units
-from ..records.failure_classes import NOT_MEASURED_AGAIN, all_classes
+from ..records.failure_classes import all_classes
+from ..records.launch_errors import is_not_measured_again
 from ..records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
@@ -96,8 +97,7 @@ class NodeView:
 
     @property
     def not_measured_again(self) -> bool:
-        """Its second measurement did not begin, and was given up: the records of the first stay."""
-        return any(item["class"] == NOT_MEASURED_AGAIN for item in self.launch.get("interruptions", ()))
+        return is_not_measured_again(self.launch)
 
     @property
     def refused_again(self) -> bool:
