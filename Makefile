@@ -97,8 +97,8 @@ inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (N
 doctor: $(VENV)/.ready ## Check controller and inventory before anything starts (ARGS="--tags nodes": also probe the nodes)
 	$(PLAY) gpuval.fleet.doctor $(ARGS)
 
-provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node pools, and an inventory of them (ARGS="-e @site.yml --check": plan and cost)
-	$(PLAY) gpuval.fleet.provision $(ARGS)
+provision: $(VENV)/.ready ### Create a DigitalOcean Kubernetes cluster or node pools, and an inventory of them (ARGS="-e @site.yml --check": plan and cost; LIST=1: list VPCs, clusters and sizes)
+	$(PLAY) gpuval.fleet.provision $(if $(filter 1 true yes,$(LIST)),-e provision_list=true) $(ARGS)
 
 deprovision: $(VENV)/.ready ### Delete the clusters and node pools with the tag of provision_name
 	$(PLAY) gpuval.fleet.deprovision $(ARGS)

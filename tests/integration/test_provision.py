@@ -1,4 +1,4 @@
-"""The playbooks and the real module of community.digitalocean against the API on a loopback port."""
+"""The playbooks against the API on a loopback port."""
 
 import json
 import stat
@@ -63,8 +63,15 @@ def test_a_cluster_is_planned_created_read_by_an_inventory_and_deleted(project):
         doks.faults["POST", "/v2/kubernetes/clusters"] = [(422, "will exceed your limit")]
         refused = play("provision", "-e", "provision_confirm=site")
         assert refused.code != 0
-        assert "the cluster was not created: " in refused.told
-        assert "will exceed your limit" in refused.told
+        assert "POST /v2/kubernetes/clusters is refused (422): will exceed your limit" in refused.told
+        assert doks.clusters == []
+
+        listed = play("provision", "-e", "provision_list=true", "-e", "provision_name=")
+        assert listed.code == 0, listed
+        assert "VPC a1-b2 default-tor1 in tor1, the default of its region" in listed.output
+        assert "size gpu-h200x8-1128gb: 27.520 USD/hour, in tor1" in listed.output
+
+        assert [method for method, _ in doks.requests if method != "GET"] == ["POST"]
 
         done = play("provision", "-e", "provision_confirm=site")
         assert done.code == 0, done

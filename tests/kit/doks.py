@@ -42,6 +42,10 @@ class Doks:
         self.page_size = page_size
         self.clusters: list[dict[str, Any]] = []
         self.sizes, self.limit, self.used, self.kubeconfig = SIZES, 10, 1, KUBECONFIG
+        self.vpcs = [{"id": "a1-b2", "name": "default-tor1", "region": "tor1", "default": True},
+                     {"id": "c3-d4", "name": "own", "region": "nyc1", "default": False}]  # fmt: skip
+        #: Bodies of the orders of clusters and pools, in the order of their arrival.
+        self.orders: list[Any] = []
         #: Looks at a cluster until its nodes run; names of nodes that never do, with the reason.
         self.looks, self.stuck = 2, {}
         #: (method, start of the path): statuses with message to answer first; 0 closes the connection after the work.
@@ -103,9 +107,8 @@ class Doks:
             return 200, {"droplets": [], "meta": {"total": self.used}}
         if path == "/v2/sizes":
             return 200, self._page("sizes", self.sizes, query)
-        if path == "/v2/kubernetes/options":
-            slugs = [{"slug": one["slug"]} for one in self.sizes]
-            return 200, {"options": {"regions": [{"slug": "tor1"}], "versions": [{"slug": "1.34"}], "sizes": slugs}}
+        if path == "/v2/vpcs":
+            return 200, self._page("vpcs", self.vpcs, query)
         if path == "/v2/kubernetes/clusters" and method == "GET":
             return 200, self._page("kubernetes_clusters", self.clusters, query)
         if path == "/v2/kubernetes/clusters":
@@ -166,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, message = found[0].pop(0) if found else (None, "")
         if status:
             return self._send(status, {"id": "unprocessable_entity", "message": message})
+        if self.command == "POST":
+            self.doks.orders.append(json.loads(body))
         answer = self.doks.answer(self.command, address.path, parse_qs(address.query), json.loads(body or "null"))
         if status == 0:
             self.close_connection = True

