@@ -159,6 +159,23 @@ def test_clean_of_all_runs_puts_back_what_the_network_was(cabled):
     assert shell(cabled, "one", SNAPSHOT) == before
 
 
+def test_changes_that_cut_off_new_connections_are_rolled_back(cabled):
+    """The open connection works on, so that only a new one shows that the node cannot be reached any more."""
+    before = shell(cabled, "one", SNAPSHOT)
+    rule = "INPUT -p tcp --syn --dport 22 -j DROP"
+    # as a change would do that breaks the network: at the moment when the first change is written down
+    cutting = f"until [ -s {NODE_DIR}/network/undo.json ]; do :; done; iptables -I {rule}"
+    shell(cabled, "one", f"nohup sh -c '{cutting}' >/dev/null 2>&1 &")
+    try:
+        done = network(cabled, "--limit", "one", "--tags", "network_apply", **DECLARED)
+        assert done.code != 0
+        assert done.recap("one")["failed"] == 1, str(done)
+        assert "could not be confirmed over a new connection, and the node rolls them back within 60 s" in done.told
+        until(lambda: shell(cabled, "one", SNAPSHOT) == before, "the node rolls the changes back", 180)
+    finally:
+        shell(cabled, "one", f"iptables -D {rule}")
+
+
 def test_what_someone_else_changed_since_is_left_alone_and_reported(cabled):
     settings = {"network_sysctls": {"net.ipv4.tcp_fin_timeout": 33, "net.core.somaxconn": 1234}}
     was = shell(cabled, "one", "cat /proc/sys/net/core/somaxconn")

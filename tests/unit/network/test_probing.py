@@ -9,7 +9,7 @@ import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, listener, ping, tcp
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
 
 from tests.kit.ports import free_port
@@ -173,6 +173,6 @@ def test_a_service_that_stalls_speaks_no_tls_or_is_away_is_named(service):
 
 @pytest.mark.parametrize("entry", [{}, {"url": "ftp://x/"}, {"address": "registry"}, {"url": "http://u:secret@[x/"}])
 def test_an_endpoint_that_cannot_be_read_is_named_without_its_secrets(entry):
-    with pytest.raises(NetworkError, match="endpoint it") as raised:
+    with pytest.raises(HostNetworkError, match="endpoint it") as raised:
         endpoints.parse({"name": "it", **entry})
     assert "secret" not in str(raised.value)

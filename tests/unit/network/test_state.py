@@ -1,10 +1,10 @@
 """What `ip -json` says, as it was seen on real machines."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import sysctl_path
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import (
-    can_be_restored,
+    is_restorable,
     next_hop,
     parse_interfaces,
     parse_routes,
@@ -45,7 +45,7 @@ def test_routes_as_they_are_given_back():
     assert route_words(default) == ["0.0.0.0/0", "via", "172.17.0.1", "dev", "eth0", "proto", "boot"]
     assert route_words(kernel) == ["10.9.0.0/24", "dev", "v0", "proto", "kernel", "src", "10.9.0.1", "scope", "link"]
     assert route_words(blackhole) == ["blackhole", "10.0.0.7/32", "proto", "static", "metric", "9"]
-    assert [can_be_restored(each) for each in (default, kernel, blackhole, many)] == [True, True, True, False]
+    assert [is_restorable(each) for each in (default, kernel, blackhole, many)] == [True, True, True, False]
     (six,) = parse_routes('[{"dst":"default","gateway":"fe80::1","dev":"eth0","metric":100,"pref":"medium"}]', 6)
     assert (six["dst"], six["metric"], six["version"]) == ("::/0", 100, 6)
 
@@ -58,7 +58,7 @@ def test_the_way_to_an_address():
 
 
 def test_an_ip_command_without_json_is_named():
-    with pytest.raises(NetworkError, match="iproute2"):
+    with pytest.raises(HostNetworkError, match="iproute2"):
         parse_routes("default via 10.0.0.1 dev eth0", 4)
 
 

@@ -88,7 +88,7 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.network import undo as network
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import ledger as network
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
     base_directory,
@@ -120,7 +120,7 @@ def restore_network(base, cleaned, dry=False):
         return {"restored": [], "kept": [], "left": []}
     if set(run_folders(base)) - set(cleaned):
         return {"restored": [], "kept": ["network changes: other runs of this node are left"], "left": []}
-    result = network.put_back(base, dry=dry)
+    result = network.restore_network(base, dry=dry)
     if not dry:
         with contextlib.suppress(OSError):
             base.rmdir()

@@ -14,7 +14,9 @@ description:
     difference.
   - Nothing is changed unless it is declared. Without any setting it only reports the current state.
   - All changes are verified. When one fails, all of them are rolled back.
-  - What was there before is kept on the node before each change. O(state=restored) puts it back, and so does
+  - The controller confirms the changes over a new connection. The node rolls them back 60 s after they were made unless
+    that has happened, even if the controller or the connection is lost.
+  - Each value is kept on the node before it changes. O(state=restored) puts it back, and so does
     M(gpuval.fleet.clean_node).
   - Changes last until the next boot; the operating system's own configuration is not touched.
   - What carries the connection to the controller is never touched; a task that would do so fails before anything is
@@ -27,9 +29,14 @@ attributes:
 options:
   state:
     description: V(applied) configures the network as declared, V(restored) reverts it to what was first found.
+      V(confirmed) keeps the changes of O(attempt); the action plugin does that by itself.
     type: str
-    choices: [applied, restored]
+    choices: [applied, confirmed, restored]
     default: applied
+  attempt:
+    description: With O(state=confirmed), the attempt whose changes are kept.
+    type: str
+    default: ''
   interfaces:
     description: Interfaces and what they are to be. An entry means all interfaces that its O(interfaces[].name),
       O(interfaces[].pattern) and O(interfaces[].driver) fit.
@@ -163,6 +170,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+attempt:
+  description: Name of the changes that are to be confirmed.
+  returned: changed
+  type: str
 changes:
   description: What was changed, or would be in check mode.
   returned: always
@@ -207,29 +218,30 @@ import signal
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.apply import (
-    apply_plan,
-    links_down,
-    wait_for_links,
-    why_down,
-)
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import (
-    Deadline,
-    Host,
-    management_of,
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import ledger as ledgers
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.apply import apply_plan, wait_for_links, why_down
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import HOSTS_FILE, plan_changes
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.declaration import parse_declaration
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import Deadline, NetworkHost
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.hosts_file import other_addresses
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.management import (
+    find_management,
+    peer_of,
     ssh_connection,
 )
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.hosts_file import other_addresses
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.journal import Journal
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.plan import HOSTS_FILE, Management, build, protected
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.settings import parse
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import shown
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.undo import is_changed, is_touched, put_back
-from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory, run_folders
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
+    NodeError,
+    base_directory,
+    one_at_once,
+    one_launch_at_once,
+    run_folders,
+)
 
+CONFIRM_SECONDS = 60
 NEEDS_ROOT = (
-    "needs root: {what}. Set ansible_become: true in the inventory, for these nodes and for gpuval.fleet.clean alike."
+    "needs root: {}. Set ansible_become: true in the inventory, for these nodes and for gpuval.fleet.clean alike."
 )
 
 ROUTE = {
@@ -257,46 +269,70 @@ LIMIT = {
 }
 
 
-def restore(module):
-    base = base_directory(module.params["directory"])
+def restore(module, base):
     nothing = {"changes": [], "kept": [], "left": [], "notes": []}
-    if not is_touched(base):
+    if not ledgers.is_touched(base):
         module.exit_json(changed=False, msg="nothing of this node's network is to be put back", **nothing)
     runs = sorted({folder.parent.name for folder in run_folders(base)})
     if runs:
         note = f"left as it is, since {', '.join(runs)} is still on this node: clean that run, which puts it back"
         module.exit_json(changed=False, msg=note, **{**nothing, "notes": [note]})
-    if is_changed(base) and os.geteuid() != 0:
-        module.fail_json(msg=NEEDS_ROOT.format(what="put the network back"), **nothing)
-    done = put_back(base, module.params["deadline_seconds"], dry=module.check_mode)
-    result = {"changes": done["restored"], "kept": done["kept"], "left": done["left"], "notes": []}
-    if done["left"]:
-        module.fail_json(
-            msg=f"could not be put back: {'; '.join(done['left'])}", changed=bool(done["restored"]), **result
-        )
-    module.exit_json(changed=bool(done["restored"]), msg=f"{len(done['restored'])} change(s) put back", **result)
+    if ledgers.is_changed(base) and os.geteuid() != 0:
+        module.fail_json(msg=NEEDS_ROOT.format("put the network back"), **nothing)
+    with one_at_once(base):
+        result = ledgers.restore_network(base, module.params["deadline_seconds"], dry=module.check_mode)
+    changes, left = result["restored"], result["left"]
+    message = f"could not be put back: {'; '.join(left)}" if left else f"{len(changes)} change(s) put back"
+    finish = module.fail_json if left else module.exit_json
+    finish(msg=message, changed=bool(changes), changes=changes, kept=result["kept"], left=left, notes=[])
 
 
-def apply(module):
-    settings = parse(module.params)
-    host = Host(Deadline(module.params["deadline_seconds"]))
-    state = host.state(settings.sysctls)
-    carriers, peer, reason = management_of(state, host, ssh_connection(), module.params["management_address"])
-    management = Management(protected(state, carriers), peer, reason)
-    journal = Journal(base_directory(module.params["directory"]))
-    plan = build(settings, state, management, journal.flapped(state.boot_id))
+def confirm(module, base):
+    attempt = module.params["attempt"]
+    try:
+        with one_at_once(base):
+            ledger = ledgers.ChangeLedger(base)
+            is_pending = ledger.attempt == attempt
+            if is_pending and not module.check_mode:
+                ledger.confirm()
+    except FileNotFoundError:
+        is_pending = False
+    if not is_pending:
+        module.fail_json(msg=f"the node has rolled the changes back: not confirmed within {CONFIRM_SECONDS} s")
+    module.exit_json(changed=False, changes=[], notes=[], left=[])
+
+
+def apply(module, base):
+    declaration = parse_declaration(module.params)
+    host = NetworkHost(Deadline(module.params["deadline_seconds"]))
+    ledger, notes = ledgers.ChangeLedger(base), other_names(declaration.hosts)
+    if ledger.pending and os.geteuid() == 0 and not module.check_mode:
+        with one_at_once(base):
+            ledger = ledgers.ChangeLedger(base)
+            unconfirmed = ledger.roll_back(host, is_forced=False)
+            notes += [f"earlier change that was not confirmed: {text}" for text in unconfirmed["restored"]]
+    state = host.state(declaration.sysctls)
+    connection = ssh_connection()
+    hop = host.way_to(peer_of(connection)) if peer_of(connection) else None
+    management = find_management(state, (hop or {}).get("dev"), connection, module.params["management_address"])
+    plan = plan_changes(declaration, state, ledger.flapped(state.boot_id))
+    plan.problems += management.refusals(plan.changes, state)
     changes = [str(change) for change in plan.changes]
     result = {
         "changes": changes,
-        "notes": _other_names(settings),
-        "management": {"interfaces": carriers, "peer": peer, "reason": reason},
+        "notes": notes,
+        "management": {
+            "interfaces": list(management.carriers),
+            "peer": management.peer,
+            "reason": management.reason,
+        },
         "left": [],
         "down": [],
         "interfaces": shown(state),
     }
     if module._diff and changes:
         before, after = (
-            "".join(f"{change.subject}: {_text(getattr(change, side))}\n" for change in plan.changes)
+            "".join(f"{change.subject}: {text_of(getattr(change, side))}\n" for change in plan.changes)
             for side in ("before", "after")
         )
         headers = {"before_header": "network, as it is", "after_header": "network, as declared"}
@@ -304,55 +340,55 @@ def apply(module):
     if plan.problems:
         module.fail_json(msg="; ".join(plan.problems), changed=False, **{**result, "changes": []})
     if changes and os.geteuid() != 0:
-        module.fail_json(msg=NEEDS_ROOT.format(what="; ".join(changes)), **{**result, "changes": []})
+        module.fail_json(msg=NEEDS_ROOT.format("; ".join(changes)), **{**result, "changes": []})
+    summary = (
+        f"{len(changes)} change(s) {'would be' if module.check_mode else 'were'} made" if changes else "as declared"
+    )
+    if declaration.is_empty:
+        summary = "nothing is declared, so nothing is changed"
     if module.check_mode:
-        module.exit_json(changed=bool(changes), msg=_summary(settings, changes, "would be"), **result)
+        module.exit_json(changed=bool(changes), msg=summary, **result)
     if not changes:
-        state = wait_for_links(plan, host, list(settings.sysctls), module.params["link_seconds"])
-        result.update(down=links_down(plan, state), interfaces=shown(state))
-        if result["down"]:
-            reasons = ", ".join(why_down(name, state) for name in result["down"])
-            module.fail_json(
-                msg=f"{reasons}, though declared up. Look at the cable, the transceiver, the switch's port and dmesg",
-                **result,
-            )
-        module.exit_json(changed=False, msg=_summary(settings, changes, "were"), **result)
+        state = wait_for_links(plan, host, declaration, module.params["link_seconds"])
+        down = plan.links_down(state)
+        result.update(down=down, interfaces=shown(state))
+        if down:
+            remedy = "Look at the cable, the transceiver, the switch's port and dmesg"
+            module.fail_json(msg=f"{why_down(down, state)}, though declared up. {remedy}", **result)
+        module.exit_json(changed=False, msg=summary, **result)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
-    outcome = apply_plan(plan, settings, management, host, journal, module.params["link_seconds"])
-    state = host.state() if outcome.failures else outcome.state
-    result.update(left=outcome.left, down=outcome.down, interfaces=shown(state))
+    with one_launch_at_once(base):
+        ledger.begin(CONFIRM_SECONDS, module.params["deadline_seconds"] + 2 * ledgers.ROLL_BACK_SECONDS)
+        outcome = apply_plan(plan, declaration, management, host, ledger, module.params["link_seconds"])
+    result.update(left=outcome.left, down=outcome.down, interfaces=shown(host.state()))
     if outcome.failures:
-        back = "; the changes were rolled back" if outcome.rolled_back and not outcome.left else ""
+        back = "; the changes were rolled back" if outcome.rolled_back else ""
         if outcome.left:
             back = f"; could not be rolled back: {'; '.join(outcome.left)}: run gpuval.fleet.clean"
         message = "; ".join(outcome.failures) + back
         module.fail_json(msg=message, changed=bool(outcome.left), rolled_back=outcome.rolled_back, **result)
-    module.exit_json(changed=True, msg=_summary(settings, changes, "were"), **result)
+    module.exit_json(changed=True, msg=summary, attempt=ledger.attempt, **result)
 
 
-def _text(value):
+def text_of(value):
     return "none" if value is None else str(value).rstrip("\n")
 
 
-def _summary(settings, changes, verb):
-    if settings.empty:
-        return "nothing is declared, so nothing is changed"
-    return f"{len(changes)} change(s) {verb} made" if changes else "as declared"
-
-
-def _other_names(settings):
+def other_names(hosts):
+    """Notes on names of `hosts` to which another line of the hosts file gives another address."""
     try:
-        text = Path(HOSTS_FILE).read_text(encoding="utf-8", errors="replace") if settings.hosts else ""
+        text = Path(HOSTS_FILE).read_text(encoding="utf-8", errors="replace") if hosts else ""
     except OSError:
         return []
-    found = other_addresses(text, settings.hosts)
-    return [f"{HOSTS_FILE} gives {name} the address {address} in a line of its own" for name, address in found.items()]
+    others = other_addresses(text, hosts)
+    return [f"{HOSTS_FILE} gives {name} the address {address} in a line of its own" for name, address in others.items()]
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["applied", "restored"], "default": "applied"},
+            "state": {"type": "str", "choices": ["applied", "confirmed", "restored"], "default": "applied"},
+            "attempt": {"type": "str", "default": ""},
             "interfaces": {"type": "list", "elements": "dict", "default": [], "options": INTERFACE},
             "hosts": {"type": "dict", "default": {}},
             "sysctls": {"type": "dict", "default": {}},
@@ -364,9 +400,10 @@ def main():
         },
         supports_check_mode=True,
     )
+    work = {"applied": apply, "confirmed": confirm, "restored": restore}[module.params["state"]]
     try:
-        (restore if module.params["state"] == "restored" else apply)(module)
-    except (NetworkError, NodeError) as error:
+        work(module, base_directory(module.params["directory"]))
+    except (HostNetworkError, NodeError) as error:
         module.fail_json(msg=str(error), changed=False)
 
 

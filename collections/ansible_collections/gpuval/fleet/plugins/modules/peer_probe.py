@@ -151,8 +151,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints as services
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import listener
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.asking import Peer, Questions, ask, say_bye
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import Deadline, Host
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import Deadline, NetworkHost
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import shown
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory
@@ -196,7 +196,7 @@ def measure(module):
     parameters = module.params
     targets = [services.parse(entry) for entry in parameters["endpoints"]]
     deadline = Deadline(parameters["deadline_seconds"])
-    host = Host(deadline)
+    host = NetworkHost(deadline)
     state = host.state()
     peers = [Peer(**entry) for entry in parameters["peers"]]
     listened = not module.check_mode
@@ -257,7 +257,7 @@ def main():
         )
     try:
         (listen if module.params["phase"] == "listen" else measure)(module)
-    except (NetworkError, NodeError) as error:
+    except (HostNetworkError, NodeError) as error:
         module.fail_json(msg=str(error))
 
 

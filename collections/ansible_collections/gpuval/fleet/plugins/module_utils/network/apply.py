@@ -1,137 +1,109 @@
-"""Make the changes of a plan, in order, with a deadline; see that they hold; else take all back."""
+"""Make the changes of a plan in order, with a deadline; verify them; roll all back on any failure."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Optional
 
 from ..node_directory import NodeError
-from .errors import NetworkError
-from .host import Deadline, Host
-from .journal import Journal
-from .plan import Change, Management, Plan, build, current, same
-from .settings import Settings
-from .state import State
+from .changes import NetworkChange, NetworkPlan, plan_changes
+from .declaration import NetworkDeclaration
+from .errors import HostNetworkError
+from .host import Deadline, NetworkHost
+from .ledger import ROLL_BACK_SECONDS, ChangeLedger
+from .management import ManagementConnection
+from .state import NetworkState
 
 POLL_SECONDS = 0.1
-#: What comes before the interfaces that went down are brought up again.
-EARLY = ("flap", "mtu")
-ROLL_BACK_SECONDS = 30
 
 
 @dataclass
-class Outcome:
-    made: list[Change] = field(default_factory=list)
+class ApplyOutcome:
     failures: list[str] = field(default_factory=list)
     down: list[str] = field(default_factory=list)  # interfaces that stay down
     rolled_back: bool = False
-    left: list[str] = field(default_factory=list)  # changes that could not be undone
-    state: Optional[State] = None
+    left: list[str] = field(default_factory=list)  # changes that could not be rolled back
 
 
 def apply_plan(
-    plan: Plan, settings: Settings, management: Management, host: Host, journal: Journal, link_seconds: float
-) -> Outcome:
-    """Bring the node to what was declared. On any failure it is put back to how it was found."""
-    outcome = Outcome()
-    known = list(journal.changes)
-    way = host.way_to(management.peer) if management.peer else None
+    plan: NetworkPlan,
+    declaration: NetworkDeclaration,
+    management: ManagementConnection,
+    host: NetworkHost,
+    ledger: ChangeLedger,
+    link_seconds: float,
+) -> ApplyOutcome:
+    """Configure the node as declared; its changes stay pending in the ledger. After a failure there are none."""
+    outcome = ApplyOutcome()
+    hop = host.way_to(management.peer) if management.peer else None
     try:
-        early = [change for change in plan.changes if change.kind in EARLY or change.after == "down"]
-        for change in early:
-            _make(change, outcome, host, journal)
-        # all are down and have their MTU, which some drivers take only then
-        _bring_up([change for change in early if change.kind == "flap"], host, journal)
-        for change in plan.changes:
-            if change not in early:
-                _make(change, outcome, host, journal)
-        outcome.state = wait_for_links(plan, host, list(settings.sysctls), link_seconds)
-        outcome.failures = _verify(plan, settings, management, outcome, journal)
-        if management.peer and host.way_to(management.peer) != way:
+        # all are down and have their MTU, which some drivers accept only then, before the first comes up
+        early = [change for change in plan.changes if change.kind in ("flap", "mtu") or change.after == "down"]
+        _make(early, host, ledger)
+        flaps = [change for change in early if change.kind == "flap"]
+        for lost in ({}, None):
+            for change in flaps:
+                host.bring_up(change.interface, change.before if lost is None else lost)
+        _make([change for change in plan.changes if change not in early], host, ledger)
+        state = wait_for_links(plan, host, declaration, link_seconds)
+        _verify(plan, declaration, state, ledger, outcome)
+        if management.peer and host.way_to(management.peer) != hop:
             outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
-    except (NetworkError, NodeError, OSError) as error:
+    except (HostNetworkError, NodeError, OSError) as error:
         outcome.failures.append(str(error))
-    if outcome.failures and outcome.made:
-        roll_back(outcome, known, host, journal)
-    journal.tidy()
+    if outcome.failures:
+        host.deadline = Deadline(ROLL_BACK_SECONDS)  # the first one may be the failure
+        outcome.rolled_back = bool(ledger.pending)
+        outcome.left = ledger.roll_back(host)["left"]
     return outcome
 
 
-def roll_back(outcome: Outcome, known: list[Change], host: Host, journal: Journal) -> None:
-    """Undo what was made, last first, with time of its own: the deadline may be why."""
-    host.deadline = Deadline(ROLL_BACK_SECONDS)
-    for change in reversed(outcome.made):
-        try:
-            now = current(change, host.state([change.subject] if change.kind == "sysctl" else []))
-            if change.kind == "flap":
-                host.bring_back(change.interface, change.before)
-                journal.boots.pop(change.interface, None)
-            elif not same(change, now, change.before):
-                host.make(change.inverse())
-            journal.take_back(change, known)
-        except (NetworkError, NodeError, OSError) as error:
-            outcome.left.append(f"{change}: {error}")
-    outcome.rolled_back = True
-
-
-def links_down(plan: Plan, state: State) -> list[str]:
-    """Interfaces that should have a link and do not."""
-    return [
-        name
-        for name in dict.fromkeys(plan.links)
-        if not (name in state.interfaces and state.interfaces[name].up and state.interfaces[name].carrier)
-    ]
-
-
-def wait_for_links(plan: Plan, host: Host, sysctls: list[str], seconds: float) -> State:
-    """The state once every link is up and every address has been tried for duplicates, or when the time is over."""
+def wait_for_links(
+    plan: NetworkPlan, host: NetworkHost, declaration: NetworkDeclaration, seconds: float
+) -> NetworkState:
+    """The state once every link is up and every address was tested for duplicates, or after so many seconds."""
     end = time.monotonic() + min(seconds, max(0.0, host.deadline.left()))
     while True:
-        state = host.state(sysctls)
-        pending = any(state.interfaces[name].pending for name in plan.links if name in state.interfaces)
-        if not (links_down(plan, state) or pending) or time.monotonic() >= end:
+        state = host.state(declaration.sysctls)
+        is_pending = any(state.interfaces[name].pending for name in plan.links if name in state.interfaces)
+        if not (plan.links_down(state) or is_pending) or time.monotonic() >= end:
             return state
         time.sleep(POLL_SECONDS)
 
 
-def why_down(name: str, state: State) -> str:
-    if name not in state.interfaces:
-        return f"{name} is gone"
-    interface = state.interfaces[name]
-    return f"{name} has no carrier" if interface.up else f"{name} stays down"
+def why_down(names: list[str], state: NetworkState) -> str:
+    def reason(name: str) -> str:
+        interface = state.interfaces.get(name)
+        if interface is None:
+            return f"{name} is gone"
+        return f"{name} has no carrier" if interface.up else f"{name} stays down"
+
+    return ", ".join(map(reason, names))
 
 
-def _make(change: Change, outcome: Outcome, host: Host, journal: Journal) -> None:
-    journal.note(change)
-    outcome.made.append(change)
-    host.make(change)
+def _make(changes: list[NetworkChange], host: NetworkHost, ledger: ChangeLedger) -> None:
+    for change in changes:
+        ledger.note(change)
+        host.make(change)
 
 
-def _bring_up(flaps: list[Change], host: Host, journal: Journal) -> None:
-    for change in flaps:
-        host.bring_back(change.interface, {})
-    boot_id = host.boot_id()
-    for change in flaps:
-        host.bring_back(change.interface, change.before)
-        journal.boots[change.interface] = boot_id
-
-
-def _verify(plan: Plan, settings: Settings, management: Management, outcome: Outcome, journal: Journal) -> list[str]:
-    state = outcome.state
-    outcome.down = links_down(plan, state)
-    failures = []
+def _verify(
+    plan: NetworkPlan,
+    declaration: NetworkDeclaration,
+    state: NetworkState,
+    ledger: ChangeLedger,
+    outcome: ApplyOutcome,
+) -> None:
+    outcome.down = plan.links_down(state)
     if outcome.down:
-        reasons = ", ".join(why_down(name, state) for name in outcome.down)
-        failures.append(
-            f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: {reasons}. "
-            "Look at the cable, the transceiver, the switch's port and dmesg"
+        outcome.failures.append(
+            f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: "
+            f"{why_down(outcome.down, state)}. Look at the cable, the transceiver, the switch's port and dmesg"
         )
     for name in plan.links:
         duplicate = state.interfaces[name].duplicate if name in state.interfaces else ()
-        failures += [f"{name}: another machine has the address {address}" for address in sorted(duplicate)]
-    if not failures:
-        again = build(settings, state, management, journal.flapped(state.boot_id))
-        failures += [f"did not hold: {change}" for change in again.changes]
-        failures += again.problems
-    return failures
+        outcome.failures += [f"{name}: another machine has the address {address}" for address in sorted(duplicate)]
+    if not outcome.failures:
+        again = plan_changes(declaration, state, ledger.flapped(state.boot_id))
+        outcome.failures += [f"did not hold: {change}" for change in again.changes]
+        outcome.failures += again.problems

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from . import ping, tcp
-from .errors import NetworkError
-from .host import Deadline, Host
+from .errors import HostNetworkError
+from .host import Deadline, NetworkHost
 from .parallel import in_parallel
-from .state import State
+from .state import NetworkState
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ SHORTEST_SECONDS = 0.001
 
 
 def ask(
-    peers: list[Peer], questions: Questions, deadline: Deadline, state: State, host: Host
+    peers: list[Peer], questions: Questions, deadline: Deadline, state: NetworkState, host: NetworkHost
 ) -> dict[str, dict[str, Any]]:
     """What was found, by peer. Each has all keys; None is what was not measured."""
     answers = {peer.name: _blank() for peer in peers}
@@ -132,10 +132,10 @@ def _latency(address: str, port: int, questions: Questions, deadline: Deadline) 
     return {"tcp_minimum_seconds": min(times), "tcp_median_seconds": statistics.median(times)}
 
 
-def _mtu(address: str, state: State, host: Host) -> Optional[int]:
+def _mtu(address: str, state: NetworkState, host: NetworkHost) -> Optional[int]:
     try:
         way = host.way_to(address)
-    except NetworkError:
+    except HostNetworkError:
         return None
     return state.interfaces[way["dev"]].mtu if way and way.get("dev") in state.interfaces else None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
-from .errors import NetworkError
+from .errors import HostNetworkError
 from .tcp import connect, resolve
 
 TRIES = 3
@@ -64,9 +64,9 @@ def parse(entry: dict[str, Any]) -> Endpoint:
         proxy = urlsplit(entry["proxy"]) if entry.get("proxy") else None
         via = (proxy.hostname or "", proxy.port or 3128) if proxy else None
     except ValueError:
-        raise NetworkError(f"endpoint {name}: the url or address cannot be read") from None
+        raise HostNetworkError(f"endpoint {name}: the url or address cannot be read") from None
     if not parts.hostname or not port or parts.scheme not in ("tcp", "http", "https"):
-        raise NetworkError(f"endpoint {name}: give a url (http or https) or an address (host:port)")
+        raise HostNetworkError(f"endpoint {name}: give a url (http or https) or an address (host:port)")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     ca_file, size = entry.get("ca_file") or None, entry.get("size_bytes")
     return Endpoint(name, parts.hostname, port, parts.scheme, path, via, ca_file, entry.get("method") or "GET", size)

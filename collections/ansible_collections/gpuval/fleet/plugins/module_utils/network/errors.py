@@ -1,7 +1,7 @@
-"""What this package tells people."""
+"""Errors of a node's network."""
 
 from __future__ import annotations
 
 
-class NetworkError(Exception):
-    """The network cannot be brought to what was declared; the message says what to change."""
+class HostNetworkError(Exception):
+    """The network cannot be configured or measured as declared; the message says what to change."""

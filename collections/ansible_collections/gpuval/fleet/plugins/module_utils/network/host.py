@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..hardware.tools import toolbox
-from .errors import NetworkError
+from ..node_directory import boot_id
+from .changes import HOSTS_FILE, LIMITS_FILE, NetworkChange
+from .errors import HostNetworkError
 from .hosts_file import read_block, set_block
-from .plan import HOSTS_FILE, LIMITS_FILE, Change
-from .state import State, next_hop, parse_interfaces, parse_routes, route_words
+from .state import NetworkState, find_route, next_hop, parse_interfaces, parse_routes, route_words
 
 COMMAND_SECONDS = 15
 NET = Path("/sys/class/net")
@@ -31,10 +32,10 @@ class Deadline:
 
     def check(self, what: str) -> None:
         if self.left() <= 0:
-            raise NetworkError(f"not done after {self.seconds:g} s, at: {what}")
+            raise HostNetworkError(f"not done after {self.seconds:g} s, at: {what}")
 
 
-class Host:
+class NetworkHost:
     """This machine. `deadline` bounds everything that is asked of it."""
 
     def __init__(self, deadline: Deadline) -> None:
@@ -42,21 +43,21 @@ class Host:
         self._run = toolbox()
 
     def ip(self, *words: str) -> str:
-        """Output of an `ip` command. Raises NetworkError with what it complained of."""
+        """Output of an `ip` command. Raises HostNetworkError with what it complained of."""
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
         done = self._run("ip", *words, timeout=seconds)
         if done.missing:
-            raise NetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
+            raise HostNetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
         if done.timed_out:
-            raise NetworkError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
+            raise HostNetworkError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
         if not done.ok:
             reason = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise NetworkError(f"`{command}`: {reason or f'exit {done.returncode}'}")
+            raise HostNetworkError(f"`{command}`: {reason or f'exit {done.returncode}'}")
         return done.stdout
 
-    def state(self, sysctls: Iterable[str] = ()) -> State:
+    def state(self, sysctls: Iterable[str] = ()) -> NetworkState:
         drivers, physical = {}, set()
         for path in NET.iterdir():
             if (path / "device").exists():
@@ -65,7 +66,7 @@ class Host:
                 if driver.is_symlink():
                     drivers[path.name] = driver.readlink().name
         show = ("-json", "-details")
-        return State(
+        return NetworkState(
             interfaces=parse_interfaces(self.ip(*show, "address", "show"), drivers, frozenset(physical)),
             routes=(
                 *parse_routes(self.ip("-4", *show, "route", "show"), 4),
@@ -74,32 +75,34 @@ class Host:
             sysctls={name: _read_text(sysctl_path(name)) for name in sysctls},
             hosts_block=read_block(_read_text(Path(HOSTS_FILE), strip=False) or ""),
             limits=_read_text(Path(LIMITS_FILE), strip=False),
-            boot_id=self.boot_id(),
+            boot_id=boot_id(),
         )
-
-    @staticmethod
-    def boot_id() -> str:
-        return _read_text(SYSCTLS / "kernel/random/boot_id") or ""
 
     def way_to(self, address: str) -> Optional[dict[str, Any]]:
         """Device and gateway that packets to the address take."""
         try:
             return next_hop(self.ip("-json", "route", "get", address))
-        except NetworkError:
+        except HostNetworkError:
             return None
 
-    def make(self, change: Change) -> None:
-        """Bring `change.after` about."""
+    def make(self, change: NetworkChange) -> None:
+        """Set `change.after`."""
+        link = ("link", "set", "dev", change.interface)
         if change.kind == "flap":
-            self.ip("link", "set", "dev", change.interface, "down")
+            self.ip(*link, "down")
         elif change.kind == "state":
-            self.ip("link", "set", "dev", change.interface, change.after)
+            self.ip(*link, change.after)
         elif change.kind == "mtu":
-            self.ip("link", "set", "dev", change.interface, "mtu", str(change.after))
+            self.ip(*link, "mtu", str(change.after))
         elif change.kind == "address":
-            self._address(change)
+            # without, IPv4 has no broadcast address; the kernel refuses one for /31 and /32
+            is_wide = "." in change.subject and int(change.subject.rpartition("/")[2]) < 31
+            broadcast = ["broadcast", "+"] if change.after and is_wide else []
+            verb = "add" if change.after else "del"
+            self.ip("address", verb, change.subject, *broadcast, "dev", change.interface)
         elif change.kind == "route":
-            self._route(change)
+            route, verb = change.after or change.before, "replace" if change.after else "del"
+            self.ip(f"-{route['version']}", "route", verb, *route_words(route))
         elif change.kind == "sysctl":
             _write_sysctl(change.subject, change.after)
         elif change.kind == "hosts":
@@ -108,42 +111,28 @@ class Host:
         elif change.kind == "limits":
             write_file(Path(LIMITS_FILE), change.after)
         else:
-            raise NetworkError(f"unknown kind of change: {change.kind}")
+            raise HostNetworkError(f"unknown kind of change: {change.kind}")
 
-    def bring_back(self, interface: str, lost: dict[str, Any]) -> None:
-        """Give an interface what it lost by going down; what is there already stays."""
+    def bring_up(self, interface: str, lost: dict[str, Any]) -> None:
+        """Set an interface up and restore the addresses and routes that it lost by going down."""
         state = self.state()
         if interface not in state.interfaces:
-            raise NetworkError(f"{interface} is gone: its driver does not show it any more, see dmesg")
+            raise HostNetworkError(f"{interface} is gone: its driver does not show it any more, see dmesg")
         if not state.interfaces[interface].up:
             self.ip("link", "set", "dev", interface, "up")
             state = self.state()
         for address in lost.get("addresses", []):
             if address not in state.interfaces[interface].addresses:
                 self.ip("address", "add", address, "dev", interface)
-        routes = sorted(
-            lost.get("routes", []), key=lambda route: "gateway" in route
-        )  # a gateway needs its network first
-        for route in routes:
-            known = {(entry["dst"], entry["metric"], entry["version"]) for entry in state.routes}
-            if (route["dst"], route["metric"], route["version"]) not in known:
+        # a gateway needs its network first
+        for route in sorted(lost.get("routes", []), key=lambda route: "gateway" in route):
+            if not find_route(state, route["dst"], route["metric"]):
                 self.ip(f"-{route['version']}", "route", "replace", *route_words(route))
-
-    def _address(self, change: Change) -> None:
-        verb = "add" if change.after else "del"
-        # without, IPv4 has no broadcast address; the kernel refuses one for /31 and /32
-        wide = "." in change.subject and int(change.subject.rpartition("/")[2]) < 31
-        broadcast = ["broadcast", "+"] if change.after and wide else []
-        self.ip("address", verb, change.subject, *broadcast, "dev", change.interface)
-
-    def _route(self, change: Change) -> None:
-        route = change.after or change.before
-        self.ip(f"-{route['version']}", "route", "replace" if change.after else "del", *route_words(route))
 
     def _routes_of_6(self, show: tuple[str, ...]) -> str:
         try:
             return self.ip("-6", *show, "route", "show")
-        except NetworkError:  # a kernel without IPv6
+        except HostNetworkError:  # a kernel without IPv6
             return "[]"
 
 
@@ -177,60 +166,7 @@ def write_file(path: Path, text: Optional[str]) -> None:
                 raise
             path.write_bytes(data)
     except OSError as error:
-        raise NetworkError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def management_of(
-    state: State, host: Host, connection: Optional[str], declared: str
-) -> tuple[list[str], Optional[str], str]:
-    """Interfaces that carry the connection, the other end's address, and how that is known.
-
-    `connection` is SSH_CONNECTION, `declared` the address in the inventory. Without both it is whatever leads out.
-    """
-    carriers, peer, reasons = set(), None, []
-    words = (connection or "").split()
-    if len(words) == 4:
-        peer, local = (
-            words[0].partition("%")[0].removeprefix("::ffff:"),
-            words[2].partition("%")[0].removeprefix("::ffff:"),
-        )
-        way = host.way_to(peer)
-        if way:
-            carriers.add(way["dev"])
-        carriers |= {name for name, interface in state.interfaces.items() if _has(interface, local)}
-        reasons.append(f"SSH from {peer}")
-    holders = {name for name, interface in state.interfaces.items() if declared and _has(interface, declared)}
-    if holders:
-        carriers |= holders
-        reasons.append(f"it has {declared}")
-    if not carriers:
-        carriers = {route["dev"] for route in state.routes if route["dst"] in ("0.0.0.0/0", "::/0") and "dev" in route}
-        reasons.append("the default route leads through it")
-    return sorted(carriers - {"lo"}), peer, ", ".join(reasons)
-
-
-def ssh_connection() -> Optional[str]:
-    """SSH_CONNECTION of this process or of one above it: sudo takes it out of the environment."""
-    if os.environ.get("SSH_CONNECTION"):
-        return os.environ["SSH_CONNECTION"]
-    process = os.getppid()
-    for _step in range(32):
-        if process <= 1:
-            return None
-        try:
-            environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        for entry in environment:
-            if entry.startswith(b"SSH_CONNECTION="):
-                return entry.partition(b"=")[2].decode("ascii", "replace")
-        process = int(status.rpartition(")")[2].split()[1])
-    return None
-
-
-def _has(interface: Any, address: str) -> bool:
-    return any(text.partition("/")[0] == address for text in (*interface.addresses, *interface.link_local))
+        raise HostNetworkError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _read_text(path: Path, strip: bool = True) -> Optional[str]:
@@ -245,6 +181,6 @@ def _write_sysctl(name: str, value: str) -> None:
     try:
         sysctl_path(name).write_text(value, encoding="ascii")
     except OSError as error:
-        raise NetworkError(
+        raise HostNetworkError(
             f"{name} cannot be set to {value!r}: {error.strerror}; in a container it is read-only"
         ) from error

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..node_directory import make_private, write_private
-from .journal import FOLDER
+from .detached import run_detached
 from .tcp import GREETING
 
+FOLDER = "network"  # below the folder of gpuval
 NAME = "listener.json"
 CONNECTION_SECONDS = 10
 MOST_BYTES = 256 * 1024 * 1024
@@ -43,29 +44,19 @@ def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: f
     make_private(base)
     make_private(base / FOLDER)
     path = base / FOLDER / NAME
-    first = os.fork()
-    if first:
-        os.waitpid(first, 0)
-        for link in listening.values():
-            link.close()
-        _wait_until(lambda: _read(path) is not None)
-        return
-    try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        os.chdir("/")
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
+
+    def serve() -> None:
         document = {"pid": os.getpid(), "started": _start_time(os.getpid()), "ports": sorted(listening)}
         write_private(path, json.dumps(document).encode())
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         Service(node, listening, askers).serve(seconds)
         path.unlink(missing_ok=True)
-    finally:
-        os._exit(0)
+
+    run_detached(serve)
+    for link in listening.values():
+        link.close()
+    _wait_until(lambda: _read(path) is not None)
 
 
 def stop(base: Path) -> bool:

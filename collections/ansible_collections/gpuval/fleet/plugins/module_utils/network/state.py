@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from .errors import NetworkError
+from .errors import HostNetworkError
 
 #: Of what is shown of a node, at most.
 MOST_INTERFACES, MOST_ADDRESSES = 128, 32
@@ -20,7 +20,7 @@ ROUTE_KEYS = {"type", "dst", "gateway", "dev", "protocol", "scope", "prefsrc", "
 
 
 @dataclass(frozen=True)
-class Interface:
+class HostInterface:
     name: str
     up: bool = False  # what the administrator wants
     carrier: bool = False  # what the link says
@@ -41,8 +41,8 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class State:
-    interfaces: dict[str, Interface] = field(default_factory=dict)
+class NetworkState:
+    interfaces: dict[str, HostInterface] = field(default_factory=dict)
     routes: tuple[dict[str, Any], ...] = ()
     sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None: the kernel does not know it
     hosts_block: Optional[str] = None
@@ -50,7 +50,7 @@ class State:
     boot_id: str = ""
 
 
-def shown(state: State) -> dict[str, dict[str, Any]]:
+def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
     """Interfaces by name, to be shown and compared with other nodes'.
 
     Where many are not hardware (containers' ends), those without hardware are left out.
@@ -71,7 +71,7 @@ def shown(state: State) -> dict[str, dict[str, Any]]:
     }
 
 
-def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, Interface]:
+def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, HostInterface]:
     """Interfaces by name, from `ip -json -details address show`."""
     found = {}
     for entry in _json(text, "ip address"):
@@ -80,7 +80,7 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
             continue
         listed = [info for info in entry.get("addr_info", []) if info.get("local")]
         plain = [info for info in listed if info.get("scope") != "link"]
-        found[name] = Interface(
+        found[name] = HostInterface(
             name=name,
             up="UP" in entry.get("flags", []),
             carrier="LOWER_UP" in entry.get("flags", []),
@@ -113,7 +113,7 @@ def next_hop(text: str) -> Optional[dict[str, Any]]:
     return {key: entry[key] for key in ("dev", "gateway") if key in entry} or None
 
 
-def find_route(state: State, to: str, metric: Optional[int]) -> Optional[dict[str, Any]]:
+def find_route(state: NetworkState, to: str, metric: Optional[int]) -> Optional[dict[str, Any]]:
     version = ipaddress.ip_network(to).version
     wanted = DEFAULT_METRIC[version] if metric is None else metric
     for route in state.routes:
@@ -137,7 +137,7 @@ def route_words(route: dict[str, Any]) -> list[str]:
     return words
 
 
-def can_be_restored(route: dict[str, Any]) -> bool:
+def is_restorable(route: dict[str, Any]) -> bool:
     return set(route) <= ROUTE_KEYS | {"version"}
 
 
@@ -161,4 +161,4 @@ def _json(text: str, what: str) -> list[dict[str, Any]]:
     try:
         return [entry for entry in json.loads(text or "[]") if isinstance(entry, dict)]
     except ValueError as error:
-        raise NetworkError(f"`{what}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error
+        raise HostNetworkError(f"`{what}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error

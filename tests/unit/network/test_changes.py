@@ -3,21 +3,19 @@
 import dataclasses
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.plan import (
-    Change,
-    Management,
-    build,
-    protected,
-    same,
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import NetworkChange, plan_changes
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.declaration import parse_declaration
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.management import (
+    ManagementConnection,
+    with_dependencies,
 )
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.settings import parse
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import Interface, State
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import HostInterface, NetworkState
 
-NOBODY = Management()
+LOCAL = ManagementConnection()
 
 
 def interface(name, **given):
-    return Interface(name, **{"up": True, "carrier": True, "mtu": 1500, **given})
+    return HostInterface(name, **{"up": True, "carrier": True, "mtu": 1500, **given})
 
 
 def route(dst, dev, metric=0, **given):
@@ -25,7 +23,7 @@ def route(dst, dev, metric=0, **given):
     return {"type": "unicast", "dst": dst, "dev": dev, "metric": metric, "version": version, "flags": [], **given}
 
 
-MACHINE = State(
+MACHINE = NetworkState(
     interfaces={
         "lo": interface("lo", mtu=65536),
         "eth0": interface("eth0", addresses=("192.0.2.10/24",)),
@@ -35,11 +33,13 @@ MACHINE = State(
     routes=(route("0.0.0.0/0", "eth0", gateway="192.0.2.1"), route("192.0.2.0/24", "eth0", protocol="kernel")),
     sysctls={"net.core.somaxconn": "128", "net.ipv4.tcp_rmem": "4096\t87380\t6291456"},
 )
-MANAGEMENT = Management(frozenset({"eth0"}), "198.51.100.7", "SSH from 198.51.100.7")
+MANAGEMENT = ManagementConnection(("eth0",), frozenset({"eth0"}), "198.51.100.7", "SSH from 198.51.100.7")
 
 
-def plan(parameters, state=MACHINE, management=NOBODY, flapped=frozenset()):
-    return build(parse(parameters), state, management, flapped)
+def plan(parameters, state=MACHINE, management=LOCAL, flapped=frozenset()):
+    found = plan_changes(parse_declaration(parameters), state, flapped)
+    found.problems += management.refusals(found.changes, state)
+    return found
 
 
 def test_nothing_declared_changes_nothing():
@@ -154,7 +154,7 @@ def test_what_does_not_touch_it_is_not_refused(entry):
 
 
 def test_ports_below_the_management_interface_are_protected_and_others_are_not():
-    state = State(
+    state = NetworkState(
         interfaces={
             "bond0.7": interface("bond0.7", below="bond0"),
             "bond0": interface("bond0"),
@@ -163,8 +163,8 @@ def test_ports_below_the_management_interface_are_protected_and_others_are_not()
             "ib0": interface("ib0"),
         }
     )
-    assert protected(state, ["bond0.7"]) == {"bond0.7", "bond0", "eth0", "eth1"}
-    assert protected(state, ["gone"]) == set()
+    assert with_dependencies(state, ["bond0.7"]) == {"bond0.7", "bond0", "eth0", "eth1"}
+    assert with_dependencies(state, ["gone"]) == set()
 
 
 def test_a_route_that_could_not_be_put_back_is_not_replaced():
@@ -175,9 +175,9 @@ def test_a_route_that_could_not_be_put_back_is_not_replaced():
 
 
 def test_a_change_and_its_inverse():
-    change = Change("mtu", "ib0 mtu", 1500, 9000, "ib0")
-    assert change.inverse() == Change("mtu", "ib0 mtu", 9000, 1500, "ib0")
+    change = NetworkChange("mtu", "ib0 mtu", 1500, 9000, "ib0")
+    assert change.inverse() == NetworkChange("mtu", "ib0 mtu", 9000, 1500, "ib0")
     assert change.inverse().identity == change.identity
-    assert Change(**change.to_json()) == change
-    assert same(Change("sysctl", "x", None, None), "1\t2", "1 2")
-    assert not same(Change("route", "x", None, None), None, {"gateway": "10.0.0.1"})
+    assert NetworkChange(**dataclasses.asdict(change)) == change
+    assert NetworkChange("sysctl", "x", None, None).is_same("1\t2", "1 2")
+    assert not NetworkChange("route", "x", None, None).is_same(None, {"gateway": "10.0.0.1"})

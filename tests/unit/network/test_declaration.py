@@ -1,18 +1,18 @@
 """What may be declared for a node's network."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.settings import Route, parse
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.declaration import parse_declaration
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 
 
 def test_nothing_declared_is_nothing():
-    assert parse({}).empty
-    assert parse({"interfaces": [], "hosts": {}, "sysctls": {}, "limits": []}).empty
-    assert not parse({"sysctls": {"net.core.somaxconn": 4096}}).empty
+    assert parse_declaration({}).is_empty
+    assert parse_declaration({"interfaces": [], "hosts": {}, "sysctls": {}, "limits": []}).is_empty
+    assert not parse_declaration({"sysctls": {"net.core.somaxconn": 4096}}).is_empty
 
 
 def test_values_come_out_in_one_form():
-    settings = parse(
+    settings = parse_declaration(
         {
             "interfaces": [
                 {
@@ -30,7 +30,10 @@ def test_values_come_out_in_one_form():
     )
     (interface,) = settings.interfaces
     assert interface.addresses == ("10.0.0.1/16", "fd00::1/64")
-    assert interface.routes == (Route("0.0.0.0/0", "10.0.0.254"), Route("10.9.0.0/16", None, 7))
+    assert interface.routes == (
+        {"dst": "0.0.0.0/0", "version": 4, "metric": 0, "gateway": "10.0.0.254"},
+        {"dst": "10.9.0.0/16", "version": 4, "metric": 7},
+    )
     assert settings.sysctls == {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.ip_forward": "1"}
     assert settings.limits == ("* - memlock unlimited", "@gpu soft nofile 9")
 
@@ -56,5 +59,5 @@ def test_values_come_out_in_one_form():
     ],
 )
 def test_what_is_wrong_is_named(parameters, told):
-    with pytest.raises(NetworkError, match=told):
-        parse(parameters)
+    with pytest.raises(HostNetworkError, match=told):
+        parse_declaration(parameters)

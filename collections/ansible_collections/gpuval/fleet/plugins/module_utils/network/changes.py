@@ -1,0 +1,214 @@
+"""What to change so that a node's network is as declared, in order; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from .declaration import DeclaredInterfaces, NetworkDeclaration
+from .hosts_file import block_of
+from .state import HostInterface, NetworkState, find_route, is_restorable, normal_value
+
+HOSTS_FILE = "/etc/hosts"
+LIMITS_FILE = "/etc/security/limits.d/99-gpuval.conf"
+
+
+@dataclass(frozen=True)
+class NetworkChange:
+    """One setting that goes from `before` to `after`, by `kind`:
+
+    state, mtu   of an interface
+    flap         down and up; `before`: what is lost by that, `after`: the boot in which it happened
+    address      on an interface: True is present, None absent
+    route        routes as `ip -json` has them; None is none
+    sysctl       values
+    hosts        lines of the marked block in /etc/hosts
+    limits       text of the file
+    """
+
+    kind: str
+    subject: str
+    before: Any
+    after: Any
+    interface: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return (self.kind, self.interface, self.subject)
+
+    @property
+    def sysctls(self) -> list[str]:
+        """Kernel parameters that a state must have for `value_in`."""
+        return [self.subject] if self.kind == "sysctl" else []
+
+    def inverse(self) -> NetworkChange:
+        return NetworkChange(self.kind, self.subject, self.after, self.before, self.interface)
+
+    def value_in(self, state: NetworkState) -> Any:
+        """The present value, comparable with `before` and `after`; of a flap whether the interface is up or down."""
+        if self.kind == "route":
+            route = self.after or self.before
+            return find_route(state, route["dst"], route["metric"])
+        if self.kind == "sysctl":
+            return state.sysctls.get(self.subject)
+        if self.kind in ("hosts", "limits"):
+            return state.hosts_block if self.kind == "hosts" else state.limits
+        interface = state.interfaces.get(self.interface)
+        if interface is None:
+            return None
+        if self.kind == "address":
+            return True if self.subject in interface.addresses else None
+        return interface.mtu if self.kind == "mtu" else interface.state
+
+    def is_same(self, value: Any, other: Any) -> bool:
+        if self.kind == "route" and value and other:
+            return all(value.get(key) == other.get(key) for key in ("gateway", "dev"))
+        if self.kind == "sysctl":
+            return normal_value(value) == normal_value(other)
+        return value == other
+
+    def __str__(self) -> str:
+        if self.kind == "flap":
+            return f"{self.interface}: down and up again"
+        if self.kind == "address":
+            return f"{self.interface}: {'add' if self.after else 'remove'} address {self.subject}"
+        if self.kind == "route":
+            return f"route {self.subject}: {_next_hop(self.before)} -> {_next_hop(self.after)}"
+        if self.kind in ("hosts", "limits"):
+            return f"{self.subject}: {'write' if self.after is not None else 'remove'}"
+        return f"{self.subject}: {self.before} -> {self.after}"
+
+
+@dataclass
+class NetworkPlan:
+    changes: list[NetworkChange] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)  # interfaces that must have a carrier in the end
+
+    def links_down(self, state: NetworkState) -> list[str]:
+        return [
+            name
+            for name in dict.fromkeys(self.links)
+            if not (name in state.interfaces and state.interfaces[name].up and state.interfaces[name].carrier)
+        ]
+
+
+def plan_changes(
+    declaration: NetworkDeclaration, state: NetworkState, flapped: frozenset[str] = frozenset()
+) -> NetworkPlan:
+    """The difference between declaration and state; `flapped` interfaces went down and up in this boot already."""
+    plan = NetworkPlan()
+    downs: list[NetworkChange] = []
+    mtus: list[NetworkChange] = []
+    ups: list[NetworkChange] = []
+    others: list[NetworkChange] = []
+    for entry, interfaces in _selected(declaration, state, plan):
+        # all interfaces of an entry flap, or none
+        is_flapping = entry.flap and any(
+            not (
+                interface.name in flapped and interface.up and interface.carrier and entry.mtu in (None, interface.mtu)
+            )
+            for interface in interfaces
+        )
+        for interface in interfaces:
+            name = interface.name
+            others += [
+                NetworkChange("address", address, None, True, name)
+                for address in entry.addresses
+                if address not in interface.addresses
+            ]
+            others += _route_changes(name, entry, state, plan)
+            if entry.state == "up":
+                plan.links.append(name)
+            if is_flapping and interface.up:
+                downs.append(NetworkChange("flap", name, _lost_by_down(interface, state), state.boot_id, name))
+            elif interface.state != entry.state:
+                change = NetworkChange("state", f"{name} state", interface.state, entry.state, name)
+                (ups if entry.state == "up" else downs).append(change)
+            if entry.mtu not in (None, interface.mtu):
+                mtus.append(NetworkChange("mtu", f"{name} mtu", interface.mtu, entry.mtu, name))
+    # all down before the first comes up: ends of one link may be on this machine, and both must let go
+    plan.changes = [*downs, *mtus, *ups, *others, *_sysctl_changes(declaration, state, plan)]
+    limits = "".join(f"{line}\n" for line in declaration.limits)
+    for kind, path, declared, present in (
+        ("hosts", HOSTS_FILE, block_of(declaration.hosts), state.hosts_block),
+        ("limits", LIMITS_FILE, limits, state.limits),
+    ):
+        if declared not in ("", present):
+            plan.changes.append(NetworkChange(kind, path, present, declared))
+    return plan
+
+
+def _selected(
+    declaration: NetworkDeclaration, state: NetworkState, plan: NetworkPlan
+) -> list[tuple[DeclaredInterfaces, list[HostInterface]]]:
+    """Each entry with the interfaces that it selects."""
+    selected = []
+    entry_by_name: dict[str, DeclaredInterfaces] = {}
+    for entry in declaration.interfaces:
+        interfaces = [interface for interface in state.interfaces.values() if entry.selects(interface)]
+        if len(interfaces) < entry.count:
+            names = ", ".join(interface.name for interface in interfaces) or "none"
+            plan.problems.append(
+                f"{len(interfaces)} of {entry.count} interface(s) with {entry} found ({names}): look at the driver "
+                f"(dmesg) and the card, or correct network_interfaces; there are {', '.join(sorted(state.interfaces))}"
+            )
+        for name in (interface.name for interface in interfaces):
+            if name in entry_by_name:
+                plan.problems.append(
+                    f"{name} is meant by two entries of network_interfaces ({entry_by_name[name]}; {entry}): leave one "
+                    "of them, or use exclude"
+                )
+            entry_by_name[name] = entry
+        selected.append((entry, interfaces))
+    return selected
+
+
+def _lost_by_down(interface: HostInterface, state: NetworkState) -> dict[str, Any]:
+    """What the kernel drops when the interface goes down and does not restore by itself."""
+    return {
+        "addresses": [text for text in interface.addresses if ":" in text and text not in interface.dynamic],
+        "routes": [
+            route
+            for route in state.routes
+            if route.get("dev") == interface.name and route.get("protocol") not in ("kernel", "ra")
+        ],
+    }
+
+
+def _route_changes(name: str, entry: DeclaredInterfaces, state: NetworkState, plan: NetworkPlan) -> list[NetworkChange]:
+    changes = []
+    for declared in entry.routes:
+        present = find_route(state, declared["dst"], declared["metric"])
+        change = NetworkChange(
+            "route", f"{declared['dst']} metric {declared['metric']}", present, {**declared, "dev": name}
+        )
+        if change.is_same(present, change.after):
+            continue
+        if present and not is_restorable(present):
+            plan.problems.append(
+                f"the route to {declared['dst']} has settings that could not be put back "
+                f"({', '.join(sorted(present))}): remove it yourself, or declare another metric"
+            )
+        else:
+            changes.append(change)
+    return changes
+
+
+def _sysctl_changes(declaration: NetworkDeclaration, state: NetworkState, plan: NetworkPlan) -> list[NetworkChange]:
+    changes = []
+    for name, declared in declaration.sysctls.items():
+        present = state.sysctls.get(name)
+        if present is None:
+            plan.problems.append(
+                f"this kernel has no parameter {name}: load its module, or take it out of network_sysctls"
+            )
+        elif normal_value(present) != declared:
+            changes.append(NetworkChange("sysctl", name, present, declared))
+    return changes
+
+
+def _next_hop(route: Optional[dict[str, Any]]) -> str:
+    if not route:
+        return "none"
+    return " ".join([*(["via", route["gateway"]] if route.get("gateway") else []), "dev", str(route.get("dev"))])

@@ -1,0 +1,212 @@
+"""The values before each change of this node's network, in one file on it, and the way back to them.
+
+Changes are pending until the controller has confirmed them over a new connection. `clean` goes back to the values
+before the first change, whichever run made it. Nothing here needs the controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..node_directory import NodeError, check_private, make_private, one_at_once, write_private
+from . import listener
+from .changes import NetworkChange
+from .detached import run_detached
+from .errors import HostNetworkError
+from .host import Deadline, NetworkHost
+
+NAME = "undo.json"
+SCHEMA = "gpuval.network-undo/1"
+ROLL_BACK_SECONDS = 30
+RESTORE_SECONDS = 60
+POLL_SECONDS = 0.2
+
+#: By outcome: `restored`, `kept` (others changed it since, so it stays), `left` (it could not be put back).
+PutBack = dict[str, list[str]]
+
+
+class ChangeLedger:
+    """The changes of this node, oldest first, each written before it is made. `attempt` names the pending ones."""
+
+    def __init__(self, base: Path) -> None:
+        self._base, self._folder = base, base / listener.FOLDER
+        self.path = self._folder / NAME
+        self.confirmed: list[NetworkChange] = []
+        self.pending: list[NetworkChange] = []
+        self.attempt = ""
+        self._read()
+
+    def flapped(self, boot_id: str) -> frozenset[str]:
+        """Interfaces that went down and up in this boot."""
+        changes = (*self.confirmed, *self.pending)
+        return frozenset(change.interface for change in changes if change.kind == "flap" and change.after == boot_id)
+
+    def begin(self, confirm_seconds: float, making_seconds: float) -> None:
+        """Start an attempt. It is rolled back unless it is confirmed within so many seconds after its changes.
+
+        A process of its own does that. It waits up to `making_seconds` for the lock of the module that makes the
+        changes, which ends with the module, however that ends.
+        """
+        self.attempt = attempt = secrets.token_hex(8)
+        self._write()
+
+        def roll_back_unless_confirmed() -> None:
+            os.closerange(3, 1024)  # the module's lock is among them
+            with one_at_once(self._base, making_seconds):
+                end = time.monotonic() + confirm_seconds
+            while ChangeLedger(self._base).attempt == attempt:
+                if time.monotonic() < end:
+                    time.sleep(POLL_SECONDS)
+                    continue
+                with one_at_once(self._base):
+                    ledger = ChangeLedger(self._base)
+                    if ledger.attempt == attempt:
+                        ledger.roll_back(NetworkHost(Deadline(ROLL_BACK_SECONDS)))
+                return
+
+        run_detached(roll_back_unless_confirmed)
+
+    def note(self, change: NetworkChange) -> None:
+        """Remember a change that is about to be made."""
+        self.pending.append(change)
+        self._write()
+
+    def confirm(self) -> None:
+        """Keep the pending changes. The value to go back to is that before the first change of a setting."""
+        changes = {change.identity: change for change in self.confirmed}
+        for change in self.pending:
+            before = changes.get(change.identity, change).before
+            changes[change.identity] = replace(change, before=before)
+        self.confirmed = [
+            change
+            for change in changes.values()
+            if change.kind == "flap" or not change.is_same(change.before, change.after)
+        ]
+        self.pending, self.attempt = [], ""
+        self._write()
+
+    def roll_back(self, host: NetworkHost, is_forced: bool = True) -> PutBack:
+        """Put back the values before the pending changes; `is_forced`: also where others changed them since."""
+        return self._put_back([self.pending], host, dry=False, is_forced=is_forced)
+
+    def restore(self, host: NetworkHost, dry: bool = False) -> PutBack:
+        """Put back the values before all changes; `dry` only lists them."""
+        return self._put_back([self.pending, self.confirmed], host, dry=dry, is_forced=False)
+
+    def _put_back(self, groups: list[list[NetworkChange]], host: NetworkHost, *, dry: bool, is_forced: bool) -> PutBack:
+        result: PutBack = {"restored": [], "kept": [], "left": []}
+        for changes in groups:
+            for change in reversed(list(changes)):
+                try:
+                    outcome, text = _revert(change, host, dry=dry, is_forced=is_forced)
+                except (HostNetworkError, OSError) as error:
+                    outcome, text = "left", f"{change}: {error}"
+                if outcome:
+                    result[outcome].append(text)
+                if outcome != "left" and not dry:
+                    changes.remove(change)
+                    self._write()
+        if not (dry or self.pending):
+            self.attempt = ""
+            self._write()
+        return result
+
+    def _write(self) -> None:
+        """Write the file, or remove it and the folders around it where there is nothing to go back to."""
+        if self.confirmed or self.pending or self.attempt:
+            make_private(self._base)
+            make_private(self._folder)
+            changes = {name: [asdict(change) for change in getattr(self, name)] for name in ("confirmed", "pending")}
+            document = {"schema": SCHEMA, **changes, "attempt": self.attempt}
+            write_private(self.path, (json.dumps(document, indent=1) + "\n").encode())
+            return
+        self.path.unlink(missing_ok=True)
+        for folder in (self._folder, self._base):
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+
+    def _read(self) -> None:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise HostNetworkError(
+                f"{self.path} cannot be read: {error.strerror}; use the user that it belongs to"
+            ) from error
+        check_private(self._folder)  # commands are made of its content
+        try:
+            document = json.loads(text)
+            # release 1.0 wrote `changes`, which were final
+            confirmed = document["changes" if "changes" in document else "confirmed"]
+            confirmed = confirmed if document["schema"] == SCHEMA else document[SCHEMA]
+            self.confirmed = [NetworkChange(**entry) for entry in confirmed]
+            self.pending = [NetworkChange(**entry) for entry in document.get("pending", ())]
+            self.attempt = str(document.get("attempt", ""))
+        except (ValueError, KeyError, TypeError) as error:
+            raise HostNetworkError(
+                f"{self.path} is damaged ({error}): see by hand that the network is right, then remove the file"
+            ) from error
+
+
+def is_changed(base: Path) -> bool:
+    """True if values of this node's network are to be put back."""
+    return (base / listener.FOLDER / NAME).is_file()
+
+
+def is_touched(base: Path) -> bool:
+    """True if changes or a listener are left on this node."""
+    return (base / listener.FOLDER).is_dir()
+
+
+def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = False) -> PutBack:
+    """End the listener and put back all values of the ledger below `base`; `dry` only lists them.
+
+    What is left stays in the file, so that it can be tried again.
+    """
+    ended: list[str] = []
+    try:
+        check_private(base / listener.FOLDER)
+        if not dry and listener.stop(base):
+            ended.append("listener on declared ports: ended")
+        result = ChangeLedger(base).restore(NetworkHost(Deadline(seconds)), dry)
+        return {**result, "restored": ended + result["restored"]}
+    except (HostNetworkError, NodeError, OSError) as error:
+        return {"restored": ended, "kept": [], "left": [str(error)]}
+
+
+def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: bool) -> tuple[str, str]:
+    """Go back to the value before the change. Returns the outcome (empty: that is the present value) and its text."""
+    state = host.state(change.sysctls)
+    present = change.value_in(state)
+    if change.interface and change.interface not in state.interfaces:
+        return "kept", f"{change}: {change.interface} is gone"
+    if change.kind == "flap":
+        if present == "up" and not is_forced:
+            return "", ""
+        if not dry:
+            host.bring_up(change.interface, change.before)
+        return "restored", str(change)
+    if change.is_same(present, change.before):
+        return "", ""
+    is_own = change.is_same(present, change.after) or (change.kind == "route" and present is None)
+    if not (is_own or is_forced):
+        return "kept", f"{change}: now {_in_one_line(present)}, which is not of gpuval"
+    if not dry:
+        host.make(change.inverse())
+        present = change.value_in(host.state(change.sysctls))
+        if not change.is_same(present, change.before):
+            raise HostNetworkError(f"still {_in_one_line(present)} after it was put back")
+    return "restored", str(change.inverse())
+
+
+def _in_one_line(value: Any) -> str:
+    return " ".join(str(value).split())[:200]

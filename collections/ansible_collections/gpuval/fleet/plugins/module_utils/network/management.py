@@ -1,0 +1,140 @@
+"""The connection to the controller: what carries it, and which changes would cut it; pure but for `ssh_connection`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from .changes import NetworkChange
+from .state import HostInterface, NetworkState
+
+#: Metric of the route to its own network that an address brings, by IP version.
+CONNECTED_METRIC = {4: 0, 6: 256}
+
+
+@dataclass(frozen=True)
+class ManagementConnection:
+    """`carriers` lead to the controller's address `peer`; `interfaces` are these and all that they depend on."""
+
+    carriers: tuple[str, ...] = ()
+    interfaces: frozenset[str] = frozenset()
+    peer: Optional[str] = None
+    reason: str = ""
+
+    def refusals(self, changes: Iterable[NetworkChange], state: NetworkState) -> list[str]:
+        """Why changes would cut the connection."""
+        refusals = []
+        for change in changes:
+            if change.interface in self.interfaces:
+                refusals.append(
+                    f"refused: {change} would touch {change.interface}, which carries the management connection "
+                    f"({self.reason}): set it in the operating system's own configuration, or leave it out by exclude"
+                )
+            elif self.peer and self._is_diverted(change, state):
+                refusals.append(
+                    f"refused: {change} would lead the way to the controller ({self.peer}) through another interface "
+                    "and cut the management connection: declare a narrower network or route"
+                )
+        return refusals
+
+    def _is_diverted(self, change: NetworkChange, state: NetworkState) -> bool:
+        peer, addresses = ipaddress.ip_address(self.peer or ""), []
+        if change.kind == "sysctl":
+            is_disabling = change.subject.replace("/", ".").endswith(".disable_ipv6") and change.after != "0"
+            return peer.version == 6 and is_disabling
+        if change.kind == "route":
+            route = change.after
+            return route["dev"] not in self.interfaces and _is_preferred(route["dst"], route["metric"], state, peer)
+        if change.kind == "address":
+            addresses = [change.subject]
+        elif change.kind == "state" and change.after == "up":
+            addresses = list(state.interfaces[change.interface].addresses)
+        networks = [ipaddress.ip_interface(address).network for address in addresses]
+        return any(_is_preferred(str(it), CONNECTED_METRIC[it.version], state, peer) for it in networks)
+
+
+def find_management(
+    state: NetworkState, device_to_peer: Optional[str], connection: Optional[str], declared: str
+) -> ManagementConnection:
+    """`connection` is SSH_CONNECTION, `declared` the address in the inventory. Without both it is the default route.
+
+    `device_to_peer`: the interface that packets to the other end of `connection` leave by.
+    """
+    carriers, reasons = set(), []
+    peer = peer_of(connection)
+    if peer:
+        local = _plain_address((connection or "").split()[2])
+        carriers = {device_to_peer} if device_to_peer else set()
+        carriers |= _holders(state, local)
+        reasons.append(f"SSH from {peer}")
+    if holders := _holders(state, declared):
+        carriers |= holders
+        reasons.append(f"it has {declared}")
+    if not carriers:
+        carriers = {route["dev"] for route in state.routes if route["dst"] in ("0.0.0.0/0", "::/0") and "dev" in route}
+        reasons.append("the default route leads through it")
+    names = tuple(sorted(carriers - {"lo"}))
+    return ManagementConnection(names, with_dependencies(state, names), peer, ", ".join(reasons))
+
+
+def peer_of(connection: Optional[str]) -> Optional[str]:
+    """The controller's address in SSH_CONNECTION."""
+    words = (connection or "").split()
+    return _plain_address(words[0]) if len(words) == 4 else None
+
+
+def ssh_connection() -> Optional[str]:
+    """SSH_CONNECTION of this process or of one above it: sudo takes it out of the environment."""
+    if os.environ.get("SSH_CONNECTION"):
+        return os.environ["SSH_CONNECTION"]
+    process = os.getppid()
+    for _step in range(32):
+        if process <= 1:
+            return None
+        try:
+            environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        for variable in environment:
+            if variable.startswith(b"SSH_CONNECTION="):
+                return variable.partition(b"=")[2].decode("ascii", "replace")
+        process = int(status.rpartition(")")[2].split()[1])
+    return None
+
+
+def with_dependencies(state: NetworkState, carriers: Iterable[str]) -> frozenset[str]:
+    """These interfaces and all that they depend on: members of the bond or bridge, the port below the VLAN."""
+    names: set[str] = set()
+    waiting = [name for name in carriers if name in state.interfaces]
+    while waiting:
+        name = waiting.pop()
+        if name not in names:
+            names.add(name)
+            interface = state.interfaces[name]
+            waiting += [other.name for other in state.interfaces.values() if other.above == name]
+            waiting += [other for other in (interface.below, interface.above) if other in state.interfaces]
+    return frozenset(names)
+
+
+def _is_preferred(to: str, metric: int, state: NetworkState, peer: Any) -> bool:
+    """Whether a route to this network would replace the peer's present route."""
+    network = ipaddress.ip_network(to)
+    present = [(ipaddress.ip_network(route["dst"]), route["metric"]) for route in state.routes]
+    best = max(((known.prefixlen, -cost) for known, cost in present if peer in known), default=(-1, 0))
+    return peer in network and (network.prefixlen, -metric) >= best
+
+
+def _holders(state: NetworkState, address: str) -> set[str]:
+    def is_holder(interface: HostInterface) -> bool:
+        return address in (text.partition("/")[0] for text in (*interface.addresses, *interface.link_local))
+
+    return {name for name, interface in state.interfaces.items() if is_holder(interface)}
+
+
+def _plain_address(text: str) -> str:
+    return text.partition("%")[0].removeprefix("::ffff:")
