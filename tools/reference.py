@@ -227,8 +227,8 @@ def modules() -> str:
         "Modules and plugins",
         "The playbooks of the collection use them. Of use in plays of your own are `gpu_facts`, `metrics_facts` "
         "and `store_upload`: see [figures in your own play](../run.md#figures-in-your-own-play). "
-        "`ansible-doc gpuval.fleet.NAME` shows one that runs on nodes with its examples; `plugins/modules/NAME.yml` "
-        "has those of steps on the controller.",
+        "`ansible-doc gpuval.fleet.NAME` shows one with its examples. `controller` runs the steps of the playbooks: a "
+        "file in `plugin_utils/steps/` is a step, and the parameters of its function are its options.",
         *[section for path, its in listed if its for section in module(path, its)],
     )
 

@@ -209,18 +209,18 @@ class Bench:
         backend: Any = self.store.backend()
         store: Any = self.store
         began = self.clock.now
-        RunWatch(Limits.of(chosen), below, backend, self.checks, placement, display, store).run()
+        RunWatch(Limits(**chosen), below, backend, self.checks, placement, display, store).run()
         if below is not self.folder:
             self.rounds[below.path.name] = self.clock.now - began
 
     def gangs(self) -> None:
         variables = self.variables
-        settings = orchestrate.Settings(
+        settings = orchestrate.GangSettings(
             round_seconds=variables["run_gang_round_seconds"],
             search_seconds=variables["gpuval_gang_search_seconds"],
             search_round_seconds=variables["run_gang_search_round_seconds"],
         )
-        judge = session.judge_of(self.folder, self.checks, {"criteria": [], "baseline": ""})
+        judge = session.judge_of(self.folder, self.checks, [], "")
 
         def judged(document: Mapping[str, Any] | None) -> dict[str, Any]:
             with self.clock.counting():

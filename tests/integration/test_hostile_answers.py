@@ -55,7 +55,7 @@ CHECK = """
   order: sorted
   gather_facts: false
   tasks:
-    - gpuval.fleet.check_settings: {}
+    - gpuval.fleet.controller: {step: check_settings}
       run_once: true
 """
 SETTINGS = {"gpuval_model": "tiny", "gpuval_images": {}, "gpuval_s3_endpoint": ""}

@@ -114,7 +114,9 @@ def test_nodes_over_ssh_that_cannot_load_the_model(new_fleet, closed_port):
         remedy = "so the nodes cannot load the model or a dataset: set gpuval_store_address to the address by which"
         doctor = fleet.play("gpuval.fleet.doctor")
         assert doctor.code != 0 and "1 failed" in doctor.told, doctor
-        assert [line for line in doctor.output.splitlines() if line.startswith("FAILED  models ") and remedy in line]
+        assert [line for line in doctor.output.splitlines() if line.startswith("FAILED  models ") and remedy in line], (
+            doctor
+        )
         assert_ended_before_any_launch(fleet, {}, "preflight: the embedded store listens on", remedy)
         assert not (fleet.root / "state/store/store.json").exists()
         facts = fleet.play("gpuval.fleet.validate", "--tags", "facts", "-e", "gpuval_run_id=new")

@@ -19,7 +19,8 @@ PLAYBOOK = """
     - ansible.builtin.import_role: {name: gpuval.fleet.training}
     - ansible.builtin.import_role: {name: gpuval.fleet.loading}
     - ansible.builtin.import_role: {name: gpuval.fleet.run, tasks_from: open}
-    - gpuval.fleet.render_manifests:
+    - gpuval.fleet.controller:
+        step: render_manifests
         run_id: "{{ run_opened.run.run_id }}"
         run: "{{ run_opened.run if ansible_check_mode else {} }}"
         results_dir: "{{ gpuval_results_dir }}"

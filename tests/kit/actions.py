@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -43,16 +44,23 @@ class Outcome:
 def run_action(
     name: str, options: dict[str, Any], *, task_vars: dict[str, Any] | None = None, check_mode: bool = False
 ) -> Outcome:
-    """Run an action of the collection on the controller; a failure is an outcome."""
+    """Run an action of the collection, or a step of the controller; a failure is an outcome."""
     outcome = Outcome()
+    plugin = name if importlib.util.find_spec(f"{ACTIONS}.{name}") else "controller"
     task = SimpleNamespace(
-        action=f"gpuval.fleet.{name}", args=options, async_val=0, check_mode=check_mode, diff=False, delegate_to=None
+        action=f"gpuval.fleet.{plugin}",
+        args=dict(options) if plugin == name else {**options, "step": name},
+        async_val=0,
+        check_mode=check_mode,
+        diff=False,
+        delegate_to=None,
+        connection="local",
     )
     connection = SimpleNamespace(
         _shell=SimpleNamespace(tmpdir="none"), transport="local"
     )  # an action on the controller has none
     variables = task_vars or {}
-    action = importlib.import_module(f"{ACTIONS}.{name}").ActionModule(
+    action = importlib.import_module(f"{ACTIONS}.{plugin}").ActionModule(
         task=task,
         connection=connection,
         play_context=None,

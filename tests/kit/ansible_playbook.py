@@ -46,8 +46,9 @@ def preload():
     importlib.import_module("ansible.plugins.loader").init_plugin_loader()
     warnings.filterwarnings("ignore", "AnsibleCollectionFinder has already been configured")
     plugins = "ansible_collections.gpuval.fleet.plugins"
-    for path in (ROOT / "collections" / plugins.replace(".", "/") / "action").glob("*.py"):
-        importlib.import_module(f"{plugins}.action.{path.stem}")
+    for package in ("action", "plugin_utils.steps"):
+        for path in (ROOT / "collections" / f"{plugins}.{package}".replace(".", "/")).glob("*.py"):
+            importlib.import_module(f"{plugins}.{package}.{path.stem}")
     importlib.import_module(f"{plugins}.plugin_utils.watch.launching").archives()  # kept by the function
 
 

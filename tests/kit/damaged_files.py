@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import argument_spec
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import fragment_options
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -120,7 +120,7 @@ class Answer:
         return not self.crash and not self.hung
 
 
-STORE = {name: option.get("default") for name, option in argument_spec("show_status")["store"]["options"].items()}
+STORE = {name: option.get("default") for name, option in fragment_options("store")["store"]["suboptions"].items()}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,12 @@
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed, Settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import (
+    GangContext,
+    Gangs,
+    GangSettings,
+    Placed,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from gangs import USUAL, Fault, build
@@ -29,7 +34,7 @@ class Bed:
 
     def __init__(self, path, gang, *, run_id="run-1", stages=("collective",), labels=None, unfit=(), **settings):
         self.folder, self.gang = RunFolder(path / "results" / run_id), gang
-        self.settings, self.labels = Settings(**settings), labels or {}
+        self.settings, self.labels = GangSettings(**settings), labels or {}
         self.carried, self.said, self.pairs, self.happened = [], [], [], 0
         self.dies_at, self.closes_after, self.lost = None, None, set()
         self.sizes = {}  # by node what fits into its memory

@@ -1,4 +1,4 @@
-"""Options of actions as their documentation fragments declare them."""
+"""Options of actions and steps."""
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import fragment_options
 
@@ -19,7 +19,3 @@ def run_options(results, run_id, state_dir=".gpuval", endpoint="", bucket="b", *
         "deadline_seconds": 600,
         **options,
     }
-
-
-def gang_defaults():
-    return {name: option["default"] for name, option in documented("gangs", "gang_members").items()}

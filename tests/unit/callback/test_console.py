@@ -29,7 +29,7 @@ PLAY = """
       ansible.builtin.command: "true"
       when: false
     - name: Finds no run
-      gpuval.fleet.find_run: {run_id: absent, results_dir: /nowhere}
+      gpuval.fleet.controller: {step: find_run, run_id: absent, results_dir: /nowhere}
       run_once: true
       ignore_errors: true  # an ignored failure is shown, too
     - name: Refuses

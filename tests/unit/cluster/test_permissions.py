@@ -4,9 +4,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.action.prepare_cluster import ActionModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.prepare_cluster import (
+    PrepareClusterOptions,
+    prepare_cluster,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 
 from tests.kit.cluster import POD_SECURITY, ClusterKit, Problem
@@ -121,7 +124,7 @@ def test_the_explanation_says_which_kind_of_role_and_where():
 
 
 class Preparation:
-    """The action prepare_cluster, without a play."""
+    """The step prepare_cluster, without a play."""
 
     def __init__(self, kit):
         self.kit, self.told, self.pods = kit, [], {}
@@ -132,22 +135,17 @@ class Preparation:
         self.told.append("\n".join(lines))
 
     def __call__(self, *, check_mode=False, namespace="gpuval", make_namespace=False):
-        action = object.__new__(ActionModule)
-        action._task = SimpleNamespace(check_mode=check_mode)
-        action._display = SimpleNamespace(display=self._tell, warning=self._tell)
-        options = {
-            "kubeconfig": str(self.kit.kubeconfig),
-            "context": "",
-            "namespace": namespace,
-            "make_namespace": make_namespace,
-            "marks": False,
-            "volumes": False,
-            "pods": self.pods,
-            "images": self.images,
-            "role_file": str(self.role_file),
-        }
+        display = SimpleNamespace(display=self._tell, warning=self._tell)
+        options = PrepareClusterOptions(
+            kubeconfig=str(self.kit.kubeconfig),
+            namespace=namespace,
+            make_namespace=make_namespace,
+            pods=self.pods,
+            images=self.images,
+            role_file=self.role_file,
+        )
         self.told.clear()
-        return action.work(options, {})
+        return prepare_cluster(SimpleNamespace(check_mode=check_mode, display=display), options)
 
 
 class TestPreparation:

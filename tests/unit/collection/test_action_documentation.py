@@ -1,20 +1,30 @@
-"""Actions accept the options that are documented, and no others."""
+"""Actions and steps accept the options that they declare, and no others; playbooks and roles pass no others."""
 
 import importlib
-from pathlib import Path
 
 import pytest
+import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import step_options
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import argument_spec
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 
-PLUGINS = Path(__file__).resolve().parents[3] / "collections/ansible_collections/gpuval/fleet/plugins"
+from tests.kit.actions import run_action
+
+PLUGINS = COLLECTION / "plugins"
 ACTIONS = sorted(path.stem for path in (PLUGINS / "action").glob("*.py"))
+STEPS = sorted(path.stem for path in step_options.STEPS.glob("[a-z]*.py"))
 ON_CONTROLLER = {path.stem for path in (PLUGINS / "modules").glob("*.yml")}
+CONTROLLER = "gpuval.fleet.controller"
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+def spec_of(name):
+    return argument_spec(name) if name in ACTIONS else step_options.step_spec(step_options.load_step(name))
+
+
+@pytest.mark.parametrize("name", [*ACTIONS, *STEPS])
 def test_defaults_are_of_the_documented_type_and_unknown_and_missing_options_are_refused(name):
-    spec = argument_spec(name)
+    spec = spec_of(name)
     optional = {option: one for option, one in spec.items() if not one.get("required")}
     assert ArgumentSpecValidator(optional).validate({}).error_messages == []
     errors = " ".join(ArgumentSpecValidator(spec).validate({"no_such_option": 1}).error_messages)
@@ -29,8 +39,48 @@ def test_one_file_documents_an_action_without_a_half_on_the_node():
         assert not hasattr(action, "DOCUMENTATION"), name
 
 
-def test_an_option_of_the_module_overrides_that_of_a_fragment():
-    spec = argument_spec("find_run")
+def tasks_of(value):
+    """All uses of the controller's action in a document."""
+    if isinstance(value, dict):
+        found = [value[CONTROLLER]] if CONTROLLER in value else []
+        return found + [task for item in value.values() for task in tasks_of(item)]
+    return [task for item in value for task in tasks_of(item)] if isinstance(value, list) else []
+
+
+def test_playbooks_and_roles_pass_options_that_steps_have_and_each_step_is_used():
+    files = [*COLLECTION.glob("playbooks/*.yml"), *COLLECTION.glob("roles/*/tasks/*.yml")]
+    used = set()
+    for path in files:
+        for task in tasks_of(yaml.safe_load(path.read_text())):
+            spec = spec_of(task["step"])
+            used.add(task["step"])
+            assert {*task} - {"step"} <= {*spec}, f"{path}: {task['step']}"
+            assert {option for option, one in spec.items() if one.get("required")} <= {*task}, f"{path}: {task['step']}"
+    assert used == {*STEPS}
+
+
+def test_every_removed_action_says_what_replaces_it():
+    routing = yaml.safe_load((COLLECTION / "meta/runtime.yml").read_text())["plugin_routing"]
+    assert routing["modules"] == routing["action"]
+    assert not {*routing["modules"]} & {*ACTIONS, *ON_CONTROLLER}
+    assert all(CONTROLLER in entry["tombstone"]["warning_text"] for entry in routing["modules"].values())
+
+
+def test_options_come_from_the_signature(tmp_path):
+    spec = spec_of("find_run")
     assert spec["store"]["required"] is False
     assert spec["store"]["options"]["bucket"] == {"type": "str", "required": True}
-    assert argument_spec("open_run")["criteria"] == {"type": "list", "elements": "path", "default": []}
+    assert spec["results_dir"] == {"type": "str", "default": "results"}
+    assert spec_of("open_run")["criteria"] == {"type": "list", "elements": "path", "default": []}
+    assert spec_of("watch_run")["placement"]["choices"] == ["ssh", "kubernetes", "slurm"]
+    assert spec_of("watch_run")["kubeconfig"]["type"] == "path"
+    step = step_options.load_step("list_runs")
+    given = {"run_id": "", "results_dir": str(tmp_path), "jobs": [], "rerun": ""}
+    options = step_options.step_arguments(step, given)["options"]
+    assert (options.results_dir, options.rerun) == (tmp_path, None)
+
+
+def test_a_step_that_is_unknown_is_refused_with_the_nearest_name():
+    outcome = run_action("list_run", {})
+    assert outcome.failed
+    assert "step 'list_run' is unknown; is it list_runs?" in outcome.text

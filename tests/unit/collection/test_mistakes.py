@@ -9,8 +9,8 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gpuval.fleet.plugins.action import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
 
 from tests.kit.actions import run_action, vars_of
 from tests.kit.builders import SPEED

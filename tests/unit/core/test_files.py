@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import serve_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import errors, files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import serve_store
 
 from tests.kit.actions import run_action
 
@@ -114,7 +114,7 @@ def test_an_action_that_meets_a_full_disk_says_what_to_change(tmp_path, monkeypa
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "store"))
 
-    monkeypatch.setattr(serve_store.ActionModule, "work", full)
+    monkeypatch.setattr(serve_store, "open_store", full)
     outcome = run_action("serve_store", {"store": {"bucket": "b", "state_dir": str(tmp_path)}})
     assert outcome.failed
     assert outcome.text.strip() == (

@@ -1,21 +1,19 @@
 """Settings of gangs, and what the inventory and the report say of those who may be part of one."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import clean_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, keys, orchestrate, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangSettings, Placed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import clean_run
 
 from tests.kit.builders import facts_record
 from tests.kit.gang_bed import Bed, Died, Fault, build
-from tests.kit.options import gang_defaults
-
-OPTIONS = gang_defaults()
 
 
-def test_settings_are_those_of_the_options():
-    found = session.settings(OPTIONS)
+def test_settings_of_shipped_defaults_are_valid():
+    found = GangSettings()
+    session.ensure_valid(found)
     assert (found.size, found.group_by, found.ports.rendezvous, found.ports.ssh) == (0, ("sku",), 29500, 3022)
 
 
@@ -36,7 +34,7 @@ def test_settings_are_those_of_the_options():
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(changes, told):
     with pytest.raises(RunError, match=told):
-        session.settings({**OPTIONS, **changes})
+        session.ensure_valid(GangSettings(**changes))
 
 
 def test_where_the_others_reach_a_node():

@@ -17,7 +17,8 @@ PLAY = """
   gather_facts: false
   run_once: true
   tasks:
-    - gpuval.fleet.write_hostfile:
+    - gpuval.fleet.controller:
+        step: write_hostfile
         run_id: run-1
         results_dir: {results}
 """

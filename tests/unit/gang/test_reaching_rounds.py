@@ -1,7 +1,7 @@
 """`make follow` and `make shell` get to the round that a node is in, and to its own stages when they are asked for."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action.reach_node import in_round
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.reach_node import in_round
 
 from tests.kit.gang_bed import Bed, Died, Fault, build
 

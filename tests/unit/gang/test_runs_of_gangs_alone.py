@@ -4,9 +4,9 @@ import json
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.action import write_hostfile
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, opening
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import write_hostfile
 
 from tests.kit.builders import facts_record, make_run, metric
 from tests.kit.gang_actions import open_run, write_hostfile_of

@@ -2,12 +2,10 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
 
 from tests.kit.gang_bed import USUAL, Bed, build
-from tests.kit.options import gang_defaults
-
-OPTIONS = gang_defaults()
 
 
 def searched(tmp_path, count, **settings):
@@ -53,4 +51,4 @@ def test_nodes_that_are_all_slower_than_expected_are_not_accepted(tmp_path, coun
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_an_expected_speed_that_is_none_is_refused(value):
     with pytest.raises(RunError, match="gpuval_gang_expected_bytes_per_second"):
-        session.settings({**OPTIONS, "expected_bytes_per_second": value})
+        session.ensure_valid(GangSettings(expected_bytes_per_second=value))

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action.write_hostfile import unsettled
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import report_conversion
@@ -15,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import health, summary
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import drains
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.write_hostfile import unsettled
 
 from tests.kit.builders import (
     TIME,

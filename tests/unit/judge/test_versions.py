@@ -1,11 +1,11 @@
 """gpuval_versions: what must be on a node, held against its facts."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import open_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import versions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import open_run
 
 from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, healthy, judge, make_run

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import mad_jobs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad import checkout
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.mad.documents import MadError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import mad_jobs
 
 from tests.kit import mad_repository
 from tests.kit.actions import run_action
@@ -25,6 +25,11 @@ from tests.kit.planted_secrets import CommandLines, leaks
 )
 def test_the_sku_says_the_vendor(sku, vendor):
     assert mad_jobs._vendor(sku) == vendor
+
+
+def options_of(given):
+    given["output"] = Path(given["output"]) if given.get("output") else None
+    return mad_jobs.MadJobsOptions(state_dir=Path("/srv/state"), **given)
 
 
 WITHOUT = {"registry": "", "keep_folder": "", "output": ""}
@@ -47,7 +52,7 @@ WITHOUT = {"registry": "", "keep_folder": "", "output": ""}
 def test_settings_with_which_no_model_can_run_are_refused(changed, message):
     with pytest.raises(MadError) as caught:
         mad_jobs._check(
-            {"placement": "ssh", "runtime": "auto", "repository": "/srv/models", **WITHOUT, **changed},
+            options_of({"repository": "/srv/models", **WITHOUT, **changed}),
         )
     assert message in str(caught.value)
 
@@ -103,7 +108,7 @@ def source(tmp_path):
 
 
 def test_the_user_may_name_a_revision_of_a_repository_on_this_machine(source, tmp_path):
-    root = mad_jobs._root({"repository": f"file://{source}", "revision": "one"}, tmp_path)
+    root = mad_jobs._root(options_of({"repository": f"file://{source}", "revision": "one"}), tmp_path)
     assert [(path.name, path.read_text()) for path in root.iterdir()] == [("models.json", "one")]
 
 
@@ -248,7 +253,7 @@ def test_a_wrong_password_names_the_model_and_no_secret(private, tmp_path):
 
 def test_a_private_repository_without_a_login_says_what_it_needs(private, tmp_path):
     with pytest.raises(MadError, match=r"gpuval_mad_repository: git fetch failed: .*: it needs a login: name a cred"):
-        mad_jobs._root({"repository": f"{private.url}/net.git", "revision": ""}, tmp_path)
+        mad_jobs._root(options_of({"repository": f"{private.url}/net.git"}), tmp_path)
 
 
 def test_a_password_never_goes_over_a_network_in_clear(private):
@@ -274,7 +279,7 @@ def test_a_key_is_for_ssh(tmp_path):
 )
 def test_an_address_that_cannot_be_used_is_named(tmp_path, options, message):
     with pytest.raises(MadError) as caught:
-        mad_jobs._root(options, tmp_path)
+        mad_jobs._root(options_of(options), tmp_path)
     assert message in str(caught.value)
     assert SECRET not in str(caught.value)
 

@@ -3,8 +3,8 @@
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.gpuval.fleet.plugins.action import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
 
 KNOWN = settings.declared()
 

@@ -1,6 +1,6 @@
 """An error of the controller while gangs work is recorded, and is the reason of whoever has no record for it."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, orchestrate, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import LAUNCHED, SHIPPED, facts_record, make_run
@@ -32,7 +32,7 @@ def test_it_is_the_reason_of_nodes_without_records_until_the_run_is_resumed(tmp_
     assert reason.startswith("the gangs were aborted: no space left on device")
     assert len(reason) < 500
     assert states(folder) == [reason] * 3
-    session.begin(folder, session.Settings(search_seconds=77.0))
+    session.begin(folder, orchestrate.GangSettings(search_seconds=77.0))
     assert run_folder.read_json(folder.problems_file) == []
     assert run_folder.read_json(folder.gang_limits_file) == {"search_seconds": 77.0}
 

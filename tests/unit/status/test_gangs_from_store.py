@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, judging, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
@@ -96,17 +96,18 @@ def own(store, tmp_path):
     return folder
 
 
-class Collect(collect_run.ActionModule):
+class Collect(collect_run.RunCollection):
     """What it does with the store, without a play around it."""
 
     def __init__(self, store):
+        super().__init__(None, collect_run.CollectRunOptions(store={}))
         self.store = store
 
 
 def collect(folder, store):
     gangs = gang_document.read(folder)
     for one in (folder, *gang_document.round_folders(folder, gangs)):
-        Collect(store)._collect_run(one, {"fetch_tasks": None}, {})
+        Collect(store)._collect_run(one)
     evidence.lay_out(folder, folder.read_run(), gangs)
 
 

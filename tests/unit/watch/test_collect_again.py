@@ -3,14 +3,15 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, UNREAD, Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.actions import Outcome, run_action, vars_of
@@ -27,13 +28,13 @@ def odd():
         yield service
 
 
-class Collection(collect_run.ActionModule):
+class Collection(collect_run.RunCollection):
     """Only what it does with the store, without a play around it."""
 
     def __init__(self, folder, store):
         self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
         self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
-        self.unread, self.has_read, self._display = {}, False, Outcome()
+        self.unread, self.has_read, self.action = {}, False, SimpleNamespace(display=Outcome())
         self.seen_file = folder.state / "collected.json"
         self.seen = run_folder.read_object(self.seen_file)
 
@@ -157,10 +158,10 @@ def test_a_full_disk_costs_logs_and_not_the_run(store, tmp_path, monkeypatch, fu
         monkeypatch.setattr(collect_run, "shortage", lambda _path: 1)
     else:
         monkeypatch.setattr(run_folder, "write_bytes", write_bytes)
-    collection._display = Outcome()
+    collection.action = SimpleNamespace(display=Outcome())
     collection._from_store()
     collection._remember()
-    assert ("the disk of the results is full" in collection._display.text) == (full == "wholly")
+    assert ("the disk of the results is full" in collection.action.display.text) == (full == "wholly")
     assert kept(folder) == [("node-1", "records"), ("node-2", "records")]
     assert {problem["reason"] for problem in collection.evidence.problems} == {
         "logs left in the store: the disk of the results is full"
@@ -246,7 +247,7 @@ def test_an_object_that_alone_is_refused_is_a_problem_of_its_stage_alone(store, 
     of_run, problem = collection.evidence.problems
     assert of_run["node"] is None and of_run["reason"].startswith(f"{UNREAD}: 1 object(s): ")
     assert (problem["node"], problem["stage"]) == ("node-04", "facts")
-    assert problem["reason"].startswith(f"{UNREAD}: records: ") and problem["reason"] in collection._display.text
+    assert problem["reason"].startswith(f"{UNREAD}: records: ") and problem["reason"] in collection.action.display.text
     refused.clear()
     later = Collection(folder, store)
     later._from_store()

@@ -1,13 +1,14 @@
 """A run that ended keeps the evidence that it was judged on, whatever its nodes still write with their signed URLs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CHANGED, LATE, UNREAD
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.actions import Outcome, run_action
@@ -21,14 +22,14 @@ def put(store, node, record):
     store.put(KEY.format(stage=record["stage"], node=node), json.dumps(record).encode())
 
 
-class Collect(collect_run.ActionModule):
+class Collect(collect_run.RunCollection):
     """What it does with the store, without a play around it."""
 
     def __init__(self, store, folder):
-        self._display = Outcome()
+        super().__init__(SimpleNamespace(display=Outcome()), collect_run.CollectRunOptions(store={}))
         self.store = store
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
-        self._collect_run(folder, {"fetch_tasks": None}, {})
+        self._collect_run(folder)
 
 
 def judge(folder, *, finish=False):

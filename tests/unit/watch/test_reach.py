@@ -9,7 +9,7 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import reach_node
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import reach_node
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.reach import FOLLOW, SHELL, ReachError
 

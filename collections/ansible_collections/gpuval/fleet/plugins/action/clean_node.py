@@ -14,7 +14,7 @@ module_options: [run_ids, keep_models, remove_images]
 extends_documentation_fragment: [gpuval.fleet.node_directory]
 options:
   probe:
-    description: Findings of M(gpuval.fleet.probe_nodes) by node. A node that is not V(reachable) is not contacted.
+    description: Findings of the step C(probe_nodes) by node. A node that is not V(reachable) is not contacted.
     type: dict
     default: {}
 """

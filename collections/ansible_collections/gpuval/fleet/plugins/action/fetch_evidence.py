@@ -39,7 +39,7 @@ class ActionModule(RunAction):
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder(options)
+        folder = self.folder_of(options["results_dir"], options["run_id"])
         launch = folder.read_launch(node)
         if self.check_mode or not launch.get("directory"):
             return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}

@@ -100,7 +100,7 @@ class ActionModule(RunAction):
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder(options)
+        folder = self.folder_of(options["results_dir"], options["run_id"])
         if self.check_mode:
             plan = self._plan(folder, options["run"], node, options)
             return {

@@ -14,7 +14,7 @@ class ActionModule(RunAction):
     _supports_async = False
 
     def work(self, options, task_vars):
-        path = self.folder(options).path / "report.json"
+        path = self.folder_of(options["results_dir"], options["run_id"]).path / "report.json"
         node = safe_name(options["node"] or task_vars["inventory_hostname"])
         try:
             report, entry = find_node(path.read_text(encoding="utf-8"), node)

@@ -25,7 +25,7 @@ class ActionModule(RunAction):
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder(options)
+        folder = self.folder_of(options["results_dir"], options["run_id"])
         run = folder.read_run()
         if node not in run["nodes"]:
             raise AnsibleActionFail(

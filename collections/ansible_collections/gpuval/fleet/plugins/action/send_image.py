@@ -62,7 +62,9 @@ class ActionModule(RunAction):
         if options["transfer"] == "store" or (options["transfer"] == "auto" and reachable):
             return {"changed": False, "msg": "the node gets its images from the store"}
         node = task_vars["inventory_hostname"]
-        if launching.still_unreachable(self.folder(options), node, options, task_vars, self._task.connection):
+        if launching.still_unreachable(
+            self.folder_of(options["results_dir"], options["run_id"]), node, options, task_vars, self._task.connection
+        ):
             return {"changed": False, "brought": False, "msg": "the node does not answer"}
         state = project_path(options["store"]["state_dir"])
         plan = images.image_plan(

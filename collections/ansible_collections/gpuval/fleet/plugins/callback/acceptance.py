@@ -10,7 +10,7 @@ short_description: End the console with the FINAL ACCEPTANCE block
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
+  - Prints the block of the step C(report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run failed if the playbook ends before it was judged.
   - Ctrl-C ends the playbook at any moment. Prints what becomes of the run, how to resume it and how to end it.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
@@ -19,6 +19,7 @@ description:
 """
 
 import atexit
+import contextlib
 import importlib
 import io
 import os
@@ -74,6 +75,12 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook):
         end_at_interrupt()
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        """Import a step before Ansible forks a worker for it: the workers of later steps then have its modules, too."""
+        if task.resolved_action == "gpuval.fleet.controller":
+            with contextlib.suppress(Exception):  # the step itself reports it
+                _late("core.step_options").load_step(str(task.args.get("step")))
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})

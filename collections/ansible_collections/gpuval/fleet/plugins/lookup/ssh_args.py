@@ -8,7 +8,7 @@ short_description: SSH arguments that check host keys against the pins of the in
 version_added: 1.0.0
 author: gpuval contributors (@gpuval)
 description:
-  - Ansible's own connections accept only the host keys that M(gpuval.fleet.probe_nodes) pinned.
+  - Ansible's own connections accept only the host keys that the step C(probe_nodes) pinned.
   - The operator's own C(ssh_args), from the inventory, the environment or C(ansible.cfg), follow.
   - Before the first probe of an inventory the operator's C(known_hosts) files apply; checking is never off.
 options:

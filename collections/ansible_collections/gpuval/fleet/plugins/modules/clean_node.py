@@ -15,7 +15,7 @@ description:
   - Touches only folders whose plan names them as those of a run, and that belong to this user alone.
   - Puts the network back as it was found once no run of this node is left.
   - Verifies that nothing is left, and lists what is.
-  - The action plugin of the same name returns a failure as an outcome, which M(gpuval.fleet.clean_run) reports.
+  - The action plugin of the same name returns a failure as an outcome, which the step C(clean_run) reports.
 extends_documentation_fragment: [gpuval.fleet.common, gpuval.fleet.node_directory]
 options:
   run_ids:

@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from ..core.errors import GpuvalError
+from ..core.step_options import PathText
 
 with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack `_library` reports
     import urllib3
@@ -46,14 +46,9 @@ class ClusterError(GpuvalError):
 class Access:
     """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
 
-    kubeconfig: str = ""
+    kubeconfig: PathText = ""
     context: str = ""
     namespace: str = "gpuval"
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Access:
-        """From options of the documentation fragment `cluster`."""
-        return cls(options["kubeconfig"], options["context"], options["namespace"])
 
 
 def plain_reason(error: BaseException) -> str:

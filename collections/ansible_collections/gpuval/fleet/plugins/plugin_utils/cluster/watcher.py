@@ -13,7 +13,7 @@ from ..runs.folder import RunError, RunFolder
 from ..watch import launching
 from ..watch.watch import Limits, RunWatch, Watcher
 from . import inventory, joining
-from .api import Access, Cluster
+from .api import Cluster
 from .gangs import member_address
 from .orders import NodeOrders
 from .placement import ClusterPlacement
@@ -27,7 +27,7 @@ class ClusterWatcher(Watcher):
     _cluster: Cluster
 
     def __enter__(self) -> ClusterWatcher:
-        self._cluster = Cluster(Access.of(self._options))
+        self._cluster = Cluster(self._options)
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -35,12 +35,12 @@ class ClusterWatcher(Watcher):
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]
-        orders = NodeOrders(self._action, self._task_vars, self._options["run"], self._workloads)
+        orders = NodeOrders(self._action, self._task_vars, self._options.run, self._workloads)
         return {name: launching.shown(orders.order(name).plan) for name in hosts}
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options["store"], run, "kubernetes")
+        store = launching.NodeStore.of(self._options.store, run, "kubernetes")
         placement = ClusterPlacement(
             self._cluster,
             run,
@@ -51,9 +51,9 @@ class ClusterWatcher(Watcher):
             self._task_vars["ansible_play_hosts_all"],
             display.warning,
             PodLimits(
-                self._options["patience_seconds"],
-                self._options["start_seconds"],
-                self._options["admission_seconds"],
+                self._options.patience_seconds,
+                self._options.start_seconds,
+                self._options.admission_seconds,
             ),
             self._join_rule(),
         )
@@ -68,15 +68,15 @@ class ClusterWatcher(Watcher):
 
     def _join_rule(self) -> joining.Rule | None:
         options = self._options
-        if self._gangs or not options["accept_new_nodes"]:
+        if self._gangs or not options.accept_new_nodes:
             return None
 
         def matches(name: str) -> bool:
-            return bool(self._cluster.list("Node", options["selector"], fields=f"metadata.name={name}")[0])
+            return bool(self._cluster.list("Node", options.selector, fields=f"metadata.name={name}")[0])
 
-        labels = options["label_groups"] or inventory.LABEL_GROUPS
-        ids = node_ids.Reader(project_path)(options["ids"])
-        return joining.Rule(matches, options["skus"], ids, self._action._display.display, labels)
+        labels = options.label_groups or inventory.LABEL_GROUPS
+        ids = node_ids.Reader(project_path)(options.ids)
+        return joining.Rule(matches, options.skus, ids, self._action._display.display, labels)
 
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
         """The name of the member's pod, or the node's own address. Raises RunError."""
@@ -84,7 +84,7 @@ class ClusterWatcher(Watcher):
         settings = NodeOrders(self._action, self._task_vars, {}).pod_settings(name)
         facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
         try:
-            return member_address(run_id, name, self._options["namespace"], settings, facts.get("addresses"))
+            return member_address(run_id, name, self._options.namespace, settings, facts.get("addresses"))
         except ManifestError as error:
             raise RunError(str(error)) from None
 

@@ -78,9 +78,11 @@ class ControllerAction(ActionBase):
         result = super().run(tmp, task_vars)
         self._display = Console(self._display)
         self._refuse_foreign_settings(task_vars or {})
-        _checked, options = self.validate_argument_spec(argument_spec(self.name))
+        self.task_vars = task_vars or {}
+        options: dict[str, Any] = {}
         try:
-            result |= self.work(options, task_vars)
+            _checked, options = self.validate_argument_spec(self.spec())
+            result |= self.work(options, self.task_vars)
         except AnsibleActionFail as error:
             text = pasteable(error.message)
             if text == error.message:
@@ -126,6 +128,23 @@ class ControllerAction(ActionBase):
             return {"failed": True, "msg": f"the node's answer has {size:,} characters: no module prints so much"}
         parsed: dict[str, Any] = super()._parse_returned_data(res, *profile)
         return parsed
+
+    def spec(self) -> dict[str, Any]:
+        """The argument spec of the action."""
+        return argument_spec(self.name)
+
+    @property
+    def display(self) -> Any:
+        return self._display
+
+    @property
+    def diff(self) -> bool:
+        return bool(self._task.diff)
+
+    @property
+    def connection(self) -> str:
+        """The name of the task's connection."""
+        return str(self._task.connection)
 
     @property
     def name(self) -> str:

@@ -35,7 +35,7 @@ def argument_spec(action: str) -> dict[str, Any]:
     for name in document.get("extends_documentation_fragment", []):
         for option, description in fragment_options(name.rpartition(".")[2]).items():
             options[option] = {**description, **options.get(option, {})}
-    return _spec(options)
+    return spec_of(options)
 
 
 @cache
@@ -46,10 +46,11 @@ def fragment_options(name: str) -> dict[str, Any]:
     return options
 
 
-def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
+def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The argument spec of documented options."""
     spec = {}
     for name, description in options.items():
         spec[name] = {key: description[key] for key in SPEC_KEYS if key in description}
         if "suboptions" in description:
-            spec[name]["options"] = _spec(description["suboptions"])
+            spec[name]["options"] = spec_of(description["suboptions"])
     return spec

@@ -16,7 +16,7 @@ def expand_user(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for an unknown user
 
 
-def project_path(path: str) -> Path:
+def project_path(path: str | Path) -> Path:
     """An absolute path; a relative one starts at the folder of the ``ansible.cfg`` in use, else at the current one.
 
     So ``results/`` is one folder, whichever directory a playbook is started from.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import MISSING
@@ -36,12 +36,14 @@ REQUESTED = "requested"
 
 
 @dataclass(frozen=True)
-class Settings:
+class GangSettings:
     """How gangs are formed, and the seconds that a round and a search may take; size 0 is all nodes that are alike."""
 
     size: int = 0
     group_by: Sequence[str] = ("sku",)
-    ports: rounds.Ports = field(default_factory=lambda: rounds.Ports(29500, 3022))
+    #: The rendezvous on the first member, whose next port is the gang's control channel; SSH on each member.
+    port: int = 29500
+    ssh_port: int = 3022
     round_seconds: float = 3600.0
     search: bool = True
     search_seconds: float = run_folder.SEARCH_SECONDS
@@ -49,6 +51,10 @@ class Settings:
     tapered: bool = False
     #: Bus bandwidth of two good nodes; 0 is unknown.
     expected_bytes_per_second: float = 0.0
+
+    @property
+    def ports(self) -> rounds.Ports:
+        return rounds.Ports(self.port, self.ssh_port)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class GangContext:
 
 
 class Gangs:
-    def __init__(self, folder: RunFolder, settings: Settings, context: GangContext) -> None:
+    def __init__(self, folder: RunFolder, settings: GangSettings, context: GangContext) -> None:
         self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()
         self.document: Any = gang_document.read(folder)  # None until gangs are formed

@@ -22,48 +22,36 @@ from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence
 from .judging import report_on
-from .orchestrate import MISSING, GangContext, Placed, Settings
-from .rounds import Ports
+from .orchestrate import MISSING, GangContext, GangSettings, Placed
 
 #: All members work at the same time, so no node is held back and no attempt is repeated for one node.
-LIMITS = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
+LIMITS: dict[str, Any] = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
 MAX_MESSAGE = 240
 
 
-def settings(options: Mapping[str, Any]) -> Settings:
-    """From options of the documentation fragments `gangs` and `gang_members`. Raises RunError."""
-    if options["size"] < 0 or options["size"] == 1:
-        raise RunError(f"gpuval_gang_size {options['size']}: use 2 or more, or 0 for all nodes that are alike")
-    port, ssh_port = options["port"], options["ssh_port"]
+def ensure_valid(settings: GangSettings) -> None:
+    """Raises RunError for values that no gang can have."""
+    if settings.size < 0 or settings.size == 1:
+        raise RunError(f"gpuval_gang_size {settings.size}: use 2 or more, or 0 for all nodes that are alike")
+    port, ssh_port = settings.port, settings.ssh_port
     if not 1 <= port <= 65534 or not 1 <= ssh_port <= 65535 or ssh_port in (port, port + 1):
         raise RunError(
             f"gpuval_gang_port {port}, gpuval_gang_ssh_port {ssh_port}: members use the first, the one after it and "
             "the second; set three different ports of 1 to 65535"
         )
-    seconds = ("round_seconds", "search_seconds", "search_round_seconds")
-    wrong = [f"{name} {options[name]:g}" for name in seconds if not options[name] > 0]
+    seconds = {name: getattr(settings, name) for name in ("round_seconds", "search_seconds", "search_round_seconds")}
+    wrong = [f"{name} {value:g}" for name, value in seconds.items() if not value > 0]
     if wrong:
         raise RunError(f"{', '.join(wrong)}: set more than 0 seconds")
-    short = run_folder.search_too_short(options["search_seconds"], options["search_round_seconds"])
-    if short and options["search"]:
+    short = run_folder.search_too_short(settings.search_seconds, settings.search_round_seconds)
+    if short and settings.search:
         raise RunError(short)
-    expected = options["expected_bytes_per_second"]
+    expected = settings.expected_bytes_per_second
     if not 0 <= expected < float("inf"):
         raise RunError(f"gpuval_gang_expected_bytes_per_second {expected:g}: set a speed in bytes/s, or 0 if unknown")
-    return Settings(
-        size=options["size"],
-        group_by=tuple(options["group_by"]),
-        ports=Ports(port, ssh_port),
-        round_seconds=options["round_seconds"],
-        search=options["search"],
-        search_seconds=options["search_seconds"],
-        search_round_seconds=options["search_round_seconds"],
-        tapered=options["tapered"],
-        expected_bytes_per_second=expected,
-    )
 
 
-def begin(folder: RunFolder, settings: Settings) -> None:
+def begin(folder: RunFolder, settings: GangSettings) -> None:
     """Record the time limit for other commands, and remove the reasons of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
     known = folder.read_problems()
@@ -130,10 +118,10 @@ def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str,
 
 
 def judge_of(
-    folder: RunFolder, checks: Sequence[Check], options: Mapping[str, Any]
+    folder: RunFolder, checks: Sequence[Check], criteria_files: Sequence[str], baseline_file: str
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
-    """A function that judges the run's evidence so far. The options hold criteria and baseline."""
-    _files, held, _remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
+    """A function that judges the run's evidence so far."""
+    _files, held, _remarks = applied_criteria.judged_by(folder, criteria_files, baseline_file)
     baseline_read = baseline.read(Path(held), folder.path.name) if held else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -154,11 +142,11 @@ def context(
     folder: RunFolder,
     access: StoreBackend,
     checks: Sequence[Check],
-    options: Mapping[str, Any],
+    judge: Callable[[Mapping[str, Any] | None], dict[str, Any]],
     run_round: Callable[[RunFolder], None],
     display: Any,
 ) -> GangContext:
-    """The context of gangs; ``run_round`` is the placement's. The options hold criteria and baseline."""
+    """The context of gangs; ``run_round`` is the placement's, ``judge`` that of `judge_of`."""
 
     def publish(document: Mapping[str, Any]) -> None:
         try:
@@ -170,7 +158,7 @@ def context(
 
     return GangContext(
         run_round=run_round,
-        judge=judge_of(folder, checks, options),
+        judge=judge,
         publish=publish,
         display=display.display,
         repeatable={check.name for check in checks if check.retry},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,16 @@ from . import origin, state
 from .folder import LATEST, RunFolder, ensure_of, of_others, read_object, resolve
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of steps that work on a run; without an id it is the latest one of the inventory."""
+
+    run_id: str = ""
+    results_dir: Path = Path("results")
+
+
 class RunAction(ControllerAction):
-    """An action on the run that the options ``results_dir`` and ``run_id`` name."""
+    """An action that may work on a run."""
 
     #: That of this command: without a run id it is about a run of this inventory.
     inventory: Sequence[str] = ()
@@ -22,20 +31,23 @@ class RunAction(ControllerAction):
         self.inventory = origin.inventory_of((task_vars or {}).get("ansible_inventory_sources") or ())
         return super().run(tmp, task_vars)
 
-    def folder(self, options: dict[str, Any]) -> RunFolder:
-        folder = resolve(project_path(options["results_dir"]), options["run_id"], self.inventory)
-        self.name_newer(options, folder.path)
+    def folder(self, options: RunOptions) -> RunFolder:
+        return self.folder_of(options.results_dir, options.run_id)
+
+    def folder_of(self, results_dir: str | Path, run_id: str) -> RunFolder:
+        folder = resolve(project_path(results_dir), run_id, self.inventory)
+        self.name_newer(run_id, folder.path)
         return folder
 
-    def own_folder(self, options: dict[str, Any]) -> RunFolder:
+    def own_folder(self, options: RunOptions) -> RunFolder:
         """The same; raises RunError for a run of another inventory."""
         folder = self.folder(options)
         ensure_of(folder.path.parent, folder.path.name, self.inventory)
         return folder
 
-    def name_newer(self, options: dict[str, Any], chosen: Path) -> None:
+    def name_newer(self, run_id: str, chosen: Path) -> None:
         """Display which runs of other inventories are newer than the folder of the latest run of this one."""
-        if options["run_id"] not in ("", LATEST):
+        if run_id not in ("", LATEST):
             return
         since = state.opened_at(read_object(chosen / "run.json"))
         others = origin.others_line(of_others(chosen.parent, self.inventory, since))

@@ -470,7 +470,7 @@ class SlurmWatcher(Watcher):
 
     def plans(self) -> dict[str, str]:
         hosts = self._task_vars["ansible_play_hosts"]
-        return {name: launching.shown(self._order(self._options["run"], name).plan) for name in hosts}
+        return {name: launching.shown(self._order(self._options.run, name).plan) for name in hosts}
 
     def _order(self, run: Mapping[str, Any], name: str) -> Order:
         expected = run["nodes"][name]
@@ -486,7 +486,7 @@ class SlurmWatcher(Watcher):
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options["store"], run, "slurm")
+        store = launching.NodeStore.of(self._options.store, run, "slurm")
         placement = SlurmPlacement(
             self._slurm,
             run,

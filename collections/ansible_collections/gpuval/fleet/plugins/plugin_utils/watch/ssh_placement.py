@@ -111,7 +111,7 @@ class SshWatcher(Watcher):
     def plans(self) -> dict[str, str]:
         launching.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
-        arguments = {key: self._options[key] for key in SHOWN}
+        arguments = {key: getattr(self._options, key) for key in SHOWN}
         tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
             for name in names:
@@ -129,10 +129,10 @@ class SshWatcher(Watcher):
         return plans
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
-        access = open_store(self._options["store"])
+        access = open_store(self._options.store)
         launching.warm(access.connection())
-        seconds = {kind: self._options[f"{kind}_seconds"] for kind in ("launch", "fetch", "send")}
-        place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options["store"]}
+        seconds = {kind: getattr(self._options, f"{kind}_seconds") for kind in ("launch", "fetch", "send")}
+        place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options.store}
         placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, place)
         try:
             return RunWatch(limits, folder, access, checks, placement, self._action._display).run()

@@ -9,16 +9,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ...module_utils.store import Store, StoreError
 from ..core.parent_process import Parent
+from ..core.step_options import PathText, StoreOptions
 from ..judge.check import Check
 from ..records import launch_errors
 from ..records.states import FINAL_STATES, RUN_ENDED
 from ..runs import folder as run_folder
+from ..runs.action import RunOptions
 from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_contact, progress, to_fetch
@@ -41,19 +43,46 @@ SAVE_SECONDS = 10
 class Limits:
     """Intervals and limits of a watch, in seconds, and how many nodes at once; 0 is all of them."""
 
-    poll_seconds: float
-    pull_seconds: float
-    silence_seconds: float
-    lost_seconds: float
-    retries: int
-    wait_for_node: float
-    max_nodes_at_once: int
-    max_transfers: int
+    #: Between two reads of the store; of a node that cannot reach the store, between two fetches of its records.
+    poll_seconds: float = 2.0
+    pull_seconds: float = 15.0
+    #: Without a heartbeat, until a node's records are fetched, and until the node is given up.
+    silence_seconds: float = 90.0
+    lost_seconds: float = 1800.0
+    #: Of one stage.
+    retries: int = 1
+    #: While another run uses a node its launch is retried; 0 refuses it. A second measurement waits as long for a
+    #: scheduler, or for 600 where it is 0.
+    wait_for_node: float = 0.0
+    max_nodes_at_once: int = 0
+    max_transfers: int = 16
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Limits:
-        """From options of the documentation fragment `watch`."""
-        return cls(**{field.name: options[field.name] for field in fields(cls)})
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(RunOptions, Limits):
+    """Options of steps that watch a run; those that name SSH or pods have no effect on other placements."""
+
+    placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
+    store: StoreOptions
+    criteria: Sequence[PathText] = ()
+    #: gpuval.run/1 in check mode, where it is not written.
+    run: Mapping[str, Any] = field(default_factory=dict)
+    #: Of a node over SSH: one launch, fetching its evidence, and sending it images that the store does not have.
+    launch_seconds: float = 180.0
+    fetch_seconds: float = 300.0
+    send_seconds: float = 3600.0
+    #: How long a pod may lack its image, placement, volumes or node; a running container without a reported cause; and
+    #: how long a Job may wait for its queue. 0 is until the run's deadline.
+    patience_seconds: float = 300.0
+    start_seconds: float = 1800.0
+    admission_seconds: float = 0.0
+    #: Nodes of the cluster that the label selector chooses join the run while it is watched, with the variables of a
+    #: node of their SKU.
+    accept_new_nodes: bool = False
+    selector: str = ""
+    skus: Mapping[str, Any] = field(default_factory=dict)
+    ids: Any = field(default_factory=dict)
+    label_groups: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunWatch:
@@ -274,9 +303,7 @@ class RunWatch:
 class Watcher(ABC):
     """Watches runs of one kind of placement. A context manager; `plans` needs no entering."""
 
-    def __init__(
-        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
-    ) -> None:
+    def __init__(self, action: Any, options: Any, task_vars: Mapping[str, Any], *, gangs: bool = False) -> None:
         self._action, self._options, self._task_vars, self._gangs = action, options, task_vars, gangs
         self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
 

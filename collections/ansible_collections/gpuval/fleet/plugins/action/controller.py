@@ -1,0 +1,16 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Run a step that works on the controller alone."""
+
+from __future__ import annotations
+
+from ..plugin_utils.core.step_options import load_step, step_arguments, step_spec
+from ..plugin_utils.runs.action import RunAction
+
+
+class ActionModule(RunAction):
+    def spec(self):
+        self._step = load_step(str(self._task.args.pop("step", "")))
+        return step_spec(self._step)
+
+    def work(self, options, task_vars):
+        return self._step(self, **step_arguments(self._step, options))

@@ -1,0 +1,314 @@
+"""Check the settings of all nodes in one task: Ansible's own check of a role takes a process per node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ..artifacts import dataset_source, images, model_source
+from ..cluster import pod_settings
+from ..core.action import injected_settings
+from ..core.errors import GpuvalError
+from ..core.host_values import place_of, set_by_operator, templar_of, values_of
+from ..core.paths import project_path
+from ..core.text import meant, some_of
+from ..jobs import stages as job_stages
+from ..judge import baseline, criteria, declared, ordered_nics, sku_catalogue, versions
+from ..report import event, webhook
+from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
+from ..runs.action import RunAction
+from ..ssh.findings import key_file_problem
+from ..ssh.target import SSH
+from ..store import access
+
+MOST_NAMED = 5
+MOST_LINES = 40
+#: What says which cluster, and where on it.
+CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
+TWO_STORES = "only the embedded store uses it, and gpuval_s3_endpoint names an S3 service: set one, the other empty"
+KEY_FILE = "ansible_ssh_private_key_file"
+#: Parts of a play, by a variable of their role.
+LOADS_MODEL = "model_preload_transfers"
+#: What finds more than a wrong type: raises GpuvalError for a value that is not empty.
+CHECKS = {
+    "gpuval_bucket": partial(settings.check_form, "gpuval_bucket", settings.BUCKET),
+    "gpuval_container": partial(plans.checked_container, "gpuval"),
+    "gpuval_datasets": datasets.parse,
+    "gpuval_endpoints": endpoints.parse,
+    "gpuval_folder": folder.check_folder,
+    "gpuval_gpu_temperature_max_celsius": declared.temperature,
+    "gpuval_images": images.parse,
+    "gpuval_labels": labels.declared,
+    "gpuval_mounts": partial(declared.names, declared.MOUNTS),
+    "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
+    "gpuval_nic_rate": ordered_nics.port_rate,
+    "gpuval_pods": pod_settings.parse,
+    "gpuval_s3_endpoint": access.check_endpoint,
+    "gpuval_services": partial(declared.names, declared.SERVICES),
+    "gpuval_versions": versions.declared,
+    "gpuval_webhook_key": event.check_key,
+    "gpuval_webhook_url": webhook.check_url,
+    "run_recurring_settings": settings.check_names,
+    "storage_floors": partial(floors.check, "storage_floors"),
+    "storage_shared_floors": partial(floors.check, "storage_shared_floors"),
+}
+#: The same for settings that name files, which only playbooks that use them need.
+FILES = {
+    "gpuval_baseline": lambda path: baseline.read(Path(path)),
+    "gpuval_node_ids": node_ids.Reader(project_path),
+    "gpuval_secrets_file": lambda path: job_secrets.read(project_path(path)),
+    "gpuval_s3_ca_file": partial(settings.check_file, "gpuval_s3_ca_file"),
+    "gpuval_results_dir": lambda path: settings.check_folder("gpuval_results_dir", project_path(path)),
+    "gpuval_state_dir": lambda path: settings.check_folder("gpuval_state_dir", project_path(path)),
+}
+
+
+def check_settings(action: RunAction, *, fatal: bool = True) -> dict[str, Any]:
+    lines, remarks = SettingsCheck(action, files=fatal).examine()
+    if lines and fatal:
+        if len(lines) == 1:
+            return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
+        action.display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
+        if len(lines) > MOST_LINES:
+            action.display.display(f"  and {len(lines) - MOST_LINES} more")
+        return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
+    for line in [*lines[:MOST_LINES], *remarks[:MOST_LINES]]:
+        action.display.warning(line)
+    return {"changed": False, "msg": f"settings of {len(action.task_vars['ansible_play_hosts'])} node(s) checked"}
+
+
+class SettingsCheck:
+    """What is wrong with the settings of all nodes of a play. ``files``: those that they name are read, too."""
+
+    def __init__(self, action: RunAction, *, files: bool) -> None:
+        task_vars = action.task_vars
+        self.action, self._files = action, files
+        self._tags = {name: list(task_vars.get(name) or ()) for name in ("ansible_run_tags", "ansible_skip_tags")}
+        self._remarks: set[str] = set()
+        self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
+
+    def examine(self) -> tuple[list[str], list[str]]:
+        """The problems, a line each, and remarks."""
+        known, task_vars = settings.declared(), self.action.task_vars
+        hosts = task_vars["ansible_play_hosts"]
+        wrong: dict[str, list[str]] = {}
+        placed: set[str] = set()
+        clusters: set[str] = set()
+        names: dict[str, tuple[str, Mapping]] = {}
+        own: set[str] = set()
+        seen: dict[str, list[str]] = {}
+        keys: set[str] = set()
+        for node in hosts:
+            values = values_of(self.action, node, task_vars)
+            names.update((name, (node, values)) for name in values if name not in names)
+            if values.get(settings.OWN):
+                own.update(self._own(values))
+            for name in injected_settings(values):
+                wrong.setdefault(
+                    f"{name} comes from the node's own facts: set inject_facts_as_vars = false", []
+                ).append(node)
+            chosen = settings.changed(values, known)
+            placed.add(str(values.get("gpuval_placement")))
+            clusters.add(repr([values.get(name) for name in CLUSTER]))
+            key = repr(sorted(chosen.items()))
+            plain = "{{" not in key and "{%" not in key
+            if not (plain and key in seen):
+                seen[key] = [_placed(problem, values) for problem in self._problems(values, chosen, known)]
+            for problem in seen[key]:
+                wrong.setdefault(problem, []).append(node)
+            self._look_at_key_file(values, keys)
+        for name, problem in settings.unknown(names, known, own).items():
+            node, values = names[name]
+            if set_by_operator(node, values, name):
+                wrong[_placed(problem, values)] = hosts
+        if "_raw_params" in values:
+            wrong[f"-e {values['_raw_params']}: write NAME=VALUE"] = hosts
+        for variable, option in (("ansible_run_tags", "--tags"), ("ansible_skip_tags", "--skip-tags")):
+            for problem in settings.unknown_tags(map(str, task_vars.get(variable) or ()), option):
+                wrong[problem] = hosts
+        if placed == {"kubernetes"} and len(clusters) > 1:
+            wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = hosts
+        if len(placed) > 1:
+            wrong[
+                "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
+                "with gpuval_hosts or --limit"
+            ] = hosts
+        return [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()], sorted(self._remarks)
+
+    def _look_at_key_file(self, values, seen):
+        """Remark what is wrong with the file of the key for a node's SSH. It is no mistake where an agent, another key
+        or a password logs in, which only the login shows."""
+        raw = values.get(KEY_FILE)
+        if not raw or not self._files or os.environ.get("SSH_AUTH_SOCK"):
+            return
+        if values.get("gpuval_placement") not in (None, "ssh") or values.get("ansible_connection", "ssh") not in SSH:
+            return
+        name = str(_templated(templar_of(self.action, values), values, KEY_FILE) or "")
+        if name and name not in seen:
+            seen.add(name)
+            if problem := key_file_problem(name):
+                self._remarks.add(_placed(f"{KEY_FILE}: {problem}, unless ssh logs in by other means", values))
+
+    def _own(self, values):
+        """The site's own names. What is no list is a problem of that setting."""
+        try:
+            own = templar_of(self.action, values).template(values[settings.OWN])
+        except AnsibleError:
+            return []
+        return [str(name) for name in own] if isinstance(own, (list, tuple)) else []
+
+    def _problems(self, values, chosen, known):
+        templar = templar_of(self.action, values)
+        found, templated = [], {}
+        for name, raw in chosen.items():
+            try:
+                value = templar.template(raw)
+            except AnsibleValueOmittedError:
+                continue
+            except AnsibleUndefinedVariable as error:
+                if name in known.shared:  # others may stand on facts, or on roles that this playbook leaves out
+                    found.append(f"{name}: its template fails, {error.message}")
+                continue
+            except AnsibleError as error:
+                found.append(f"{name}: its template fails, {error.message}")
+                continue
+            if value is not None:
+                templated[name] = value
+        right = {}
+        for name, value in templated.items():
+            wrong, converted = self._look_at(name, value, values, known)
+            found += wrong
+            if not wrong:
+                right[name] = converted
+        seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
+        found += settings.gang_problems(right, known, seconds)
+        jobs = job_stages.names(self._jobs(values))
+        found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
+        found += self._job_problems(templar, values, right)
+        if not found and {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys():
+            found += self._unmet_needs(templar, values)
+        found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
+        if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
+            found.append(f"gpuval_store_address: {TWO_STORES}")
+        raw, confirmed = (right.get(f"storage_raw_devices{end}") or [] for end in ("", "_confirmed"))
+        if sorted(raw) != sorted(confirmed):
+            found.append(
+                "storage_raw_devices: their content is destroyed: name the same in storage_raw_devices_confirmed"
+            )
+        if right.get("gpuval_webhook_url") and not templated.get("gpuval_webhook_key"):
+            found.append("gpuval_webhook_key is empty: set the key that signs what gpuval_webhook_url gets")
+        return found
+
+    def _jobs(self, values):
+        """The files of jobs; what is no list is a problem of that setting."""
+        files = job_stages.listed(_templated(templar_of(self.action, values), values, "gpuval_jobs"))
+        return [project_path(one) for one in files] if self._files else []
+
+    def _job_problems(self, templar, values, right):
+        chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
+        files = self._jobs(values)
+        others = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
+        problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in others))
+        known = settings.stages(values)
+        twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
+        several = [
+            name for name in job_stages.names(files, together=True) if name in (right.get("gpuval_stages") or [])
+        ]
+        declared = {*known, *job_stages.names(files)}
+        problems += [
+            f"gpuval_jobs: {path}: needs: no stage {name}{meant(name, declared)}"
+            for path, name in job_stages.needs(files)
+            if name not in declared and not name.startswith(datasets.STAGE)
+        ]
+        problems += [
+            f"gpuval_stages: {name} is a job of several nodes, which runs after the stages of each node: remove it here"
+            for name in several
+        ]
+        return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
+
+    def _unmet_needs(self, templar, values):
+        """What stages need that no other brings. Nothing where the playbook has no stages, or tags choose some: the
+        opening of the run looks at those."""
+        if self._tags["ansible_run_tags"] not in ([], ["all"]):
+            return []
+        names = ("run_stages", "run_workloads", "run_gang_stages", "run_gang_workloads")
+        own, declared_own, of_gangs, declared_of_gangs = (_templated(templar, values, name) for name in names)
+        declarations = {**(declared_own or {}), **(declared_of_gangs or {})}
+        try:
+            own = plans.with_datasets(own or [], of_gangs or [], declarations)
+        except plans.PlanError:  # it is reported where datasets are checked
+            return []
+        return plans.unmet_needs(own, of_gangs or [], declarations, self._tags["ansible_skip_tags"])
+
+    def _look_at(self, name, value, values, known):
+        """What is wrong with a value, and the value as its type: once, however many nodes have it."""
+        key = (name, repr(value))
+        if key not in self._looked_at:
+            wrong, converted = settings.problems({name: value}, known), None
+            if not wrong:
+                converted = settings.converted({name: value}, known)[name]
+                wrong = self._meaning(name, converted, values) if converted else []
+            self._looked_at[key] = wrong, converted
+        return self._looked_at[key]
+
+    def _meaning(self, name, value, values):
+        """What is wrong with a value of the right type, which is not empty."""
+        if name == "gpuval_criteria":
+            stages = settings.stages(values, job_stages.names(self._jobs(values)))
+            wrong = [problem for path in value for problem in criteria.problems_of(Path(path), stages) if self._files]
+            if self._files and not wrong:
+                self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
+            return [f"{name}: {problem}" for problem in wrong]
+        if name == "gpuval_sku" and sku_catalogue.remark(value):
+            self._remarks.add(_placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
+        checks = {**CHECKS, **(FILES if self._files else {})}
+        if LOADS_MODEL in values:
+            checks |= {"gpuval_model": model_source.check, "gpuval_datasets": dataset_source.check}
+        try:
+            checks.get(name, bool)(value)
+        except GpuvalError as error:
+            text = str(error)
+            return [text if text.startswith(name) else f"{name}: {text}"]
+        return []
+
+
+def _templated(templar, values, name):
+    try:
+        return templar.template(values.get(name))
+    except AnsibleError:  # it is reported where it is checked itself
+        return None
+
+
+def _search_round_seconds(templar, values):
+    """What a round of the search for a gang's bad node may take; 0 where the playbook, or the profile, has none."""
+    try:
+        searches = boolean(templar.template(values["gpuval_gang_search"]), strict=False)
+        if not searches and "fabric" not in templar.template(values["run_gang_stages"]):
+            return 0.0
+        if templar.template(values["run_gang_workloads"]).get("fabric"):
+            return float(templar.template(values["run_gang_search_round_seconds"]))
+    except (AttributeError, KeyError, TypeError, ValueError, AnsibleError):  # the gangs say it when they begin
+        pass
+    return 0.0
+
+
+def _placed(problem, values):
+    """The problem, behind the file and line of the setting with which it begins."""
+    place = place_of(values, _name(problem))
+    return f"{place}: {problem}" if place else problem
+
+
+def _name(problem):
+    """The setting with whose name a problem begins."""
+    return re.match(r"\w*", problem)[0]
+
+
+def _of_nodes(nodes, hosts):
+    return "" if len(nodes) == len(hosts) else f" ({some_of(nodes, MOST_NAMED)})"

@@ -1,0 +1,271 @@
+"""Close a run on the controller before its nodes are cleaned, and report what the clean removed and left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
+
+from ...module_utils.store import StoreError
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..gang import document, keys, naming, rounds
+from ..mad import leftovers
+from ..runs import cleanable, origin
+from ..runs import folder as run_folder
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+from ..ssh.run_keys import RunKeys
+from ..store import file_recovery
+from ..store.access import open_store, put_run
+from ..watch import cleaning
+
+#: Who gives no answer for so long is a program with a terminal.
+ANSWER_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRunOptions(RunOptions):
+    state: Literal["closed", "reported"] = "closed"
+    namespace: str = ""
+    clean_store: bool = False
+    force: bool = False
+    all_runs: bool = False
+    run_ids: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    store: StoreOptions
+
+
+def clean_run(action: RunAction, options: CleanRunOptions) -> dict[str, Any]:
+    return _report(action, options) if options.state == "reported" else _close(action, options)
+
+
+def _close(action, options):
+    results, run_id = options.results_dir, options.run_id
+    store = origin.store_of(options.store, project_path(options.store["state_dir"]))
+    found = cleanable.find(results, action.inventory, options.namespace, store)
+    action.display.display(*found.notes())
+    asked = found.active if options.all_runs else []
+    if not run_id and not found.latest and not _opened(results, action.inventory):
+        _ensure_may_end(action, options, results, asked)
+        _name_active(action, results, found.active)
+        nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}
+        return {"changed": False, **nothing, "msg": "there is no run to close"}
+    folder = run_folder.resolve(results, run_id or found.latest, action.inventory, opened=True)
+    run_id = folder.path.name
+    _ensure_may_end(action, options, results, [run_id, *asked])
+    active = [other for other in found.active if other != run_id]
+    access = open_store(options.store)
+    known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
+    if folder.is_copy or not folder.is_known:
+        return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
+    try:
+        if not action.check_mode:
+            file_recovery.recover(folder, access, action.display.warning)
+        run = folder.read_run()
+    except run_folder.RunError as error:  # the nodes are cleaned of it all the same
+        action.display.warning(str(error))
+        if not action.check_mode:
+            _forget_keys(folder)
+        known |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
+        return {"changed": False, **known, "msg": f"run {run_id} is damaged"}
+    run_folder.ensure_of(results, run_id, action.inventory)
+    place = run.get("origin", {}).get("namespace", options.namespace)
+    if place != options.namespace:
+        raise run_folder.RunError(
+            f"run {run_id} is in namespace {place}, not {options.namespace}: clean with the settings that it had"
+        )
+    changed = run["finished_at"] is None
+    _name_ended(action, folder, run)
+    if not action.check_mode:
+        _end(action, folder, run, access)
+    _name_active(action, results, active)
+    if not active and not action.check_mode:  # one at work may still build its images
+        opened = datetime.fromisoformat(run_state.opened_at(run)).timestamp()
+        changed |= leftovers.remove(project_path(options.store["state_dir"]), opened + 1) > 0
+    run_ids = [run_id]
+    if not options.run_id:  # what earlier runs left goes too
+        run_ids += [other for other in found.left if other not in (run_id, *active)]
+    if not action.check_mode:
+        for other in run_ids:  # the nodes' halves go with the runs' folders there
+            changed |= _forget_keys(run_folder.RunFolder(results / other))
+    earlier = [] if options.run_id else [one for one in found.all if one not in (run_id, *active)]
+    deleted = 0
+    if options.clean_store and not action.check_mode:
+        deleted = sum(_delete_objects(access, run_folder.RunFolder(results / one)) for one in (run_id, *earlier))
+    return {
+        "changed": changed or deleted > 0,
+        "run_ids": run_ids,
+        "marked_by": [run_id, *earlier],
+        "round_ids": [
+            round_id for other in run_ids for round_id in round_ids_of(run_folder.RunFolder(results / other))
+        ],
+        "active": active,
+        "nodes": sorted({node for other in run_ids for node in holders(run_folder.RunFolder(results / other))}),
+        "deleted_objects": deleted,
+    }
+
+
+def _ensure_may_end(action, options, results, run_ids):
+    """Ask whether to end runs whose controller lives. Raises RunError if that is declined, or cannot be asked."""
+    for run_id in {} if options.force or action.check_mode else dict.fromkeys(run_ids):
+        folder = run_folder.RunFolder(results / run_id)
+        try:
+            run, seen = folder.read_run(), folder.seen()
+        except run_folder.RunError:  # damaged, or a copy
+            continue
+        if not (seen.attended and run_folder.is_open(run)):
+            continue
+        described = _described(folder, seen)
+        try:
+            answer = action.display.prompt_until(f"End {described}? [y/N]", seconds=ANSWER_SECONDS).strip().lower()
+        except AnsiblePromptInterrupt:
+            answer = b""
+        except AnsiblePromptNoninteractive:
+            force = cleanable.command(results, run_id).removesuffix("`") + " FORCE=1`"
+            raise run_folder.RunError(f"{described} works on it: press Ctrl-C there, or {force} ends it") from None
+        if answer not in (b"y", b"yes"):
+            raise run_folder.RunError(f"run {run_id} goes on, and nothing was cleaned")
+
+
+def _name_active(action, results, active):
+    for run_id in active:
+        command = cleanable.command(results, run_id)
+        action.display.warning(f"the embedded store goes on, since it serves run {run_id}: to end that, {command}")
+
+
+def _name_ended(action, folder, run):
+    """What the clean interrupts, before it does."""
+    seen = folder.seen()
+    if run["finished_at"] is not None or seen.never_started:
+        return
+    what = "a clean would end" if action.check_mode else "this clean ends"
+    action.display.display(f"{what} {_described(folder, seen)}")
+
+
+def _end(action, folder, run, access):
+    """End the run for its controller, for one that would resume it, and for readers of the store."""
+    seen, ended = folder.seen(), run["finished_at"] is None
+    run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
+    if seen.attended is False and seen.name not in (run_state.JUDGED, run_state.FAILED):
+        run["state"] = {**run["state"], "name": run_state.FAILED, "reason": run_state.CLEANED}
+        ended = True
+    if not ended:
+        return
+    folder.write_run(run)
+    _publish_end(action, access, run)
+    for below, of_round in rounds_of(folder):
+        if of_round["finished_at"] is None:
+            below.write_run({**of_round, "finished_at": run["finished_at"]})
+
+
+def _publish_end(action, access, run):
+    """A reader that has only the store sees that the run has ended."""
+    if not access.running():
+        return
+    try:
+        put_run(access.store(), run)
+    except StoreError as error:
+        action.display.warning(f"the store still has run {run['run_id']} as unfinished: {error}")
+
+
+def _report(action, options):
+    played = action.task_vars["ansible_play_hosts_all"]
+    outcomes = {name: _outcome(action.task_vars["hostvars"], name) for name in played}
+    if options.run_ids:
+        outcomes = cleaning.spare(outcomes, options.nodes)
+    outcomes |= cleaning.absent(options.nodes, played, action.task_vars["groups"]["all"])
+    results = options.results_dir
+    busy = cleanable.at_work(results, options.run_ids, played) if options.run_ids else {}
+    goes_on = {run_id: (nodes, cleanable.command(results, run_id)) for run_id, nodes in busy.items()}
+    summary = cleaning.summarize(options.run_ids, outcomes, trial=action.check_mode, goes_on=goes_on)
+    if not action.check_mode:
+        _remember(options, outcomes, whole=not summary.open and cleaning.LEFT_OUT not in summary.counts)
+    action.display.display(*summary.lines)
+    return {
+        "changed": False,
+        "failed": bool(summary.open),
+        "counts": summary.counts,
+        "not_clean": summary.open,
+        "msg": f"not clean: {', '.join(summary.open)}" if summary.open else summary.lines[0],
+    }
+
+
+def _remember(options, outcomes, *, whole):
+    """A node that is clean once need not be looked for when the inventory has it no more; nor a run whose nodes all
+    are."""
+    results, at = options.results_dir, run_folder.now()
+    clean = [name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN]
+    for run_id in options.run_ids or run_folder.known_run_ids(results):
+        folder = run_folder.RunFolder(results / run_id)
+        if folder.run_file.exists():
+            run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
+            if whole:
+                folder.mark_cleaned()
+
+
+def _outcome(hostvars, name):
+    result = hostvars[name].get("cleanup_node") or {}
+    if "outcome" in result:
+        return result["outcome"]
+    if result.get("failed") and not result.get("unreachable"):  # it hung for longer than cleaning a node may take
+        return cleaning.answered(result)
+    return cleaning.unreached(str(result.get("msg") or "the clean of this node did not take place"))
+
+
+def _described(folder, seen):
+    nodes = len(cleanable.launched(folder))
+    work = f", at work with {nodes} node{'' if nodes == 1 else 's'}" if nodes else ""
+    controller = "without a controller" if seen.attended is False else f"controller {seen.who() or 'not known'}"
+    return f"run {folder.path.name}, {seen.name} since {seen.since}{work}, {controller}"
+
+
+def rounds_of(folder):
+    """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
+    found = []
+    for below in document.known_folders(folder):
+        try:
+            found.append((below, below.read_run()))
+        except run_folder.RunError:  # damaged, or never whole: nothing goes on by it
+            continue
+    return found
+
+
+def round_ids_of(folder):
+    """What the rounds are called on the nodes, where each left a token and a key: of all that are known, also those of
+    which run.json is gone."""
+    named = {below.path.name for below in document.known_folders(folder)}
+    with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
+        named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
+    return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
+
+
+def _opened(results, inventory):
+    """Whether the latest run, of which run.json may be missing, is this controller's."""
+    latest = run_folder.latest_run_id(results, inventory)
+    return latest is not None and not run_folder.RunFolder(results / latest).is_copy
+
+
+def _delete_objects(access, folder):
+    """Remove a run's objects from the store; returns how many."""
+    try:
+        name = folder.read_run()["folder"]
+    except run_folder.RunError:  # another one's that was never whole
+        return 0
+    return access.delete_run(name)
+
+
+def holders(folder):
+    """The nodes on which a run may have left something, in the inventory of today or not."""
+    cleaned = folder.read_cleaned()
+    return [name for name, launch in folder.read_launches().items() if cleaning.may_hold(launch, cleaned.get(name))]
+
+
+def _forget_keys(folder):
+    """Remove the keys of a run and of its rounds. Returns whether the run had any."""
+    keys.forget_all(folder)
+    return RunKeys(folder.state / "ssh").remove()

@@ -1,0 +1,449 @@
+"""Bring a run's records, logs and series into results/: from the store, and from the nodes what never came there."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ansible import context
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+
+from ...module_utils.redaction import Redaction
+from ...module_utils.store import StoreError
+from ..core import schemas
+from ..core.errors import GpuvalError, reason_of
+from ..core.escape import clean_text
+from ..core.step_options import PathText, StoreOptions
+from ..gang import document as gang_document
+from ..gang import evidence
+from ..records.evidence import (
+    CHANGED,
+    LATE,
+    MAX_BYTES,
+    MAX_LOG_BYTES,
+    MAX_NODE_BYTES,
+    NOT_COLLECTED,
+    NOTED_ANEW,
+    UNREAD,
+    Evidence,
+    Refused,
+    accept_series,
+    as_written,
+    check_attempts,
+    digest_of,
+    is_stale,
+    is_whole,
+    parse_key,
+    take_record,
+)
+from ..records.states import FINAL_STATES, LAUNCHED
+from ..runs import folder as run_folder
+from ..runs import job_secrets, publishing
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
+from ..store import unread
+from ..store.access import object_key, open_store
+from ..store.guard import shortage
+from ..store.reading import READERS, read_all
+from ..watch import collecting
+
+#: A node's last uploads may still be on the way when its last record is there.
+UPLOAD_SECONDS = 4.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What a collection that is broken off forgets at most; it reads that again.
+REMEMBER_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectRunOptions(RunOptions):
+    store: StoreOptions
+    fetch_tasks: PathText | None = None
+    fetch_seconds: float = 300.0
+
+
+def collect_run(action: RunAction, options: CollectRunOptions) -> dict[str, Any]:
+    if action.check_mode:
+        return {"changed": False, "skipped": True}
+    return RunCollection(action, options).collect(action.folder(options))
+
+
+class RunCollection:
+    #: Why the store cannot be read: nothing more is asked of it.
+    error = None
+    #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
+    frozen = False
+    redaction = Redaction()
+    #: By node and stage the digests of the records that the last verdict was made from.
+    judged: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, action, options):
+        self.action, self.options = action, options
+
+    def collect(self, folder):
+        folder.advance(run_state.COLLECTING)
+        gangs, done = gang_document.read(folder), []
+        verdict = publishing.judged(folder)
+        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
+        self.judged = verdict["evidence"] if verdict else {}
+        self.redaction = Redaction(job_secrets.hidden(self.options.store))
+        try:
+            access = open_store(self.options.store)
+            self.store = access.store()
+            if not folder.is_copy:
+                for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
+                    self.action.display.warning(line)
+        except StoreError as error:
+            self._without_store(folder, error)
+        if gangs is not None and not folder.is_copy and not self.error:
+            self._publish_gangs(folder, gangs)
+        for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
+            try:
+                done.append(self._collect_run(one))
+            except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
+                if folder.is_copy:
+                    raise
+                reason = f"{NOT_COLLECTED} in {one.path}: {reason_of(error)}"
+                folder.add_problems([{"node": None, "stage": None, "reason": reason}])
+                self.action.display.warning(reason)
+        evidence.lay_out(folder, folder.read_run(), gangs)
+        return {
+            "changed": any(one["collected"] for one in done),
+            "collected": sum(one["collected"] for one in done),
+            "fetched": sorted({name for one in done for name in one["fetched"]}),
+            "problems": [problem for one in done for problem in one["problems"]],
+        }
+
+    def _collect_run(self, folder):
+        self.run_folder, self.run_info = folder, folder.read_run()
+        self.evidence = Evidence(launches=folder.read_launches())
+        self.seen_file = self.run_folder.state / "collected.json"
+        self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
+        self.refused, self.unread, self.has_read = {}, {}, False
+        self.collected = 0
+        self.stored = set()
+        if not self.frozen:  # a run that is validated again takes what came after its first verdict
+            known = folder.read_problems()
+            kept = [problem for problem in known if not problem["reason"].startswith(NOTED_ANEW)]
+            if kept != known:
+                run_folder.write_json(folder.problems_file, kept)
+        self._read_store()
+        if self.run_folder.is_copy:
+            self._drop_gone()
+        fetched = []
+        if self.options.fetch_tasks:
+            lacking = self._lacking()
+            deadline = time.monotonic() + UPLOAD_SECONDS
+            while not self.error and any(map(self._uploads, lacking)) and time.monotonic() < deadline:
+                time.sleep(0.5)
+                self._read_store()
+                lacking = self._lacking()
+            if lacking:
+                fetched = self._fetch(lacking)
+                self._read_store()
+        if not self.frozen:
+            self._note_unread()
+        self._remember()
+        if not self.run_folder.is_copy and not self.error:
+            self._publish_evidence()
+        return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
+
+    def _read_store(self):
+        try:
+            if not self.error:
+                self._from_store()
+        except StoreError as error:
+            self._without_store(self.run_folder, error)
+
+    def _without_store(self, folder, error):
+        """A copy has no other source: raises the error."""
+        if folder.is_copy:
+            raise error
+        self.error, (self.reason, steps) = error, unread.in_words(error, folder)
+        self.action.display.warning(f"{UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}")
+
+    def _note_unread(self):
+        """The store is a problem of the run, and of each stage whose end is not here for that; objects that
+        cannot be read, though others can, are problems of their stages alone."""
+        if not self.error:
+            for error in list(self.unread.values())[:1]:
+                first = unread.in_words(error, self.run_folder)[0]
+                self.evidence.add_problem(f"{UNREAD}: {len(self.unread)} object(s): {first}")
+            for (kind, stage, node), error in self.unread.items():
+                expected = self.run_info["nodes"].get(node, {"stages": ()})["stages"]
+                if stage in expected and self._lacks_object(kind, stage, node):
+                    reason = f"{UNREAD}: {kind}: {unread.in_words(error, self.run_folder)[0]}"
+                    self.action.display.warning(f"{node}: {stage}: {reason}")
+                    self.evidence.add_problem(reason, node=node, stage=stage)
+            return
+        reason = f"{UNREAD}: {self.reason}"
+        self.evidence.add_problem(reason)
+        for name, expected in self.run_info["nodes"].items():
+            launch = self.run_folder.read_launch(name)
+            for stage in expected["stages"] if launch.get("state") in LAUNCHED else ():
+                if collecting.is_awaited(stage, self._document(name, stage, "records"), launch):
+                    self.evidence.add_problem(reason, node=name, stage=stage)
+
+    def _lacks_object(self, kind, stage, node):
+        if kind != "records":
+            return not self._holds(kind, stage, node)
+        return collecting.is_awaited(stage, self._document(node, stage, kind), self.run_folder.read_launch(node))
+
+    def _remember(self):
+        """What was refused is written first: an object that counts as read is not checked again."""
+        try:
+            self.run_folder.add_problems(self.evidence.problems)
+            run_folder.write_json(self.seen_file, self.seen)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.action.display.warning(
+                "the next collection reads all again: the disk of the results is full, free space"
+            )
+
+    def _read_before(self):
+        """What the watch, or a collection, has read of the store: the stamp of each object by its key."""
+        watched = run_folder.read_object(self.run_folder.state / "watch.json").get("seen", {})
+        return {**watched, **run_folder.read_object(self.seen_file)}
+
+    def _is_whole(self, key):
+        place = parse_key(self.run_info["folder"], key)
+        return place is not None and self._holds(*place)
+
+    def _holds(self, kind, stage, node):
+        return is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
+
+    def _from_store(self):
+        listed = [
+            (entry, place)
+            for entry in self.store.list(f"{self.run_info['folder']}/")
+            if (place := parse_key(self.run_info["folder"], entry.key))
+        ]
+        self.stored |= {place for _entry, place in listed}
+        places = {entry.key: place for entry, place in listed}
+        changed = [
+            entry
+            for entry in self._within_quota(listed)
+            if entry.stamp not in (self.seen.get(entry.key), self.refused.get(entry.key))
+        ]
+        remembered, in_a_row = time.monotonic(), []
+
+        def note(entry, error):
+            in_a_row.append(error)
+            if self.run_folder.is_copy or len(in_a_row) == READERS:
+                raise error
+            self.unread[places[entry.key]] = error
+
+        try:
+            for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]], note):
+                if raw is None:
+                    continue
+                if raw:  # an empty body lacks nothing in a store that breaks off all
+                    in_a_row.clear()
+                    self.has_read = True
+                self.unread.pop(places[entry.key], None)
+                collected = self._keep(entry.key, places[entry.key], raw)
+                if collected is None:  # read again by the next collection, which so knows why it is no evidence
+                    self._refuse(entry, places[entry.key])
+                    continue
+                self.collected += collected
+                self.seen[entry.key] = entry.stamp
+                if time.monotonic() - remembered >= REMEMBER_SECONDS:
+                    self._remember()
+                    remembered = time.monotonic()
+            if in_a_row and not self.has_read:
+                raise in_a_row[0]
+        except StoreError:
+            self._remember()
+            raise
+
+    def _within_quota(self, listed):
+        """Without the largest logs and series of a node that has written more than it may."""
+        used, kept = Counter(), []
+        for entry, (kind, stage, node) in sorted(listed, key=lambda one: (one[1][0] != "records", one[0].size)):
+            used[node] += min(entry.size, MAX_BYTES[kind])
+            if kind == "records" or used[node] <= MAX_NODE_BYTES:
+                kept.append(entry)
+            elif self.refused.get(entry.key) != entry.stamp:
+                self._refuse(entry, (kind, stage, node))
+                reason = f"{kind} left out: the node has written more than {human_bytes(MAX_NODE_BYTES)}"
+                self.evidence.add_problem(reason, node=node, stage=stage)
+        return kept
+
+    def _keep(self, key, place, raw):
+        """As `_collect`; on a disk that is nearly full the verdict's own documents alone."""
+        kind, stage, node = place
+        try:
+            if kind == "records" or shortage(self.run_folder.path) <= 0:
+                return self._collect(key, place, raw)
+        except OSError as error:
+            if error.errno not in FULL:
+                self.evidence.add_problem(f"{NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage)
+                return None
+        self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
+        return None
+
+    def _refuse(self, entry, place):
+        self.refused[entry.key] = entry.stamp
+        self.seen.pop(entry.key, None)
+        if self.run_folder.is_copy:  # which has what the store has, and nothing that it had before
+            self._drop(place)
+
+    def _drop(self, place):
+        kind, stage, node = place
+        if stage in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
+            self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
+
+    def _drop_gone(self):
+        """Of a copy what its store has no more; it has no other source."""
+        for node, expected in self.run_info["nodes"].items():
+            for place in ((kind, stage, node) for kind in MAX_BYTES for stage in expected["stages"]):
+                if place not in self.stored:
+                    self._drop(place)
+        folder = self.run_info["folder"]
+        self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
+
+    def _publish_gangs(self, folder, gangs):
+        """Again, since the store may have been away when they ended."""
+        try:
+            self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
+        except StoreError as error:
+            self.action.display.warning(f"the state of the gangs was not written to the store: {error}")
+
+    def _publish_evidence(self):
+        """Put into the store what only this controller has: the answers of nodes, what was refused, and logs that came
+        another way."""
+        run, folder = self.run_info, self.run_folder
+        try:
+            for name, expected in run["nodes"].items():
+                for stage in expected["stages"]:
+                    path = folder.evidence_file(name, stage, "logs")
+                    if ("logs", stage, name) not in self.stored and path.is_file():
+                        key = object_key(run["folder"], "logs", stage, name)
+                        self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
+            document = run_folder.read_object(folder.watch_file)
+            if document:
+                document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
+                publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
+        except (StoreError, schemas.Invalid) as error:
+            self.action.display.warning(f"what was collected here was not written to the store: {error}")
+
+    def _uploads(self, name):
+        return self.run_folder.read_launch(name).get("store_reachable") is not False
+
+    def _lacking(self):
+        """Nodes of this play that were launched and may hold what is not here."""
+        present, lacking = set(self.action.task_vars["ansible_play_hosts"]), []
+        for name, expected in self.run_info["nodes"].items():
+            launch = self.run_folder.read_launch(name)
+            if name not in present or not launch.get("directory"):
+                continue
+            records = {stage: self._document(name, stage, "records") for stage in expected["stages"]}
+
+            def log_of(stage, name=name):
+                path = self.run_folder.evidence_file(name, stage, "logs")
+                return _tail(path)
+
+            def series_of(stage, name=name):
+                return self._document(name, stage, "series")
+
+            if collecting.lacks(expected, records, log_of, series_of, launch):
+                lacking.append(name)
+        return lacking
+
+    def _document(self, name, stage, kind):
+        return run_folder.read_object(self.run_folder.evidence_file(name, stage, kind)) or None
+
+    def _fetch(self, names):
+        """Ask the nodes themselves, side by side."""
+        tasks = NodeTasks(self.action, self.action.task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
+        path, fetched = self.run_folder.path, []
+        arguments = {
+            "run_id": path.name,
+            "results_dir": str(path.parent),
+            "store": self.options.store,
+            "not_uploaded": True,
+        }
+        unread_nodes = {node for _kind, _stage, node in self.unread}
+        by_store = {name: not self.error and name not in unread_nodes for name in names}
+        try:
+            for name in names:
+                given = {**arguments, "by_store": by_store[name]}
+                tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+            while tasks.busy:
+                for outcome in tasks.wait(5):
+                    fetched.append(outcome.node)
+                    result = outcome.result or {}
+                    if outcome.failed:
+                        self.action.display.warning(
+                            f"{outcome.node}: its evidence could not be fetched: {outcome.message}"
+                        )
+                    elif result.get("store_failed") and by_store[outcome.node]:
+                        name, given = outcome.node, {**arguments, "by_store": False}
+                        tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+                    for problem in result.get("problems", ()):
+                        self.evidence.add_problem(**problem)
+                    for key, text in result.get("objects", {}).items():
+                        place = parse_key(self.run_info["folder"], key)
+                        self.collected += bool(self._keep(key, place, base64.b64decode(text)))
+        finally:
+            tasks.close()
+        return sorted(fetched)
+
+    def _collect(self, key, place, raw):
+        """Whether what is here was changed by it; None for what is refused."""
+        kind, stage, node = place
+        if kind == "records":
+            record = take_record(self.evidence, self.run_info, key, raw)
+            if record is None:
+                return None
+            path = self.run_folder.evidence_file(node, stage)
+            before, written = run_folder.read_object(path) if self._holds(*place) else None, as_written(record)
+            if before and is_stale(record, before):
+                return False
+            if self.frozen and written != before and digest_of(record) != self.judged.get(node, {}).get(stage):
+                late = before is None or before["state"] not in FINAL_STATES
+                self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
+                return None
+            try:
+                check_attempts(record, before)
+            except Refused as refusal:
+                self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
+                return None
+            if written != before:  # the file's time is when the record came
+                run_folder.write_json(path, written)
+            return written != before
+        if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
+            self.evidence.add_problem(f"an object that is not expected: {key}")
+            return None
+        path = self.run_folder.evidence_file(node, stage, kind)
+        if self.frozen and self._holds(*place):
+            return False
+        if kind == "logs":
+            text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
+            run_folder.write_bytes(path, (self.redaction.log(text) + "\n").encode())
+            return True
+        try:
+            series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
+        except Refused as refusal:
+            self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
+            return None
+        run_folder.write_json(path, series)
+        return True
+
+
+def _tail(path):
+    if not os.access(path, os.R_OK) or not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
+        return stream.read().decode(errors="replace")

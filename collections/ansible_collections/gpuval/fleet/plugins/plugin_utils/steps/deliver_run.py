@@ -1,0 +1,205 @@
+"""Make the delivery of a run, and send it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...module_utils.redaction import is_secret
+from ...module_utils.store import Connection
+from ..core.errors import disk_problem
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..core.text import some_of
+from ..core.urls import in_clear
+from ..delivery import DeliveryError, build, destination, log_bundle
+from ..delivery.sensitive import VARIABLES, Sensitive
+from ..runs import folder as run_folder
+from ..runs import node_ids, overview
+from ..runs.action import RunAction, RunOptions
+from ..runs.node_ids import MAX_SHOWN
+
+STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliverRunOptions(RunOptions):
+    name: str = ""
+    format: Literal["folder", "tar.gz", "zip"] = "folder"
+    unmapped: Literal["fail", "keep"] = "fail"
+    destination: str = ""
+    s3_endpoint: str = ""
+    s3_region: str = "us-east-1"
+    s3_access_key: str = ""
+    s3_secret_key: str = ""
+    s3_session_token: str = ""
+    s3_ca_file: str = ""
+    store: StoreOptions
+
+
+def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]:
+    folder = action.folder(options)
+    run = folder.read_run()
+    if not (folder.path / "report.json").exists() and run_folder.is_open(run):
+        raise DeliveryError(overview.without_verdict(folder, run))
+    name = options.name or run["run_id"]
+    if node_ids.unsafe(name):
+        raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
+    variables = _variables(action, run)
+    held = node_ids.held(_mapping(run, variables), run["nodes"])
+    ids = _ids(action, held, options.unmapped)
+    sensitive = _sensitive(options, variables)
+    place = destination.parse(options.destination) if options.destination else None
+    bucket = _bucket(action, options, place) if place and place[0] == "s3" else None
+    request = build.Request(folder, name, options.format, ids)
+    result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
+    if action.check_mode:
+        report = run_folder.read_report(folder)
+        build.check(request, sensitive)
+        action.display.display(_verdict(run, report))
+        what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
+        return {**result, "changed": not request.target.exists(), "msg": what}
+    try:
+        built = build.build(request, sensitive, action.display.display)
+        sent = _send(action, place, bucket, request, built)
+    except OSError as error:
+        folders = {"gpuval_results_dir": folder.path.parent}
+        if place and place[0] == "folder":
+            folders["delivery_destination"] = project_path(place[1])
+        problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"
+        raise DeliveryError(problem) from None
+    lines = _summary(held, ids, built, sent, options.destination)
+    lines.insert(1, _verdict(run, run_folder.read_report(folder)))
+    action.display.display(*lines)
+    return {
+        **result,
+        "changed": built.changed or bool(sent and sent.sent),
+        "files": len(built.files),
+        "bytes": built.bytes,
+        "sent": sent.sent if sent else 0,
+        "there": sent.there if sent else 0,
+        "msg": lines[0],
+    }
+
+
+def _variables(action, run):
+    """Variables of the run's nodes that are still in the inventory, and of the play's hosts."""
+    hostvars, found = action.task_vars["hostvars"], {}
+    for name in dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]]):
+        if name in hostvars:
+            values = hostvars[name]
+            found[name] = {variable: values[variable] for variable in VARIABLES if variable in values}
+    return found
+
+
+def _mapping(run, variables):
+    """The mapping of now; nodes without one keep the id from the start of the run."""
+    reader = node_ids.Reader(project_path)
+    mapping = node_ids.merged(
+        list(
+            {id(one): one for one in (reader(values.get("gpuval_node_ids")) for values in variables.values())}.values()
+        )
+    )
+    earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
+    return node_ids.merged([mapping, earlier])
+
+
+def _ids(action, held, unmapped):
+    if held.unknown:
+        action.display.warning(
+            f"gpuval_node_ids names workers that are not in the run: {some_of(held.unknown, MAX_SHOWN)}"
+        )
+    if not held.unmapped:
+        return held.ids
+    if unmapped == "fail":
+        raise DeliveryError(
+            f"{len(held.unmapped)} node(s) without a unique id: {some_of(held.unmapped, MAX_SHOWN)}. Add them to "
+            "the mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
+        )
+    action.display.warning(f"delivered under their own names, without unique ids: {some_of(held.unmapped, MAX_SHOWN)}")
+    return node_ids.checked(
+        [*held.ids.items(), *((name, name) for name in held.unmapped)], "unique ids and names that are kept"
+    )
+
+
+def _sensitive(options, variables):
+    sensitive = Sensitive()
+    sensitive.add_controller(project_path("."))
+    for node, values in variables.items():
+        sensitive.add_variables(node, values)
+    sensitive.secrets |= log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
+    sensitive.secrets |= {options.store[key] for key in STORE_KEYS} - {""}
+    sensitive.secrets |= {getattr(options, key) for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {
+        ""
+    }
+    sensitive.secrets |= {value for name, value in os.environ.items() if is_secret(name)} - {""}
+    sensitive.add_variables("", {"gpuval_s3_endpoint": options.s3_endpoint})
+    sensitive.add_variables("", {"gpuval_s3_endpoint": options.store["endpoint"]})
+    return sensitive
+
+
+def _bucket(action, options, place):
+    own = log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
+    if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *own}:
+        raise DeliveryError(
+            "delivery_s3_secret_key is that of the run's store: use the destination's own keys, so that "
+            "readers of deliveries cannot write evidence"
+        )
+    if in_clear(options.s3_endpoint):
+        action.display.warning(
+            f"delivery_s3_endpoint {options.s3_endpoint} has no TLS: the delivery crosses the network in "
+            "clear. Use https://, with delivery_s3_ca_file for a certificate of your own."
+        )
+    connection = Connection(
+        bucket=place[1],
+        endpoint=options.s3_endpoint or None,
+        region=options.s3_region,
+        access_key=options.s3_access_key or None,
+        secret_key=options.s3_secret_key or None,
+        session_token=options.s3_session_token or None,
+        ca_file=options.s3_ca_file or None,
+    )
+    return destination.Bucket(connection, place[2])
+
+
+def _send(action, place, bucket, request, built):
+    if place is None:
+        return None
+    source = built.path if request.form == "folder" else built.path.parent
+    below = request.name if request.form == "folder" else ""
+    if bucket is not None:
+        return bucket.send(source, built.files, below, action.display.display)
+    return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
+
+
+def _verdict(run, report):
+    """What is delivered may be no acceptance."""
+    counts = ", ".join(f"{report['counts'][word]} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
+    open_still = ", which has not ended" if run["finished_at"] is None else ""
+    return f"- verdict of run {run['run_id']}{open_still}: {report['verdict']} ({counts})"
+
+
+def _summary(held, ids, built, sent, where):
+    lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
+    lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
+    if held.unmapped:
+        lines.append(f"- under their own names: {some_of(held.unmapped, MAX_SHOWN)}")
+    if held.unknown:
+        lines.append(f"- in the mapping but not in the run: {some_of(held.unknown, MAX_SHOWN)}")
+    if built.ordinary:
+        lines.append(
+            "- common words, converted as names of nodes but kept in running text: "
+            f"{some_of(built.ordinary, MAX_SHOWN)}"
+        )
+    if built.own_terms:
+        lines.append(
+            f"- {built.own_terms} secret(s) of yours are words of gpuval's own files: redacted in logs, but not "
+            "scanned for; use other secrets"
+        )
+    if built.within:
+        parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
+        lines.append(f"- kept within longer words, or names that only their nodes gave: {some_of(parts, MAX_SHOWN)}")
+    if sent:
+        lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} already there")
+    return lines

@@ -1,0 +1,104 @@
+"""Check controller and inventory before anything starts. What is missing is named; nothing else is imported before."""
+
+from __future__ import annotations
+
+import shutil
+from importlib import import_module
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.release import __version__ as core_version
+
+from ..core.errors import GpuvalError
+from ..core.host_values import templar_of, values_of
+from ..core.paths import project_path
+from ..core.step_options import load_step, step_spec
+from ..doctor import controller
+from ..doctor.controller import FAILED, OK, SKIPPED, WARNING, Row
+from ..runs.action import RunAction
+
+MOST_LINES = 20
+STORE_OPTIONS = ("store", "deadline_seconds")
+
+
+def doctor(action: RunAction) -> dict[str, Any]:
+    hosts = [values_of(action, name, action.task_vars) for name in action.task_vars["ansible_play_hosts_all"]]
+    placements = {_one(action, values, "gpuval_placement") for values in hosts}
+    rows = [controller.python(), controller.ansible(core_version)]
+    rows += controller.packages({"kubernetes"} & placements)
+    rows += [controller.configuration(constants.config.get_config_value, constants.CONFIG_FILE)]
+    rows += [controller.ssh(shutil.which, sum(_is_over_ssh(action, values) for values in hosts))]
+    if any(row.state == FAILED and row.name in ("Python", "packages") for row in rows):
+        rows += [Row(name, SKIPPED, "install the packages first") for name in ("settings", "rclone", "store")]
+    else:
+        rows += _services(action, placements, hosts)
+    failed = sum(row.state == FAILED for row in rows)
+    action.display.display(*controller.table(rows))
+    warned = sum(row.state == WARNING for row in rows)
+    text = f"{len(rows)} checks, {failed} failed, {warned} warning(s)"
+    checks = [{"name": row.name, "state": row.state, "text": row.text} for row in rows]
+    if failed:
+        return {"failed": True, "checks": checks, "msg": f"{text}: fix what is FAILED above, then run it again"}
+    action.display.display(f"doctor: {text}")
+    return {"changed": False, "checks": checks, "msg": text}
+
+
+def _services(action, placements, hosts):
+    values = hosts[0]
+    services = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor.services")
+    rows = _settings(action)
+    for name in ("results_dir", "state_dir"):
+        folder = _one(action, values, f"gpuval_{name}")
+        rows.append(services.disk(f"gpuval_{name}", project_path(str(folder))))
+    rows.append(services.rclone())
+    if "slurm" in placements:
+        rows.append(services.slurm())
+    if "kubernetes" in placements:
+        names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
+        rows.append(services.kubernetes(services.Access(*(_one(action, values, name) for name in names))))
+    local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
+    try:
+        if local and placements == {"ssh"}:
+            names = ("gpuval_workload_python", "gpuval_stages", "run_workloads", "gpuval_runtime")
+            rows.append(services.workloads(*(_one(action, local, name) for name in names)))
+        over_ssh = [one for one in hosts if _is_over_ssh(action, one)]
+        stored = _store(action, services, values)
+        rows += stored
+        if over_ssh and all(row.state != FAILED for row in stored):  # the stages of a run are the same for all
+            loading = [_one(action, over_ssh[0], name) for name in ("run_stages", "run_workloads")]
+            rows += services.models(_one(action, values, "gpuval_store"), *loading, len(over_ssh), len(hosts))
+    except (AnsibleError, GpuvalError) as error:
+        rows.append(controller.unknown_store(rows, str(error)))
+    return rows
+
+
+def _store(action, services, values):
+    spec = {name: option for name, option in step_spec(load_step("serve_store")).items() if name in STORE_OPTIONS}
+    given = {name: _one(action, values, f"gpuval_{name}") for name in spec}
+    checked = ArgumentSpecValidator(spec).validate(given)
+    if checked.error_messages:
+        return [Row("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
+    chosen = checked.validated_parameters
+    return services.store(chosen["store"], chosen["deadline_seconds"], check_mode=action.check_mode)
+
+
+def _settings(action):
+    """What every playbook checks first."""
+    of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
+    problems, remarks = of_settings.SettingsCheck(action, files=True).examine()
+    rows = [Row("settings", FAILED, problem) for problem in problems[:MOST_LINES]]
+    if len(problems) > MOST_LINES:
+        rows.append(Row("settings", FAILED, f"and {len(problems) - MOST_LINES} more"))
+    rows += [Row("settings", WARNING, remark) for remark in remarks]
+    return rows or [Row("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
+
+
+def _one(action, values, name):
+    return templar_of(action, values).template(values.get(name))
+
+
+def _is_over_ssh(action, values):
+    connection = str(_one(action, values, "ansible_connection") or action.connection)
+    return _one(action, values, "gpuval_placement") == "ssh" and connection.rpartition(".")[2] != "local"

@@ -1,0 +1,81 @@
+"""Compare what the nodes are to load with what the store can give before the deadline, and warn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...module_utils.store import StoreError
+from ..artifacts import model_source
+from ..core.step_options import StoreOptions
+from ..runs import datasets
+from ..runs.action import RunAction
+from ..store import transfer_estimate
+from ..store.access import open_store
+
+MAX_IMAGE_DOCUMENT_BYTES = 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateTransferOptions:
+    model: str = ""
+    datasets: Sequence[Mapping[str, Any]] = ()
+    images: Sequence[str] = ()
+    nodes: int
+    deadline_seconds: float
+    bits_per_second: float = 0.0
+    store: StoreOptions
+
+
+def estimate_transfer(action: RunAction, options: EstimateTransferOptions) -> dict[str, Any]:
+    access = open_store(options.store)
+    if action.check_mode and not access.running():
+        return {"changed": False, "msg": "check mode: the embedded store does not run"}
+    try:
+        return _compare(action, access, options)
+    except StoreError as error:  # an estimate; other tasks report what is wrong with the store
+        return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
+
+
+def _compare(action, access, options):
+    store = access.store()
+    folders = [model_source.folder_name(options.model)] if options.model else []
+    folders += [one.folder for one in datasets.parse(options.datasets)]
+    model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
+    wanted = sum(size for _key, size in model) + _images(store, options.images)
+    planned = transfer_estimate.Transfer(options.nodes, wanted, options.deadline_seconds)
+    bandwidth = None if planned.is_trivial else _bandwidth(access, store, model, options)
+    message, warning = transfer_estimate.describe(planned, bandwidth)
+    if warning:
+        action.display.warning(warning)
+    return {
+        "changed": False,
+        "msg": message,
+        "warning": warning,
+        "bytes_per_node": planned.bytes_per_node,
+        "total_bytes": planned.total_bytes,
+        "bits_per_second": bandwidth.bits_per_second if bandwidth else None,
+        "seconds": planned.seconds(bandwidth) if bandwidth else None,
+    }
+
+
+def _bandwidth(access, store, model, options):
+    given = options.bits_per_second
+    measured = None if given > 0 else transfer_estimate.measure(store, model)
+    return transfer_estimate.choose(given, measured, access.link_bits_per_second())
+
+
+def _images(store, references):
+    if not references:
+        return 0
+    entries = [entry for entry in store.list("images/") if entry.key.endswith(".json")]
+    documents = []
+    for entry in sorted(entries, key=lambda entry: entry.modified):
+        try:
+            document = json.loads(store.get(entry.key, max_bytes=MAX_IMAGE_DOCUMENT_BYTES))
+        except ValueError:
+            continue
+        documents += [document] if isinstance(document, dict) else []
+    return transfer_estimate.image_bytes(documents, references)

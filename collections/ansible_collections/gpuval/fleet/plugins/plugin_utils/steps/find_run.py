@@ -1,0 +1,69 @@
+"""Find a run that was opened earlier: by id, or the latest; of another controller in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..runs import folder as run_folder
+from ..runs import origin
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+from ..store import file_recovery, stored_runs
+from ..store.access import open_store
+from ..watch import imported_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindRunOptions(RunOptions):
+    folder: str = ""
+    store: StoreOptions | None = None
+
+
+def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
+    if options.store is None:
+        return _found(action.own_folder(options))
+    results = options.results_dir
+    own = run_folder.own(results, options.run_id, options.folder, action.inventory)
+    if own is not None:
+        if not action.check_mode:
+            file_recovery.recover(own, open_store(options.store), action.display.warning)
+        action.name_newer(options.run_id, own.path)
+        _ensure_over(own, options.store)
+        return _found(own)
+    if not (options.run_id or options.folder) and run_folder.known_run_ids(results):
+        action.folder(options)  # the runs here are of other inventories, or none began; says so
+    access = open_store(options.store)
+    if not access.known():
+        action.folder(options).read_run()  # says what to do
+    started = not action.check_mode and access.start()
+    store = access.store()
+    run, lines = stored_runs.find(store, options.run_id, options.folder)
+    action.display.display(*lines)
+    if run["finished_at"] is None:
+        action.display.warning(f"run {run['run_id']} has not ended: it is judged as it stands, and only here")
+    if action.check_mode:
+        folder = run_folder.RunFolder(results / run["run_id"])
+        return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
+    return {**_found(imported_run.bring(store, run, results)), "changed": True, "store_started": started}
+
+
+def _ensure_over(folder, store):
+    """What its controller works on is judged when that ends, and published where it was."""
+    run, seen = folder.read_run(), folder.seen()
+    if seen.attended and seen.name not in (run_state.JUDGED, run_state.FAILED):
+        raise run_folder.RunError(
+            f"run {run['run_id']} is {seen.line()}: its report comes at its end. `make status` shows it now"
+        )
+    its, this = run.get("origin", {}).get("store"), origin.store_of(store, project_path(store["state_dir"]))
+    if its and its != this:
+        raise run_folder.RunError(
+            f"run {run['run_id']} has its records in {its}, and the settings name {this}: use those of the run"
+        )
+
+
+def _found(folder):
+    run = folder.read_run()
+    return {"changed": False, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}

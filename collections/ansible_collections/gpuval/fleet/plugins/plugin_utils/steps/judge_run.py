@@ -1,0 +1,81 @@
+"""Hold a run's evidence against the criteria and write report.json."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ..core import commands, schemas
+from ..core.step_options import PathText
+from ..gang import document, judging, keys
+from ..judge import actions, baseline, criteria
+from ..judge.peer_groups import PeerHistory
+from ..records import report_file
+from ..records.evidence import NOT_COLLECTED, UNREAD
+from ..report import write_file
+from ..report.summary import summary_lines
+from ..runs import applied_criteria, earlier_faults, publishing
+from ..runs import folder as run_folder
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRunOptions(RunOptions):
+    baseline: PathText = ""
+    finish: bool = True
+    criteria: Sequence[PathText] = ()
+
+
+def judge_run(action: RunAction, options: JudgeRunOptions) -> dict[str, Any]:
+    if action.check_mode:
+        return {"changed": False, "skipped": True, "verdict": None}
+    gc.disable()  # none of millions of objects is garbage before the end
+    try:
+        return _judge(action, options)
+    finally:
+        gc.enable()
+
+
+def _judge(action, options):
+    folder = action.folder(options)
+    run = folder.read_run()
+    files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
+    earlier, damaged = earlier_faults.read(folder, run, actions.shipped().window_days)
+    for remark in [*remarks, *damaged]:
+        action.display.warning(remark)
+    checks = criteria.beside_shipped(files)
+    baseline_read = baseline.read(Path(held), run["run_id"]) if held else None
+    judged = publishing.judged(folder)
+    frozen = publishing.is_final(run, judged)
+    abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)
+    gangs = document.read(folder)
+    problems = chain(*(one.read_problems() for one in (folder, *document.round_folders(folder, gangs))))
+    open_ends = (problem["reason"] for problem in problems if problem["stage"])
+    unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
+    if ((options.finish and not unread) or abandoned) and not folder.is_copy and run["finished_at"] is None:
+        run = {**run, "finished_at": run_folder.now()}
+        if abandoned:  # it counts as judged with its report
+            run["state"] = {**run["state"], "name": run_state.COLLECTING}
+        folder.write_run(run)
+        keys.forget_all(folder)  # of a round that broke off: it is not resumed
+    history = PeerHistory.of(applied_criteria.standings(folder))
+    report = judging.report_on(
+        folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
+        earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.path.parent)),
+    )  # fmt: skip
+    actions.assign(report, earlier)
+    commands.in_remedies(report)
+    report["summary"] = summary_lines(report)
+    if not folder.is_copy:
+        applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
+    written = report_file.packed(report)
+    schemas.validate("report", written, what="report.json")
+    write_file(folder.path / "report.json", report_file.lines(written))
+    if not folder.is_copy:
+        publishing.keep_verdict(folder, report)
+    return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

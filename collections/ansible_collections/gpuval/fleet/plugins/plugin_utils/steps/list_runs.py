@@ -1,0 +1,52 @@
+"""List the runs of an inventory, and write what a validation of the nodes that did not pass takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.paths import project_path
+from ..core.step_options import PathText
+from ..core.text import some_of
+from ..jobs import stages as job_stages
+from ..runs import folder as run_folder
+from ..runs import origin, overview
+from ..runs.action import RunAction, RunOptions
+from ..runs.settings import SHIPPED_STAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListRunsOptions(RunOptions):
+    jobs: Sequence[PathText] = ()
+    rerun: Path | None = None
+
+
+def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
+    if options.rerun:
+        return _rerun(action, options, action.task_vars["hostvars"])
+    results = options.results_dir
+    found = overview.rows(results, action.inventory)
+    others = run_folder.of_others(results, action.inventory)
+    message = f"{len(found)} run(s) of {origin.shown(action.inventory) or 'all inventories'} in {results}"
+    message += "" if found else "; `make validate` starts one"
+    action.display.display(*(overview.lines(found) if found else ()), message)
+    if others:
+        action.display.display(f"runs of other inventories: {origin.others_line(others)}")
+    return {"changed": False, "runs": found, "msg": message}
+
+
+def _rerun(action, options, hosts):
+    folder, target = action.own_folder(options), options.rerun
+    known = {*SHIPPED_STAGES, *job_stages.names(map(project_path, options.jobs))}
+    names, settings = overview.rest(
+        folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
+    )
+    what = f"validating {some_of(names)} again" if names else overview.passed_line(folder)
+    message = f"run {folder.path.name}: {what}"
+    action.display.display(message)
+    if not action.check_mode:
+        run_folder.write_bytes(target / "nodes", "".join(f"{name}\n" for name in names).encode())
+        run_folder.write_json(target / "settings.json", settings)
+    return {"changed": bool(names), "nodes": names, "msg": message}

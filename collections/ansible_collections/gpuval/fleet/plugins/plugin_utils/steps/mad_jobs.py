@@ -1,0 +1,160 @@
+"""Write a job and a build context for each selected model of a repository, which is read and never executed."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.hardware.pci import GPU_VENDORS
+from ..core.paths import project_path
+from ..core.text import some_of
+from ..judge import sku_catalogue
+from ..mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
+from ..mad.data import DATA_FILE
+from ..mad.documents import MadError, located
+from ..mad.models import CREDENTIALS_IN_URL
+from ..runs import datasets, job_secrets
+from ..runs.action import RunAction
+
+#: A run reads its jobs until its nodes have their plans; no run lasts longer.
+KEPT_SECONDS = 7 * 86_400
+FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
+IN_PODS = "kubernetes"
+REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadJobsOptions:
+    repository: str
+    revision: str = ""
+    tags: Sequence[str] = ("all",)
+    timeout: int = -1
+    context: Any = None
+    disable_skip_gpu_arch: bool = False
+    sku: str = "auto"
+    datasets: Sequence[Mapping[str, Any]] = ()
+    secrets: Sequence[str] = ()
+    secrets_file: Path | None = None
+    images: Mapping[str, Any] = field(default_factory=dict)
+    registry: str = ""
+    keep_alive_seconds: int = 0
+    keep_folder: str = ""
+    skip_run: bool = False
+    output: Path | None = None
+    pipeline: str = ""
+    placement: str = "ssh"
+    runtime: str = "auto"
+    state_dir: Path
+
+
+def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
+    _check(options)
+    folder = _fresh(options.state_dir)
+    found = repository.read(_root(options, folder))
+    secrets_file = _secrets_file(options, found.root)
+    known = job_secrets.read(secrets_file) if secrets_file else {}
+    asked = context.parse(options.context)
+    in_pods = options.placement == IN_PODS
+    if in_pods and not (options.registry or options.images or asked.image):
+        raise MadError(f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images")
+    models = tags.select(found, options.tags)
+    without = [model.name for model in models if model.data and found.data is None]
+    fetched = [f"{DATA_FILE} is missing: the scripts of {some_of(without)} fetch their data"] if without else []
+    for remark in (*found.remarks, *asked.remarks, *fetched):
+        action.display.warning(remark)
+    set_here = [name for name, value in os.environ.items() if value]
+    chosen = planning.Options(
+        timeout=options.timeout,
+        vendor=_vendor(options.sku),
+        runs_on_all=options.disable_skip_gpu_arch,
+        datasets=[one.name for one in datasets.parse(options.datasets)],
+        credentials=known,
+        secrets_file=secrets_file,
+        secrets=credentials.for_all([*options.secrets, *job_secrets.flat(known), *set_here]),
+        named={tag.whole for tag in tags.parse(options.tags)},
+        images={str(name): str(image) for name, image in options.images.items()},
+        in_pods=in_pods,
+        keep_alive_seconds=options.keep_alive_seconds,
+        keep_folder=options.keep_folder,
+        pipeline=options.pipeline,
+        nodes=len(action.task_vars.get("ansible_play_hosts_all") or ()),
+        registry=options.registry.rstrip("/"),
+    )
+    made = jobs.write(found, models, asked, chosen, folder)
+    for problem in made.left_out:
+        action.display.warning(f"left out: {problem}")
+    text = f"{len(made.jobs)} job(s) of {len(models)} model(s): {some_of(model.name for model in models)}"
+    text += f"; {len(made.left_out)} left out" if made.left_out else ""
+    action.display.display(text)
+    return {
+        "changed": True,
+        "msg": text,
+        "jobs": [] if options.skip_run else list(made.jobs),
+        "images": dict(made.images),
+        "secrets_file": str(secrets_file or ""),
+        "deadline_seconds": made.deadline_seconds,
+    }
+
+
+def _check(options):
+    """Raises MadError for settings with which no model can run."""
+    if options.output and not os.access(options.output.parent, os.W_OK):
+        raise MadError(f"gpuval_mad_output: {options.output}: its folder is missing, or this user may not write it")
+    if options.keep_folder and not FOLDER.fullmatch(options.keep_folder):
+        raise MadError("gpuval_mad_keep_folder: is no absolute path without colons and commas")
+    if options.registry and not REGISTRY.fullmatch(options.registry):
+        raise MadError("gpuval_mad_registry: is no registry: write HOST[:PORT]/PATH, such as registry.example:5000/mad")
+    if options.placement == "slurm":
+        raise MadError(
+            "models run in containers, Slurm jobs do not: use SSH hosts or pods; run batch files with sbatch"
+        )
+    if options.runtime == "host" and options.placement != IN_PODS:
+        raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
+    if not options.repository:
+        raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (`make mad REPO=...`)")
+
+
+def _fresh(state_dir: Path) -> Path:
+    """An empty folder; those of runs that are long over are removed."""
+    place = state_dir / "mad"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    leftovers.remove(state_dir, time.time() - KEPT_SECONDS)
+    return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-"), dir=place))
+
+
+def _root(options, folder):
+    """The folder of the repository, cloned if it is an address."""
+    given, revision = options.repository, options.revision
+    if not checkout.is_address(given):
+        if revision:
+            raise MadError(
+                "gpuval_mad_revision: gpuval_mad_repository is a folder: check it out there, or name its address"
+            )
+        return project_path(given)
+    if CREDENTIALS_IN_URL.match(given):
+        raise MadError(
+            "gpuval_mad_repository: credentials in an address end up in logs: use a credential helper or SSH"
+        )
+    target = folder / "repository"
+    checkout.clone(given, target, revision, what="gpuval_mad_repository", transports=checkout.ALL_TRANSPORTS)
+    return target
+
+
+def _secrets_file(options, root):
+    """The file of credentials: the user's, else the repository's; None for none."""
+    if options.secrets_file:
+        return options.secrets_file
+    return located(root, credentials.FILE) if (root / credentials.FILE).exists() else None
+
+
+def _vendor(sku):
+    """As Dockerfiles have it; empty where the inventory leaves it to the nodes."""
+    known = sku_catalogue.named(sku)
+    vendor = sku if sku in (*GPU_VENDORS, "cpu") else known.vendor if known else ""
+    return vendor.upper()

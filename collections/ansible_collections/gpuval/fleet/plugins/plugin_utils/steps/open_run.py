@@ -1,0 +1,264 @@
+"""Open a run: freeze the expected nodes and their stages, or resume the run that a dead controller left."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ansible.template import trust_as_template
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+
+from ..core.errors import SettingError
+from ..core.escape import NODE_NAME
+from ..core.paths import project_path
+from ..core.step_options import PathText, StoreOptions
+from ..gang import naming
+from ..gang.forming import LEAST
+from ..judge import baseline, criteria, declared, ordered_nics, setups, sku_catalogue, versions
+from ..runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
+from ..runs import folder as run_folder
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+from ..runs.settings import SHIPPED_STAGES
+from ..store import file_recovery, guard
+from ..store.access import open_store
+
+# With the import, which is before Ansible forks a worker for each task that needs them.
+criteria.beside_shipped(())
+sku_catalogue.shipped()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRunOptions(RunOptions):
+    baseline: Path | None = None
+    folder: str = ""
+    namespace: str = ""
+    placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
+    profile: str
+    gang_stages: Sequence[str] = ()
+    gangs_alone: bool = False
+    only_idle: bool = False
+    accepts: bool = True
+    profile_stages: Sequence[str]
+    workloads: Mapping[str, Any]
+    deadline_seconds: float
+    limit: str = ""
+    run_tags: Sequence[str] = ()
+    skip_tags: Sequence[str] = ()
+    criteria: Sequence[PathText] = ()
+    store: StoreOptions
+
+
+def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
+    results = options.results_dir
+    # A broken file is found now, not after the run.
+    criteria.beside_shipped(options.criteria)
+    if options.baseline:
+        baseline.read(options.baseline)
+    hosts = action.task_vars["ansible_play_hosts_all"]
+    if len(hosts) < LEAST:
+        _ensure_no_gang_asked(options, len(hosts))
+    together = options.gang_stages if len(hosts) >= LEAST else []
+    # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
+    left_alone = bool(options.limit and options.gang_stages and not together)
+    profile = plans.with_datasets(options.profile_stages, together, options.workloads, in_pods=bool(options.namespace))
+    select = functools.partial(
+        plans.select,
+        profile,
+        declarations=options.workloads,
+        run_tags=options.run_tags,
+        skip_tags=options.skip_tags,
+    )
+    stages, gang_stages = select(together)
+    if options.gangs_alone and not gang_stages:
+        raise run_folder.RunError(f"the tags leave no stage of gangs to run: {', '.join(options.gang_stages)}")
+    narrowed = [
+        reason
+        for reason, applies in (
+            ("limit", bool(options.limit)),
+            ("stages", options.gangs_alone or left_alone or not options.accepts),
+            ("tags", [*stages, *gang_stages] != [*profile, *together]),
+        )
+        if applies
+    ]
+    ids = node_ids.Reader(project_path)
+    nodes = {name: _expected(name, action.task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
+    with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
+        _recover(action, results, options)
+        run_id = opening.choose_run_id(results, options.run_id, nodes, options.profile, narrowed, action.inventory)
+        folder = run_folder.RunFolder(results / run_id)
+        known = _known(action, folder)
+        wanted = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
+        less = shortened.of_stages([*stages, *gang_stages], action.task_vars, functools.partial(_template, action))
+        wanted |= {"shortened": less} if less else {}
+        if not together and options.gang_stages:
+            wanted["gang_stages"] = select(options.gang_stages)[1]
+        if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
+            naming.check(results, wanted)
+        run, joined = opening.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
+        changed = run != known
+        attended = folder.seen() if known else None
+        if not action.check_mode:
+            run = _opened(action, folder, run, options)
+        if left_alone:
+            action.display.warning(
+                f"--limit leaves {', '.join(hosts)} alone: {', '.join(options.gang_stages)} need two nodes and "
+                "are left out; choose others of its kind beside it"
+            )
+        if not action.check_mode:
+            _keep_criteria(action, folder, run, options, is_new=known is None)
+    summary = _summary(run, known, joined, attended)
+    action.display.display(summary)
+    return {
+        "changed": changed,
+        "run": run,
+        "resumed": known is not None,
+        "joined": joined if known else [],
+        "results": str(folder.path),
+        "opened": "" if action.check_mode else str(folder.path),  # for the callback
+        "msg": summary,
+    }
+
+
+def _recover(action, results, options):
+    """Restore damaged files of the run that may be resumed, from its store."""
+    run_id = options.run_id
+    if run_id in ("", run_folder.LATEST):
+        run_id = run_folder.latest_run_id(results, action.inventory, opened=True)
+    folder = run_folder.RunFolder(results / (run_id or run_folder.NEW))
+    if folder.is_known and not (folder.is_copy or action.check_mode):
+        file_recovery.recover(folder, open_store(options.store), action.display.warning)
+
+
+def _known(action, folder):
+    """The run of the folder as it was opened before, if it was. Raises RunError for one that cannot be resumed."""
+    if folder.is_copy:
+        raise run_folder.RunError(
+            f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
+            "gpuval_run_id, or none, to validate here"
+        )
+    if not folder.is_known:
+        return None
+    known = folder.read_run()
+    run_folder.ensure_of(folder.path.parent, folder.path.name, action.inventory)
+    return known
+
+
+def _keep_criteria(action, folder, run, options, *, is_new):
+    """Freeze what the run is judged by."""
+    _files, held, remarks = applied_criteria.judged_by(folder, options.criteria, options.baseline)
+    for remark in remarks:
+        action.display.warning(remark)
+    if held:
+        baseline.read(Path(held), run["run_id"])
+    standings = applied_criteria.standings_before(folder.path.parent, run) if is_new and options.limit else []
+    applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
+
+
+def _template(action, text):
+    """The value of an expression of the collection's own roles."""
+    return action._templar.template(trust_as_template(text))
+
+
+def _opened(action, folder, run, options):
+    """The run with its state and its origin, written."""
+    worker = run_state.this_process(os.getppid(), run_folder.now())
+    its_origin = {
+        "inventory": origin.kept(action.inventory, folder.path.parent),
+        "store": origin.store_of(options.store, project_path(options.store["state_dir"])),
+        "namespace": options.namespace,
+    }
+    state = run_state.opened(run, worker, worker["since"])
+    run = {**run, "origin": run.get("origin") or its_origin, "state": state}
+    folder.write_run(run)
+    lacking = guard.shortage(folder.path.parent)
+    if lacking > 0:
+        action.display.warning(
+            f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {folder.path.parent}, or "
+            "set it to a folder on another disk"
+        )
+    return run
+
+
+def _ensure_no_gang_asked(options, count):
+    """Raises RunError for what needs several hosts, in a run of fewer."""
+    stages, advice = options.gang_stages, "choose more (gpuval_hosts, --limit), or"
+    if options.gangs_alone:
+        raise run_folder.RunError(
+            f"{', '.join(stages)}: {count} host, and a gang has two or more: {advice} use `make validate`"
+        )
+    jobs = [stage for stage in stages if stage not in SHIPPED_STAGES]
+    if jobs and (not options.limit or {*options.profile_stages} <= {plans.FACTS, plans.IMAGE}):
+        raise run_folder.RunError(
+            f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {count}: {advice} leave the job "
+            "out of gpuval_jobs"
+        )
+    tags = [tag for tag in options.run_tags if tag in {*stages} - {*jobs}]
+    if tags:
+        raise run_folder.RunError(
+            f"--tags {','.join(tags)}: {count} host, and a gang has two or more: {advice} leave the tag out"
+        )
+
+
+def _wanted(run_id, options, stages, narrowed, nodes):
+    """The document of a run of these nodes, which all stages may run on."""
+    workloads = options.workloads
+    wanted = {
+        "schema": "gpuval.run/1",
+        "run_id": run_id,
+        "folder": run_folder.check_folder(options.folder or run_id),
+        "bucket": options.store["bucket"],
+        "profile": options.profile,
+        "created_at": run_folder.now(),
+        "finished_at": None,
+        "deadline_seconds": options.deadline_seconds,
+        "narrowed_by": narrowed,
+        "workloads": {stage: str(workloads[stage].get("workload", stage)) for stage in stages if stage in workloads},
+        "setups": setups.of_stages(workloads, stages),
+        "nodes": nodes,
+    }
+    return {**wanted, "only_idle": True} if options.only_idle else wanted
+
+
+def _expected(name, hostvars, stages, gang_stages, ids):
+    if not NODE_NAME.fullmatch(name):
+        raise run_folder.RunError(
+            f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
+        )
+    count = hostvars.get("gpuval_gpu_count")
+    try:
+        count = None if count in (None, "") else int(count)
+    except (TypeError, ValueError):
+        raise run_folder.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
+    expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
+    if gang_stages:
+        expected["gang_stages"] = gang_stages
+    try:
+        given = {
+            "versions": versions.declared(hostvars.get("gpuval_versions")),
+            "declared": declared.of_host(hostvars),
+            "nics": ordered_nics.ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
+            "labels": labels.of_host(hostvars),
+        }
+    except SettingError as error:
+        raise run_folder.RunError(f"{name}: {error}") from None
+    given["id"] = ids(hostvars.get("gpuval_node_ids")).get(name)
+    return {**expected, **{key: value for key, value in given.items() if value}}
+
+
+def _summary(run, known, joined, attended):
+    what = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
+    if known is None:
+        return what
+    if attended.attended:
+        return f"{what}; {attended.name} already, controller {attended.who()}: this console attaches to it"
+    if joined:
+        return f"{what}; joined by {', '.join(joined)}"
+    if run_folder.is_unreported(run):
+        return f"{what}, resumed at its collection: its nodes are done"
+    return f"{what}, resumed where it stopped (-e gpuval_run_id=new starts another one)"

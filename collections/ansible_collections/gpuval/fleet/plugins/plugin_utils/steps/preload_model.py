@@ -1,0 +1,203 @@
+"""See that model and datasets are in the store, whole, before a hundred nodes ask for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+
+from ...module_utils.store import StoreError
+from ..artifacts import dataset_source, model_source
+from ..artifacts.round_trip import RoundTrip
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..core.text import some_of
+from ..runs import datasets, plans
+from ..runs.action import RunAction
+from ..store.access import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreloadModelOptions:
+    model: str = "tiny"
+    datasets: Sequence[Mapping[str, Any]] = ()
+    stages: Sequence[str] = ()
+    revision: str = ""
+    token: str = ""
+    silence_seconds: float = 120.0
+    transfers: int = 8
+    force: bool = False
+    round_trip: bool = False
+    list: bool = False
+    python: str = "python3"
+    store: StoreOptions
+
+
+def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, Any]:
+    model, wanted = options.model, datasets.parse(options.datasets)
+    if options.stages:
+        model = model if plans.LOADING in options.stages else ""
+        wanted = [one for one in wanted if one.stage in options.stages]
+    folders = [*([model_source.folder_name(model)] if model else []), *(one.folder for one in wanted)]
+    access = open_store(options.store)
+    if action.check_mode and not access.running():
+        first = {"folder": folders[0]} if folders else {}
+        return {"changed": True, **first, "msg": "check mode: the embedded store does not run"}
+    store = access.store()
+    if options.list:
+        return _list(action, store)
+    try:
+        access.reader()
+    except StoreError as error:
+        action.display.warning(str(error))
+    done = []
+    if model:
+        named = {"source": model, "revision": options.revision}
+        resolve = partial(
+            model_source.resolve,
+            model,
+            revision=options.revision,
+            token=options.token,
+            silence_seconds=options.silence_seconds,
+            say=action.display.display,
+        )
+        done.append(_ensure(action, access, f"model {folders[0]}", folders[0], named, resolve, options))
+    for one in wanted:
+        named = {"source": one.source, "revision": one.sha256}
+        resolve = partial(dataset_source.resolve, one, connection=access.connection())
+        own = replace(options, round_trip=False)
+        done.append(_ensure(action, access, f"dataset {one.name}", one.folder, named, resolve, own))
+    changed = any(one["changed"] for one in done)
+    return {**(done[0] if done else {}), "changed": changed, "msg": "; ".join(one["msg"] for one in done)}
+
+
+def _ensure(action, access, what, folder, wanted, resolve, options):
+    """See that the store has a folder whole. `wanted`: its source and revision; `resolve` brings it to the
+    controller, into the folder that it is given if need be."""
+    store, prefix = access.store(), f"models/{folder}/"
+    listed = _listed(store, prefix)
+    again = options.round_trip or options.force
+    if not again and _whole(store, prefix, listed, wanted):
+        return _ready(action, what, folder, listed, changed=False)
+    if action.check_mode:
+        return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
+    # inside the store's own folder, and one for each controller: it is removed with all that is in it
+    place = project_path(options.store["state_dir"]) / "store"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
+    try:
+        try:
+            model = resolve(scratch)
+        except model_source.ModelError as error:
+            raise model_source.ModelError(f"gpuval_model: {error}") from error
+        action.display.display(f"{what}: uploading to the store from {wanted['source']}")
+        if options.force or _recorded(store, prefix) != wanted:
+            store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
+        move = partial(_round_trip, action) if options.round_trip else _upload
+        with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())):
+            move(store, access, prefix, model, wanted, options)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return _ready(action, what, folder, _listed(store, prefix), changed=True, origin=model.origin)
+
+
+def _list(action, store):
+    models = {}
+    for prefix in store.level("models/")[0]:
+        listed, recorded = _listed(store, prefix), _recorded(store, prefix) or {}
+        raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
+        try:
+            missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else [manifest.NAME]
+        except (manifest.ManifestError, UnicodeDecodeError):
+            missing = [manifest.NAME]
+        one = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
+        one["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
+        models[prefix.removeprefix("models/").rstrip("/")] = one
+    for folder, one in models.items():
+        whole = f"lacks {some_of(one['missing'])}" if one["missing"] else f"sha256 {one['sha256']}"
+        source = f", from {one['source']}" if one["source"] else ""
+        name = f"dataset {folder.removeprefix(datasets.FOLDER)}" if folder.startswith(datasets.FOLDER) else folder
+        action.display.display(f"{name}: {one['files']} files, {human_bytes(one['bytes'])}, {whole}{source}")
+    sets = sum(folder.startswith(datasets.FOLDER) for folder in models)
+    also = f" and {sets} dataset(s)" if sets else ""
+    message = f"{len(models) - sets} model(s){also} in bucket {store.connection.bucket}"
+    action.display.display(message)
+    return {"changed": False, "models": models, "msg": message}
+
+
+def _ready(action, what, folder, listed, **result):
+    size = _size(listed)
+    message = f"{what}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
+    action.display.display(message)
+    return {"folder": folder, **size, **result, "msg": message}
+
+
+def _round_trip(action, store, access, prefix, model, wanted, options):
+    trip = RoundTrip(options.python, model, access, say=action.display.display)
+    try:
+        trip.before()
+        _upload(store, access, prefix, model, wanted, options)
+        trip.after()
+    finally:
+        trip.close()
+
+
+def _upload(store, access, prefix, model, wanted, options):
+    sums = model_source.make_manifest(model)
+    store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
+    model_source.upload(model, access.connection(), transfers=options.transfers)
+    listed = _listed(store, prefix)
+    sizes = {name: path.stat().st_size for name, path in model.files.items()}
+    lost = model_source.missing(sizes, listed, sizes)
+    if lost:
+        raise model_source.ModelError(f"the upload is incomplete: {some_of(lost)}; run again")
+    record = {**wanted, "origin": model.origin}
+    store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
+    store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
+
+
+def _whole(store, prefix, listed, wanted):
+    """The model asked for, with every file of its manifest; whether each is right, the nodes' checksums say."""
+    if manifest.NAME not in listed or _recorded(store, prefix) != wanted:
+        return False
+    raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
+    try:
+        expected = manifest.parse(raw.decode())
+    except (manifest.ManifestError, UnicodeDecodeError):
+        return False
+    return not model_source.missing(expected, listed)
+
+
+def _record_key(prefix):
+    """Beside the model's folder, so that nodes load nothing but the model."""
+    return f"{prefix.rstrip('/')}.json"
+
+
+def _recorded(store, prefix):
+    """Source and revision of what the store holds; None when it is not known."""
+    if not any(entry.key == _record_key(prefix) for entry in store.list(_record_key(prefix))):
+        return None
+    try:
+        record = json.loads(store.get(_record_key(prefix), max_bytes=65536))
+        return {"source": record["source"], "revision": record["revision"]}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _listed(store, prefix):
+    """Size by path below the prefix."""
+    return {entry.key[len(prefix) :]: entry.size for entry in store.list(prefix)}
+
+
+def _size(listed):
+    files = {name: size for name, size in listed.items() if name != manifest.NAME}
+    return {"files": len(files), "bytes": sum(files.values())}

@@ -1,0 +1,111 @@
+"""Write down what gpuval needs to be allowed on a cluster, see that it is, and make its namespace when asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+
+from ..artifacts import images
+from ..cluster import classes, manifests, names, permissions, pod_classes, pod_settings
+from ..cluster.api import Access, Cluster, ClusterError, Forbidden, Missing, Refused
+from ..core import files
+from ..runs.action import RunAction
+
+#: Of a webhook that answers to no dry run.
+NO_DRY_RUN = "does not support dry run"
+#: A refusal that may concern the image.
+ABOUT_IMAGES = re.compile(r"image|registr", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareClusterOptions(Access):
+    make_namespace: bool = False
+    marks: bool = False
+    volumes: bool = False
+    pods: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, Any] = field(default_factory=dict)
+    role_file: Path
+
+
+def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[str, Any]:
+    path = options.role_file
+    role = permissions.printed(options.namespace)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not action.check_mode and role != before:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.replace(path, role.encode())
+    if role != before:
+        written = "would be written to" if action.check_mode else "is in"
+        action.display.display(f"what gpuval needs to be allowed on the cluster {written} {path}")
+    try:
+        with Cluster(options) as cluster:
+            made = _prepare(action, cluster, options)
+    except ClusterError as error:
+        if not isinstance(error, (Forbidden, Missing)):
+            raise AnsibleActionFail(str(error)) from None
+        grant = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
+        first = f"; first, where the namespace is missing: kubectl create namespace {options.namespace}"
+        if isinstance(error, Forbidden):
+            action.display.display(*role.split("\n"))
+            grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARK in error.asked else "")
+        raise AnsibleActionFail(f"{error}\n{grant}") from None
+    return {
+        "changed": role != before or made,
+        "role_file": str(path),
+        "diff": {"before": before, "after": role, "after_header": str(path), "before_header": str(path)},
+        "msg": f"everything that gpuval asks of the cluster is allowed; the Role is in {path}",
+    }
+
+
+def _prepare(action, cluster, options):
+    """See that all is there and allowed; whether the namespace was (check mode: would be) made."""
+    made = False
+    if options.make_namespace:
+        namespace = cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)
+        made = "creationTimestamp" in namespace["metadata"]  # one that was there is returned as it was sent
+    cluster.check(
+        permissions.needed(
+            makes_namespace=options.make_namespace,
+            marks_nodes=options.marks,
+            makes_volumes=options.volumes,
+            makes_job_sets=cluster.serves("JobSet"),
+        )
+    )
+    if not (made and action.check_mode):
+        _try_namespace(cluster)
+    if not made:
+        settings = pod_settings.parse(options.pods)
+        references = [image.reference for image in images.parse(options.images)]
+        named = [*dict.fromkeys(filter(None, [settings.image, *references]))]
+        for each in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
+            _try_pod(action, cluster, each, named)
+    return made
+
+
+def _try_pod(action, cluster, settings, named):
+    """A dry run of a pod: Pod Security is final, a quota may be another by then. Without the images of the run
+    (`named`) nothing is known of what is refused for its image."""
+    try:
+        cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
+    except Refused as error:
+        why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
+        text = f"namespace {cluster.namespace}: {text}: {why.steps}"
+        if why.name == "pod_security":
+            raise Refused(text, error.code) from None
+        if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):
+            action.display.warning(text)
+
+
+def _try_namespace(cluster):
+    """Lists of a namespace that is missing are empty and no error: only making something there tells."""
+    thing = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
+    try:
+        cluster.create(thing, dry_run=True)
+    except Refused as error:
+        if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
+            raise

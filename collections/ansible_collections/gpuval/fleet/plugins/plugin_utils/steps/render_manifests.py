@@ -1,0 +1,79 @@
+"""Write everything that a run would make in a cluster into one file, made by what makes it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..cluster import manifests, rendering
+from ..cluster.inventory import VARIABLE
+from ..cluster.orders import NodeOrders
+from ..core import files
+from ..core.step_options import StoreOptions
+from ..runs import folder
+from ..runs.action import RunAction, RunOptions
+from ..watch import launching
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderManifestsOptions(RunOptions):
+    run: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = "gpuval"
+    make_namespace: bool = True
+    path: Path | None = None
+    store: StoreOptions
+
+
+def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict[str, Any]:
+    run = options.run if action.check_mode else action.folder(options).read_run()
+    nodes = {
+        name: action.task_vars["hostvars"][name].get(VARIABLE) or {} for name in action.task_vars["ansible_play_hosts"]
+    }
+    missing = [name for name, known in nodes.items() if known.get("exists") is False]
+    if missing:
+        action.display.warning(f"left out, since the cluster does not have them: {', '.join(missing)}")
+    store = None if action.check_mode else launching.NodeStore.of(options.store, run, "kubernetes")
+    placements = [
+        _placement(action, name, known, run, options, store) for name, known in nodes.items() if name not in missing
+    ]
+    objects = manifests.everything(
+        run["run_id"], options.namespace, launching.pod_archives(), placements, options.make_namespace
+    )
+    result = {
+        "nodes": [item.plan["node"] for item in placements],
+        "missing": missing,
+        "diff": {"before": "", "after": rendering.summary(objects), "after_header": "manifests"},
+    }
+    if action.check_mode:
+        return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
+    path = options.path if options.path else action.folder(options).path / "manifests.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.remember(options.results_dir, run["run_id"])  # from here on it may be applied
+    files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
+    message = (
+        f"{len(objects)} objects for {len(placements)} node(s) in {path}: it has signed URLs and secrets of jobs. "
+        f"Apply it with kubectl apply --server-side -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
+    )
+    return {**result, "changed": True, "path": str(path), "msg": message}
+
+
+def _placement(action, name, known, run, options, store):
+    order = NodeOrders(action, action.task_vars, run).order(name)
+    path = None if action.check_mode else action.folder(options).plan_file(name)
+    if path and path.exists():
+        plan = action.folder(options).read_plan(name)
+    else:
+        plan = manifests.pod_plan(order.plan, order.settings)
+        if path:  # the run continues with it, also when another user applies the file
+            folder.write_json(path, plan)
+    target = manifests.Target(
+        known.get("name") or name,
+        known.get("hostname", ""),
+        known.get("machine_id", ""),
+        manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
+    )
+    names = [stage["name"] for stage in plan["stages"]]
+    given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
+    return manifests.Placement(target, order.settings, plan, order.sku, **given)

@@ -1,0 +1,49 @@
+"""Run the stages of gangs once their members' own stages have passed, and search for the node that makes one fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..cluster.api import Access
+from ..core.step_options import PathText
+from ..gang import document, session
+from ..gang.orchestrate import Gangs, GangSettings
+from ..judge import criteria
+from ..runs import folder as run_folder
+from ..runs import state as run_state
+from ..runs.action import RunAction
+from ..store.access import open_store
+from ..watch.watch import WatchOptions
+from .watch_run import WATCHERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGangsOptions(WatchOptions, Access, GangSettings):
+    baseline: PathText = ""
+
+
+def run_gangs(action: RunAction, options: RunGangsOptions) -> dict[str, Any]:
+    if action.check_mode:
+        return {"changed": False, "skipped": True}
+    folder, access = action.folder(options), open_store(options.store)
+    known = document.read(folder)
+    if known and known["ended_at"] and run_folder.is_unreported(folder.read_run()):
+        return {"changed": False, **session.summary(known)}
+    folder.advance(run_state.WORKING)
+    session.ensure_valid(options)
+    limits = replace(options, **session.LIMITS)
+    checks = criteria.beside_shipped(options.criteria)
+    with WATCHERS[options.placement](action, options, action.task_vars, gangs=True) as watcher:
+        judge = session.judge_of(folder, checks, options.criteria, options.baseline)
+        context = session.context(
+            folder, access, checks, judge, lambda below: watcher.watch(below, limits, checks), action.display
+        )
+        context.address = watcher.address
+        session.begin(folder, options)
+        gangs = Gangs(folder, options, context)
+        placed = session.placed(
+            gangs.run["nodes"], action.task_vars["ansible_play_hosts_all"], action.task_vars["hostvars"]
+        )
+        changed = gangs.run_all(placed, session.properties(folder, gangs.run))
+    return {"changed": changed, **session.summary(gangs.document)}

@@ -1,0 +1,81 @@
+"""Make the store usable: start the embedded one, or check the S3 service; see that the bucket is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...module_utils.store import StoreError
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..runs import cleanable, origin, plans
+from ..runs.action import RunAction
+from ..runs.folder import RunFolder
+from ..store import preflight
+from ..store.access import open_store
+from ..watch import launching
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeStoreOptions:
+    state: Literal["started", "stopped"] = "started"
+    run_id: str = ""
+    rotate_keys: bool = False
+    unless_needed_in: Path | None = None
+    deadline_seconds: float = 7200.0
+    store: StoreOptions
+
+
+def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]:
+    access = open_store(options.store)
+    if options.state == "stopped":
+        return _stop(action, access, options)
+    in_clear = preflight.tls_remark(options.store["endpoint"])
+    if in_clear:
+        action.display.warning(in_clear)
+    if action.check_mode:
+        return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
+    if options.run_id:
+        _ensure_loadable(action, access, options)
+    found = preflight.examine(access, options.deadline_seconds)
+    if found.problems:
+        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
+        raise StoreError(f"preflight: {found.problems[0]}")
+    action.display.display("preflight: the store takes uploads by signed URL and can be read")
+    for remark in found.remarks:
+        action.display.warning(remark)
+    return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
+
+
+def _ensure_loadable(action, access, options):
+    """Raises StoreError where no node of a run that is to start could load what its stages need."""
+    folder = RunFolder(project_path(options.store["results_dir"]) / options.run_id)
+    if folder.seen().started:
+        return
+    nodes = folder.read_run()["nodes"]
+    if all(
+        plans.loads(node["stages"]) and not access.reachable_from_nodes(_transport(action, name))
+        for name, node in nodes.items()
+    ):
+        raise StoreError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
+
+
+def _transport(action, name):
+    connection = action.task_vars["hostvars"].get(name, {}).get("ansible_connection") or action.connection
+    return str(connection).rpartition(".")[2]
+
+
+def _stop(action, access, options):
+    if options.unless_needed_in and _needed(options):
+        return {"changed": False, "stopped": False, "msg": "a run needs the store: it goes on"}
+    if action.check_mode:
+        return {"changed": access.objects is not None and access.running()}
+    stopped = access.stop()
+    rotated = access.rotate() if options.rotate_keys else False
+    return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}
+
+
+def _needed(options):
+    results, state = options.unless_needed_in, project_path(options.store["state_dir"])
+    return bool(cleanable.find(results, (), "", origin.store_of(options.store, state)).active)

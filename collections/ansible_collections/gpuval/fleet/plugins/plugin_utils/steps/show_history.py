@@ -1,0 +1,72 @@
+"""Show a node, a serial, a SKU or the fleet over the runs in the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.paths import project_path
+from ..core.step_options import PathText, StoreOptions
+from ..history import HistoryError, database, export, table
+from ..history import output as output_files
+from ..history.cache import Cache
+from ..history.query import History, Question
+from ..history.sync import sync
+from ..judge.criteria import beside_shipped
+from ..runs import folder
+from ..runs.action import RunAction
+from ..store.access import open_store
+
+
+def show_history(
+    action: RunAction,
+    *,
+    node: str = "",
+    serial: str = "",
+    sku: str = "",
+    metric: str = "",
+    since: str = "",
+    output: Path | None = None,
+    criteria: Sequence[PathText] = (),
+    store: StoreOptions,
+) -> dict[str, Any]:
+    question = Question.of(node, serial, sku, metric, since)
+    if output:
+        output_files.check_name(output)
+    checks = beside_shipped(criteria)
+    connection = open_store(store).connection()
+    root = project_path(store["state_dir"]) / "history"
+    # the embedded store has another port each time that it is set up, but one folder
+    place = f"{store['endpoint'] or 'embedded'} {connection.bucket}"
+    cache = Cache(root, place)
+    try:
+        done = sync(open_store(store).store(), cache, action.display.display)
+        history = History(cache, question, checks)
+        document = history.document()
+        is_export = output and output.suffix in export.FORMATS
+        written = export.write(history, output, cache.draft, dry=action.check_mode) if output and is_export else []
+    except database.errors() as error:
+        raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error
+    finally:
+        cache.close()
+    lines = [*table.lines(document), *(f"problem: {problem}" for problem in done.problems)]
+    lines.append(f"({done.read:,} of {done.listed:,} objects of {done.runs:,} runs were read)")
+    action.display.display(*lines)
+    if output and not is_export:
+        written = _write(action, output, document)
+    return {
+        "changed": bool(written), "history": lines, "files": written, "read": done.read, "listed": done.listed,
+        "runs": done.runs, "forgotten": done.forgotten, "flaky": document["flaky_count"],
+        "drifts": document["drift_count"],
+    }  # fmt: skip
+
+
+def _write(action, path: Path, document) -> list[str]:
+    """The files that are new or say something else than before."""
+    files = output_files.files(path, document)
+    changed = [target for target, data in files.items() if not target.exists() or target.read_bytes() != data]
+    if not action.check_mode:
+        for target in changed:
+            folder.write_bytes(target, files[target])
+    return [str(target) for target in changed]

@@ -1,0 +1,199 @@
+"""Show where a run stands, from the store alone, once or until it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ...module_utils.store import StoreError
+from ..core.escape import console_line
+from ..core.parent_process import Parent
+from ..core.step_options import StoreOptions
+from ..core.text import some_of
+from ..runs import folder, overview, publishing
+from ..runs import state as run_state
+from ..runs.action import RunAction, RunOptions
+from ..status import lines as status_lines
+from ..status import status as run_status
+from ..status.reader import StatusReader
+from ..store import file_recovery, stored_runs
+from ..store.access import open_store
+
+#: A watch without news prints its progress at least this often.
+QUIET_SECONDS = 60.0
+#: A run is watched at most so long beyond its deadline.
+BEYOND_SECONDS = 1800.0
+MOST_REFUSED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowStatusOptions(RunOptions):
+    store: StoreOptions
+    folder: str = ""
+    nodes: Sequence[str] = ()
+    whole: bool = False
+    lines: bool = False
+    watch: bool = False
+    interval_seconds: float = 10.0
+    watch_seconds: float = 0.0
+
+
+def show_status(action: RunAction, options: ShowStatusOptions) -> dict[str, Any]:
+    if options.interval_seconds <= 0 or options.watch_seconds < 0:
+        raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
+    return StatusDisplay(action, options).show()
+
+
+class StatusDisplay:
+    def __init__(self, action, options):
+        self.action, self.options, self.lines = action, options, []
+
+    def show(self):
+        action, options = self.action, self.options
+        results = options.results_dir
+        self.own = folder.own(results, options.run_id, options.folder, action.inventory, opened=True)
+        if self.own:
+            action.name_newer(options.run_id, self.own.path)
+        if not (self.own or options.run_id or options.folder) and folder.known_run_ids(results):
+            action.folder(options)  # the runs here are of other inventories; says so
+        access = open_store(options.store)
+        if self.own and not action.check_mode:
+            file_recovery.recover(self.own, access, action.display.warning)
+        if self.own and not access.known() and (verdict := self._last_verdict()):
+            return verdict
+        if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
+            here = run_status.Known(run=self.own.read_run(), moment=datetime.now(timezone.utc))
+            return self._concluded(run_status.status_of(self._with_own(here)))
+        self.store = access.store()
+        self.reader = StatusReader(self.store, self._run())
+        status = self._look()
+        self._show(status)
+        if options.watch and not status.over:
+            status = self._watch(status)
+            self._show(status)
+        return self._concluded(status)
+
+    def _concluded(self, status):
+        result = {
+            "changed": False,
+            "msg": status_lines.conclusion(status),
+            "run_id": status.known.run["run_id"],
+            "verdict": status.verdict,
+        }
+        if not status.accepted:  # the message of a task that failed is printed, and its result whole
+            return {**result, "failed": True}
+        self._say(result["msg"])
+        return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
+
+    def _last_verdict(self):
+        """The end of a run whose store `make clean` has removed; None before its end, or if its report is to come."""
+        run, verdict = self.own.read_run(), publishing.judged(self.own)
+        if run["finished_at"] is None or (verdict is None and folder.is_unreported(run)):
+            return None
+        if verdict is None:
+            raise folder.RunError(overview.without_verdict(self.own, run))
+        message = f"{status_lines.ended_line(run['run_id'], verdict)}: {self.own.path / 'report.html'}"
+        self._say(message)
+        result = {"changed": False, "msg": message, "run_id": run["run_id"], "verdict": verdict["verdict"]}
+        return {**result, "failed": verdict["verdict"] not in run_status.ACCEPTED}
+
+    def _run(self):
+        if self.own:
+            return self.own.read_run()
+        run, lines = stored_runs.find(self.store, self.options.run_id, self.options.folder)
+        for line in lines:
+            self._say(line)
+        return run
+
+    def _look(self):
+        known = self.reader.look()
+        age = (known.moment - known.watch_modified).total_seconds() if known.watch_modified else None
+        known = self._with_own(known) if self.own else replace(known, controller=run_state.seen(known.run, age))
+        return run_status.status_of(known)
+
+    def _with_own(self, known):
+        """On the controller of the run: with what it could not put into the store."""
+        run, seen = self.own.read_run(), self.own.seen()
+        if known.watch is None and seen.started:
+            launches, plans = self.own.read_launches(), self.own.read_plans()
+            updates = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
+            document = publishing.watch_document(
+                run,
+                updates,
+                [],
+                run_seconds=folder.seconds_since(run["created_at"]),
+                begun_seconds=folder.seconds_since(self.own.begun_at(run)),
+                window=(0, 0),
+                silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
+                ended=seen.name != run_state.WORKING,
+            )
+            sign = timedelta(seconds=self.own.sign_age() or 0.0)
+            known = replace(known, watch=document, watch_modified=known.moment - sign)
+        path = publishing.verdict_file(self.own)
+        verdict = (folder.read_object(path) if run["finished_at"] else {}) or known.verdict
+        return replace(known, run=run, verdict=verdict, controller=seen)
+
+    def _watch(self, status):
+        """Until the run is over or the deadline has come; what is new, and now and then that nothing is."""
+        parent = Parent()
+        until = time.monotonic() + (self.options.watch_seconds or max(0.0, status.left) + BEYOND_SECONDS)
+        spoke, away = time.monotonic(), False
+        while not status.over:
+            now = time.monotonic()
+            if now >= until:
+                self._say("the time for watching is over: give more with status_watch_seconds")
+                break
+            time.sleep(max(0.0, min(self.options.interval_seconds, until - now)))
+            parent.check()
+            try:
+                after = self._look()
+                if away:
+                    self._say("the store answers again")
+                away = False
+            except StoreError as error:
+                if not away:
+                    self._say(f"the store does not answer: {error}")
+                away = True
+                continue
+            nodes = self._chosen(after)
+            lines = status_lines.changes(status, after, nodes, lines=self.options.lines)
+            lines += status_lines.round_changes(status, after)
+            if after.at_gangs and after.round:  # the run's own deadline is that of the nodes' own stages
+                until = max(until, now + max(0.0, after.round.left) + BEYOND_SECONDS)
+            lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
+            status = after
+            if lines or time.monotonic() - spoke >= QUIET_SECONDS:
+                for line in [*lines, status_lines.progress_line(status)]:
+                    self._say(line)
+                spoke = time.monotonic()
+        return status
+
+    def _show(self, status):
+        nodes = self._chosen(status)
+        if status.never_started:  # the conclusion says all
+            return
+        whole = self.options.whole or bool(self.options.nodes) or self.action.display.verbosity > 0
+        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, whole=whole)]
+        if self.options.lines:
+            lines += ["", *status_lines.done_lines(status, nodes)]
+        refused = status.known.refused
+        lines += refused[:MOST_REFUSED]
+        if len(refused) > MOST_REFUSED:
+            lines.append(f"... and {len(refused) - MOST_REFUSED} more that were refused")
+        for line in lines:
+            self._say(line)
+
+    def _chosen(self, status):
+        try:
+            return run_status.chosen(status, self.options.nodes)
+        except KeyError as error:
+            nodes = some_of(sorted(status.known.run["nodes"]))
+            raise folder.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
+
+    def _say(self, line):
+        line = console_line(line)
+        self.lines.append(line)
+        self.action.display.display(line)

@@ -1,0 +1,46 @@
+"""Launch the plans of a run and watch it until every node is done, over SSH, on Kubernetes or on Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..cluster.api import Access
+from ..cluster.watcher import ClusterWatcher
+from ..judge import criteria
+from ..runs import folder as run_folder
+from ..runs import state as run_state
+from ..runs.action import RunAction
+from ..slurm.placement import SlurmWatcher
+from ..watch.ssh_placement import SshWatcher
+from ..watch.watch import WatchOptions
+
+#: By the option `placement`.
+WATCHERS: dict[str, Any] = {"ssh": SshWatcher, "kubernetes": ClusterWatcher, "slurm": SlurmWatcher}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchRunOptions(WatchOptions, Access):
+    pass
+
+
+def watch_run(action: RunAction, options: WatchRunOptions) -> dict[str, Any]:
+    folder = action.folder(options)
+    if not action.check_mode and run_folder.is_unreported(folder.read_run()):
+        return {"changed": False, "started": [], "requests": 0, "msg": "its nodes are done: it is collected"}
+    watcher = WATCHERS[options.placement](action, options, action.task_vars)
+    if action.check_mode:
+        return _show(action, watcher.plans())
+    checks = criteria.beside_shipped(options.criteria)
+    folder.advance(run_state.WORKING)
+    run_folder.remember(folder.path.parent, folder.path.name)
+    with watcher:
+        started = watcher.watch(folder, options, checks)
+        return {"changed": bool(started), "started": started, "requests": watcher.requests}
+
+
+def _show(action, plans):
+    if action.diff:
+        for name, plan in plans.items():
+            action.display.display(f"{name}:", *plan.split("\n"))
+    return {"changed": True, "started": [], "msg": f"plans of {len(plans)} node(s)"}
