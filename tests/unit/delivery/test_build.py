@@ -11,9 +11,11 @@ import tarfile
 import zipfile
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SecretRedactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
+    conversion,
     destination,
     log_bundle,
     pack,
@@ -21,9 +23,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     vendor_output,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import redactor as redactor_module
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -219,7 +220,7 @@ def test_labels_are_converted(folder):
 
 
 def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called():
-    redactor = Redactor(Known(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
+    converter = DeliveryConverter(InternalData(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
     analysis = {
         "statistics": [{"outliers": [{"node": "1", "part": "gpu"}, {"node": "gpu", "part": "2"}]}],
         "findings": [{"names": ["2", "gpu"], "value": "2", "text": "2 of 7"}],
@@ -232,7 +233,7 @@ def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called(
         "nodes": [],
         "fleet": {"checks": [], "problems": [], "analysis": analysis},
     }
-    assert report_conversion.converted(report, redactor, "x")["fleet"]["analysis"] == {
+    assert report_conversion.converted(report, converter, "x")["fleet"]["analysis"] == {
         "statistics": [{"outliers": [{"node": "atl1", "part": "gpu"}, {"node": "atl3", "part": "2"}]}],
         "findings": [{"names": ["atl2", "atl3"], "value": "2", "text": "2 of 7"}],
     }
@@ -328,7 +329,7 @@ def test_links_in_the_results_are_not_followed(folder, tmp_path):
 
 
 def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
-    monkeypatch.setattr(Redactor, "_without_secrets", lambda self, text: text)  # as a fault of ours would
+    monkeypatch.setattr(SecretRedactor, "__call__", lambda self, text: text)  # as a fault of ours would
     with pytest.raises(DeliveryError) as error:
         make(folder)
     assert "a secret" in str(error.value) and SECRET not in str(error.value)
@@ -457,9 +458,9 @@ def test_many_long_logs_of_one_node_are_cut_shorter(folder, monkeypatch):
 
 
 def test_addresses_beyond_number_share_a_placeholder(monkeypatch):
-    monkeypatch.setattr(redactor_module, "MAX_PLACEHOLDERS", 2)
-    redactor = Redactor(Known(names={}))
-    assert redactor.text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.1") == "address-1 address-2 address-other address-1"
+    monkeypatch.setattr(conversion, "MAX_PLACEHOLDERS", 2)
+    converter = DeliveryConverter(InternalData(names={}))
+    assert converter.text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.1") == "address-1 address-2 address-other address-1"
 
 
 def test_the_manifest_has_every_file(folder):

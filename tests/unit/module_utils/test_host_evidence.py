@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import host_evidence
 from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, gather, pack, shown_container
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SecretRedactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 PLANTED = "planted+5ecret/of-the-run"
@@ -60,7 +60,7 @@ def test_a_machine_without_a_run_tells_of_itself(tmp_path):
     data, _notes = gather(None, seconds=60)
     files = unpacked(data)
     assert b"Linux" in files["system/uname.txt"]
-    assert files["system/os-release.txt"] == Redaction()(Path("/etc/os-release").read_text()).encode()
+    assert files["system/os-release.txt"] == SecretRedactor()(Path("/etc/os-release").read_text()).encode()
     assert b"MemTotal" in files["system/meminfo.txt"]
     assert not [name for name in files if name.startswith("run/")]
 
@@ -118,7 +118,7 @@ def test_a_deadline_that_is_over_still_gives_an_archive(run):
 def test_the_archive_stays_below_its_limit_and_keeps_the_ends():
     noise = os.urandom(3 << 20).hex().encode()
     parts = [Part("first.txt", b"small"), Part("large.log", noise + b"THE END"), Part("last.txt", noise)]
-    data, notes = pack(parts, Redaction(), 200_000)
+    data, notes = pack(parts, SecretRedactor(), 200_000)
     assert len(data) <= 200_000
     files = unpacked(data)
     assert files["first.txt"] == b"small"

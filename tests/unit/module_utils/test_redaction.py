@@ -1,11 +1,15 @@
 """What must not leave a node is taken out, whatever it stands in; what tells of the machine stays."""
 
 import json
+import re
 import time
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import HIDDEN, Redaction, secrets_of_run
+from ansible_collections.gpuval.fleet.plugins.module_utils import redaction
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import HIDDEN, SecretRedactor, secrets_of_run
+from hypothesis import given
+from hypothesis import strategies as st
 
 SECRET = "s3cr3t-Value/+of9any"
 IN_URL = quote(SECRET, safe="")
@@ -33,7 +37,7 @@ IN_URL = quote(SECRET, safe="")
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text):
-    shown = Redaction()(text)
+    shown = SecretRedactor()(text)
     assert SECRET not in shown
     assert IN_URL not in shown
     assert HIDDEN in shown
@@ -41,16 +45,16 @@ def test_what_looks_like_a_secret_is_hidden(text):
 
 @pytest.mark.parametrize("secret", ["AKIA" + "A1B2" * 4, "hf_" + "aB3" * 12, "ghp_" + "aB3" * 12])
 def test_keys_are_known_by_their_form(secret):
-    assert secret not in Redaction()(f"found {secret} there")
+    assert secret not in SecretRedactor()(f"found {secret} there")
 
 
 def test_known_secrets_are_hidden_in_any_form():
-    shown = Redaction([SECRET])(f"a {SECRET} b s3cr3t-Value%2F%2Bof9any c")
+    shown = SecretRedactor([SECRET])(f"a {SECRET} b s3cr3t-Value%2F%2Bof9any c")
     assert shown == f"a {HIDDEN} b {HIDDEN} c"
 
 
 def test_too_short_a_secret_would_hide_everything():
-    assert Redaction(["a", ""])("a banana") == "a banana"
+    assert SecretRedactor(["a", ""])("a banana") == "a banana"
 
 
 @pytest.mark.parametrize(
@@ -66,18 +70,61 @@ def test_too_short_a_secret_would_hide_everything():
     ],
 )
 def test_what_tells_of_the_machine_stays(text):
-    assert Redaction()(text) == text
+    assert SecretRedactor()(text) == text
+
+
+PIECES = [
+    *(
+        "token",
+        "Password",
+        "api_key",
+        "SECRET",
+        "credentials",
+        "Authorization",
+        "bearer ",
+        "hf_" + "aB3" * 12,
+        "AKIA" + "A1B2" * 4,
+    ),
+    *(
+        "https://h/p?sig=",
+        "https://me:pw@h",
+        "=",
+        ": ",
+        '"',
+        "'",
+        "\n",
+        " ",
+        "\t",
+        "\u0130",
+        "value-1",
+        "\r\n",
+        ",",
+        "{",
+        "*",
+    ),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
+def test_looking_at_suspicious_lines_alone_finds_what_looking_at_all_does(text):
+    assert SecretRedactor()(text) == redaction._hide_patterns(text)
+
+
+@pytest.mark.parametrize("encode", [quote, quote_plus, lambda text: quote(quote(text, safe=""), safe="")])
+@pytest.mark.parametrize("case", [str, lambda text: re.sub("%[0-9A-F]{2}", lambda found: found.group().lower(), text)])
+def test_url_encoded_secrets_are_hidden_in_either_case(encode, case):
+    assert SecretRedactor([SECRET])(f"a {case(encode(SECRET))} b") == f"a {HIDDEN} b"
 
 
 def test_json_stays_json():
-    shown = Redaction()(json.dumps({"token": SECRET, "environment": {"SECRET": "quoted"}, "n": 1}))
+    shown = SecretRedactor()(json.dumps({"token": SECRET, "environment": {"SECRET": "quoted"}, "n": 1}))
     assert json.loads(shown) == {"token": HIDDEN, "environment": {"SECRET": HIDDEN}, "n": 1}
 
 
 @pytest.mark.parametrize("piece", ["a", "a.", "://", "token ", "secret=", "-----BEGIN ", "https://a?", '"', "Bearer "])
 def test_long_lines_cost_no_more_than_their_length(piece):
     begun = time.process_time()
-    Redaction()(piece * (1_000_000 // len(piece)))
+    SecretRedactor()(piece * (1_000_000 // len(piece)))
     assert time.process_time() - begun < 10
 
 

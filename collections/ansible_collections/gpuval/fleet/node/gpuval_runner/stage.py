@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from gpuval_node.redaction import secrets_of_run
+from gpuval_node.redaction import SecretRedactor
 
-from gpuval_runner import clock, oom, redact, result, scratch
+from gpuval_runner import clock, oom, result, scratch, stage_secrets
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
@@ -88,7 +88,7 @@ class Output:
         log: CappedLog,
         patterns: PatternReader,
         tee: Optional[Callable[[bytes], None]],
-        redactor: redact.Redactor,
+        redactor: SecretRedactor,
     ) -> None:
         self._log, self._patterns, self._tee, self._redactor = log, patterns, tee, redactor
         self._end = self._tail = b""
@@ -152,12 +152,11 @@ class StageRun:
         self._secrets: dict[str, str] = {}
         self._lacks = ""
         try:
-            self._secrets = redact.load(context.directory, context.plan, stage, os.environ)
+            self._secrets = stage_secrets.load(context.directory, context.plan, stage, os.environ)
         except StoreError as error:
             self._lacks = str(error)
-        of_run = secrets_of_run(context.directory.root)  # a stage may print the files of the run, too
-        self._redactor = redact.Redactor(redact.hidden(self._secrets), of_run)
-        self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.text)
+        self._redactor = stage_secrets.redactor(context.directory, self._secrets)
+        self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.known)
         self._output = Output(self._log, self._patterns, context.tee, self._redactor)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
@@ -241,7 +240,7 @@ class StageRun:
         try:
             scratch.make(context.places.work)
             scratch.write_gang(context.places.work, context.plan.gang, context.places.run)
-            redact.write(context.places.work, self._secrets)
+            stage_secrets.write(context.places.work, self._secrets)
             scratch.make_cache(context.places.models)
         except OSError as error:
             text = f"{error.filename}: {error.strerror}: make room or correct the path"
@@ -375,7 +374,7 @@ class StageRun:
         if cause:
             record.environment = {**record.environment, "cause": cause.document()}
         if ended.start_error:
-            self._log.line(self._redactor.text(message))
+            self._log.line(self._redactor.known(message))
         elif ended.stop is None or ended.stop.state == "timeout":
             self._note_others()
         for line in self._telemetry.summary.kernel_lines:
@@ -412,7 +411,7 @@ class StageRun:
         if cause is None or (state == "failure" and not cause.is_primary):
             return None
         text, package = (
-            one_line(self._redactor.text(text), root_cause.MAX_TEXT) for text in (cause.text, cause.package)
+            one_line(self._redactor.known(text), root_cause.MAX_TEXT) for text in (cause.text, cause.package)
         )
         return cause._replace(text=text, package=package)
 
@@ -453,7 +452,7 @@ class StageRun:
             notes += found.problems
 
     def _message(self, text: str) -> str:
-        return self._redactor.text("; ".join(part for part in (text, *self._progress.notes) if part))
+        return self._redactor.known("; ".join(part for part in (text, *self._progress.notes) if part))
 
 
 def _curves(count: int) -> str:

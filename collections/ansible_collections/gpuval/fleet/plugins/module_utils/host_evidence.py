@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .hardware.engines import ENGINES
 from .hardware.tools import toolbox
-from .redaction import PRIVATE_FILES, Redaction, secrets_of_run
+from .redaction import PRIVATE_FILES, SecretRedactor, secrets_of_run
 
 COMMAND_SECONDS = 15.0
 VENDOR_SECONDS = 60.0
@@ -121,7 +121,7 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
     `directory` is a run's folder on this node, None where there is no run.
     """
     deadline = time.monotonic() + seconds
-    redact = Redaction(secrets_of_run(directory) if directory else ())
+    redact = SecretRedactor(secrets_of_run(directory) if directory else ())
     jobs = [_file_job(name, Path(path)) for name, path in FILES]
     if directory:
         jobs = [*_run_jobs(Path(directory)), *jobs]

@@ -1,22 +1,36 @@
-"""Take secrets out of text that leaves a node: those that are known, and what looks like one.
+"""The redactor: takes secrets out of text, those that are known in every usual encoding, and what looks like one.
 
-Also runs on nodes whose Python is too old for the runner.
+It also hides the output of stages, packed into the runner as the package `gpuval_node`, and runs on nodes whose Python
+is too old for the runner.
 """
 
 from __future__ import annotations
 
+import base64
+import codecs
 import configparser
 import json
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, quote_plus, urlsplit
+
+from .visible_text import visible
+from .word_pattern import any_of
 
 HIDDEN = "***"
 #: Files of a run that hold secrets. They are read for what to hide, and never leave the node.
 PRIVATE_FILES = ("store.json", "rclone.conf", "environment.json")
 SHORTEST_SECRET = 8
+#: Of a line of a secret, and of a part of its base64.
+SHORTEST_PART = 8
+BASE64_LINE = 76
 MAX_FILE_BYTES = 4 << 20
+#: What begins an escape; a line of so many characters waits for its end no longer.
+_ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]")
+MAX_LINE = 1 << 16
 
 _NAMES = (
     r"(?:pass(?:word|wd|phrase)|secret|secret_?(?:access_?)?key|token|api[_-]?key|access_?key(?:_?id)?|private[_-]?key"
@@ -37,49 +51,217 @@ _PATTERNS = (
     (re.compile("(" + _NAMES + r"[\"']?\s{0,8}[=:]\s{0,8})([\"'])(?:(?!\2)[^\n]){0,4096}\2", re.I), r"\1\2***\2"),
     (re.compile("(" + _NAMES + r"\s{0,8}[=:]\s{0,8})[^\s,;&{}\[\]\"'*][^\s,;&{}\"']{0,4096}", re.I), r"\1***"),
 )
+#: What each match of a pattern has near its beginning, in lower case: the patterns see nothing but the lines around it.
+#: One for each word, since a fixed beginning is found ten times as fast as one of several.
+_TRIGGERS = (
+    *map(re.compile, ("://", "authorization", "bearer", "akia", "asia", "hf_", "gh[pousr]_")),
+    *(
+        re.compile(name + r"[\"']?\s{0,8}[=:]")
+        for name in ("pass(?:word|wd|phrase)", "secret", "key(?:_?id)?", "token", "credentials?", "signature", "cookie")
+    ),
+)
+#: Characters between a trigger and the value, which may be on the next line.
+_GAP = 20
+_SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.I)
+#: Parts of a signature's value: the first is the signature or the key's id; dates are shorter.
+_SIGNATURE_PART = re.compile(r"[A-Za-z0-9]{8,}")
+SHORTEST_SIGNATURE_PART = 16
 
 
-def is_secret(name):
+def is_secret(name: str) -> bool:
     """Whether a variable of that name may hold a secret."""
     return bool(re.search(_NAMES, name, re.I))
 
 
-def _unsigned(url):
-    """Nothing of a signed URL beyond its path."""
-    path, _mark, query = url.partition("?")
-    return f"{path}?{HIDDEN}" if _SIGNED.search(query) else url
+def secret_forms(secret: str) -> set[bytes]:
+    """How a secret may occur in text: plain, by line, escaped, quoted for URLs (also twice) and shells, as base64."""
+    text = secret.strip()
+    raw = text.encode("utf-8", "surrogateescape")
+    quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+    quoted |= {quote(form, safe="") for form in quoted}
+    quoted |= {re.sub("%[0-9A-F]{2}", lambda found: found.group().lower(), form) for form in quoted}
+    forms = {raw, raw.replace(b"'", b"'\\''"), *(form.encode() for form in quoted)}
+    forms |= {json.dumps(text, ensure_ascii=ascii)[1:-1].encode("utf-8", "surrogateescape") for ascii in (True, False)}
+    parts = {line.strip() for line in raw.splitlines()} | base64_forms(raw)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(raw)
+        forms |= {encoded, encoded.rstrip(b"=")}
+        parts |= {encoded[start : start + BASE64_LINE] for start in range(0, len(encoded), BASE64_LINE)}
+    return forms | {part for part in parts if len(part) >= SHORTEST_PART}
 
 
-class Redaction:
-    """Hides secrets: `known` ones wherever they stand, also URL-encoded, and what the patterns find."""
+def base64_forms(raw: bytes) -> set[bytes]:
+    """What base64 of any text with these bytes in it must contain, at each offset and in both alphabets."""
+    forms = set()
+    for offset in range(3):  # in bytes; characters at both ends also depend on the neighbouring bytes
+        first, last = -(-offset * 8 // 6), (offset + len(raw)) * 8 // 6
+        encoded = base64.b64encode(b"\0" * offset + raw)[first:last]
+        forms |= {encoded, encoded.translate(bytes.maketrans(b"+/", b"-_"))}
+    return forms
 
-    def __init__(self, known: Iterable[str] = ()) -> None:
-        wanted = {
-            form for secret in known if len(secret) >= SHORTEST_SECRET for form in (secret, quote(secret, safe=""))
-        }
-        self._known = sorted(wanted, key=len, reverse=True)
+
+class SecretMatcher:
+    """Replaces byte strings by ``***`` in a stream of any pieces; what may begin one waits for the next piece."""
+
+    def __init__(self, forms: set[bytes]) -> None:
+        self._pattern = re.compile(any_of(form.decode("latin-1") for form in forms).encode("latin-1"))
+        self._longest, self._has_lines = max(map(len, forms), default=0), any(b"\n" in form for form in forms)
+        self._held = b""
+        self._by_first: defaultdict[int, list[bytes]] = defaultdict(list)
+        for form in forms:
+            self._by_first[form[0]].append(form)
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the stream so far can be shown now."""
+        text, self._held = self._held + data, b""
+        shown, start, hold = [], 0, self._first_held(text, 0)
+        while True:
+            match = self._pattern.search(text, start)
+            if match is None or match.start() >= hold:
+                break
+            shown += [text[start : match.start()], HIDDEN.encode()]
+            start = match.end()
+            hold = hold if start <= hold else self._first_held(text, start)
+        shown.append(text[start:hold])
+        self._held = text[hold:]
+        return b"".join(shown)
+
+    def end(self) -> bytes:
+        """What is left at the end of the stream."""
+        rest, self._held = self._held, b""
+        return self.whole(rest)
+
+    def whole(self, data: bytes) -> bytes:
+        return self._pattern.sub(HIDDEN.encode(), data)
+
+    def _first_held(self, text: bytes, start: int) -> int:
+        """From where on the text may be the beginning of a secret that the next piece continues."""
+        start = max(start, len(text) - self._longest + 1, 0 if self._has_lines else text.rfind(b"\n") + 1)
+        for position in range(start, len(text)):
+            if any(form.startswith(text[position:]) for form in self._by_first.get(text[position], ())):
+                return position
+        return len(text)
+
+
+class VisibleStream:
+    """Takes out of a stream what no reader sees; a line waits from its first escape on."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = ""
+
+    def feed(self, data: bytes, final: bool = False) -> bytes:
+        text = self._held + self._decoder.decode(data, final)
+        begins = _ESCAPE.search(text, max(text.rfind("\n"), text.rfind("\r")) + 1)
+        waits = begins is not None and not final and len(text) - begins.start() < MAX_LINE
+        cut = begins.start() if begins is not None and waits else len(text)
+        self._held = text[cut:]
+        return "".join(map(visible, text[:cut].splitlines(keepends=True))).encode("utf-8", "surrogateescape")
+
+
+class SecretRedactor:
+    """Replaces secrets by ``***``: known ones (also within escapes that hide them), and what the patterns find.
+
+    ``signatures`` are of signed URLs, which occur in no other form. ``shortest`` is in characters.
+    """
+
+    def __init__(
+        self, secrets: Iterable[str] = (), signatures: Iterable[str] = (), shortest: int = SHORTEST_SECRET
+    ) -> None:
+        forms = {form for secret in secrets if len(secret.strip()) >= shortest for form in secret_forms(secret)}
+        forms |= {signature.encode() for signature in signatures if len(signature) >= SHORTEST_PART}
+        self._has_known = bool(forms)
+        self._as_printed, self._visible, self._as_read = SecretMatcher(forms), VisibleStream(), SecretMatcher(forms)
 
     def __call__(self, text: str) -> str:
-        for secret in self._known:
-            text = text.replace(secret, HIDDEN)
-        for pattern, instead in _PATTERNS:
-            text = pattern.sub(instead, text)
-        return text
-
-    def log(self, text: str) -> str:
-        """A long text: known secrets and signed URLs. All that looks like a secret would take minutes for a fleet."""
-        for secret in self._known:
-            text = text.replace(secret, HIDDEN)
-        return _URL.sub(lambda found: _unsigned(found.group()), text)
+        """A text of any length: known secrets, and what looks like one."""
+        text = self.known(text)
+        signatures = _signature_parts(_SIGNATURE.findall(text))
+        if signatures:  # also where one occurs alone
+            text = _SIGNATURE_PART.sub(lambda found: HIDDEN if found.group() in signatures else found.group(), text)
+        if "-----BEGIN " in text:
+            return _hide_patterns(text)
+        shown, end = [], 0
+        for first, last in _suspicious_lines(text):
+            shown += [text[end:first], _hide_patterns(text[first:last])]
+            end = last
+        return "".join([*shown, text[end:]])
 
     def data(self, data: bytes) -> bytes:
         """The content of a file, without secrets."""
         return self(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
+    def known(self, text: str) -> str:
+        """A text of any length without known secrets."""
+        if not self._has_known:
+            return text
+        text = self._as_printed.whole(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        shown = "".join(map(visible, text.splitlines(keepends=True)))
+        if shown == text:
+            return text
+        return self._as_read.whole(shown.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def document(self, value: Any) -> Any:
+        """What was read as JSON, with known secrets hidden in its names and texts."""
+        if isinstance(value, str):
+            return self.known(value)
+        if isinstance(value, dict):
+            return {self.document(key): self.document(item) for key, item in value.items()}
+        return [self.document(item) for item in value] if isinstance(value, list) else value
+
+    def feed(self, data: bytes) -> bytes:
+        """What of a stream of any pieces can be shown so far, without known secrets."""
+        return self._as_read.feed(self._visible.feed(self._as_printed.feed(data))) if self._has_known else data
+
+    def end(self) -> bytes:
+        """What is left at the end of the stream."""
+        rest = self._visible.feed(self._as_printed.end(), final=True)
+        return self._as_read.feed(rest) + self._as_read.end() if self._has_known else b""
+
+
+def _suspicious_lines(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each group of lines in which a pattern may match."""
+    lower, first, last = text.replace("\u0130", "i").lower(), 0, 0  # that letter's lower case are two characters
+    for trigger_start, trigger_end in sorted(
+        match.span() for trigger in _TRIGGERS for match in trigger.finditer(lower)
+    ):
+        if trigger_end + _GAP <= last:
+            continue
+        start = text.rfind("\n", 0, trigger_start) + 1
+        if start > last:
+            if last:
+                yield first, last
+            first = start
+        end = text.find("\n", trigger_end + _GAP)
+        last = end if end >= 0 else len(text)
+    if last:
+        yield first, last
+
+
+def _hide_patterns(text: str) -> str:
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _unsigned(url: str) -> str:
+    """Nothing of a signed URL beyond its path."""
+    path, _mark, query = url.partition("?")
+    return f"{path}?{HIDDEN}" if _SIGNED.search(query) else url
+
+
+def _signature_parts(values: Iterable[str]) -> set[str]:
+    """The secret parts of signatures, as a set for fast lookup."""
+    secret_parts = set()
+    for value in values:
+        parts = _SIGNATURE_PART.findall(value)
+        secret_parts |= {*parts[:1], *(part for part in parts if len(part) >= SHORTEST_SIGNATURE_PART)}
+    return secret_parts
+
 
 def secrets_of_run(directory: Path | str) -> set[str]:
     """The secrets in a run's folder on a node: signatures of URLs, keys, jobs' own. What cannot be read hides none."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     folder = Path(directory)
     for path in (*(folder / name for name in PRIVATE_FILES), *folder.glob("secrets/*.json")):
         try:
@@ -88,8 +270,8 @@ def secrets_of_run(directory: Path | str) -> set[str]:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, whole=path.parent != folder)
-    return found
+        secrets |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, whole=path.parent != folder)
+    return secrets
 
 
 def _of_ini(text: str) -> set[str]:
@@ -98,8 +280,7 @@ def _of_ini(text: str) -> set[str]:
         parser.read_string(text)
     except configparser.Error:
         return set()
-    names = re.compile(_NAMES, re.I)
-    return {value for section in parser.sections() for key, value in parser[section].items() if names.search(key)}
+    return {value for section in parser.sections() for key, value in parser[section].items() if is_secret(key)}
 
 
 def _of_json(text: str, whole: bool) -> set[str]:
@@ -110,7 +291,7 @@ def _of_json(text: str, whole: bool) -> set[str]:
         return set()
     if whole and isinstance(document, dict):  # names of users are words of any text
         document = {name: value for name, value in document.items() if not name.endswith("_USERNAME")}
-    found: set[str] = set()
+    secrets: set[str] = set()
     waiting: list[object] = [document]
     while waiting:
         value = waiting.pop()
@@ -119,10 +300,10 @@ def _of_json(text: str, whole: bool) -> set[str]:
         elif isinstance(value, list):
             waiting += value
         elif isinstance(value, str) and whole:
-            found.add(value)
+            secrets.add(value)
         elif isinstance(value, str) and "://" in value and "?" in value:
             query = urlsplit(value).query
-            found |= {
+            secrets |= {
                 part.partition("=")[2] for part in query.split("&") if re.match(r"X-Amz-(Sig|Cred|Sec)", part, re.I)
             }
-    return found
+    return secrets

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from gpuval_runner import descendants, redact, scratch
+from gpuval_runner import descendants, scratch, stage_secrets
 from gpuval_runner.containers.brought import engine_id, is_image
 from gpuval_runner.containers.command import (
     HOME,
@@ -205,7 +205,7 @@ class ContainerRun:
             chown_to_runner(engine, mark, work)
         scratch.make(work)
         scratch.write_gang(work, self.plan.gang, self.places.run)
-        redact.write(work, self.secrets)
+        stage_secrets.write(work, self.secrets)
         scratch.make_cache(self.places.models)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:
@@ -214,7 +214,7 @@ class ContainerRun:
             for path in inside:
                 path.chmod(0o777)
             if self.secrets:
-                (work / redact.SECRETS_FILE).chmod(0o644)
+                (work / stage_secrets.SECRETS_FILE).chmod(0o644)
             for source, _inside, read_only in self._mounts():
                 if read_only and DATASET_FOLDER not in source.name:  # datasets can be read by all users already
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):

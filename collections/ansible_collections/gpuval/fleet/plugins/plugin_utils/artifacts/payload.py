@@ -17,7 +17,15 @@ MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = (
     *("hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
-    *("cause_patterns.py", "log_lines.py", "root_cause.py", "root_causes.json", "redaction.py", "visible_text.py"),
+    *(
+        "cause_patterns.py",
+        "log_lines.py",
+        "root_cause.py",
+        "root_causes.json",
+        "redaction.py",
+        "visible_text.py",
+        "word_pattern.py",
+    ),
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "errors", "parallel", "tcp")),
 )
 

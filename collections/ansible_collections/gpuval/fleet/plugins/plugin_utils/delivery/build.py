@@ -32,7 +32,7 @@ from ..report.place import DELIVERY
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
-from .redactor import Known, Redactor, is_ordinary
+from .conversion import DeliveryConverter, InternalData, is_ordinary
 from .scan import Scan, own_terms, own_words, problems
 from .sensitive import Sensitive
 
@@ -121,15 +121,15 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     names = [node["name"] for node in report["nodes"]]
     for node in _with_progress(names, "read", say):
         _add_sensitive(request.folder, node, sensitive, scratch)
-    redactor = Redactor(_known(request, sensitive))
+    converter = DeliveryConverter(_known(request, sensitive))
     order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
     rows = []
     for node in _with_progress(order, "written", say):
-        rows += _stages(request.folder, report["run"], node, redactor, draft, scratch)
+        rows += _stages(request.folder, report["run"], node, converter, draft, scratch)
     manifest = {
         "schema": "gpuval.delivery/1",
         "name": request.name,
-        "run_id": redactor.text(report["run"]["run_id"]),
+        "run_id": converter.text(report["run"]["run_id"]),
         "verdict": report["verdict"],
         "counts": report["counts"],
         "judged_at": report["run"]["judged_at"],
@@ -137,13 +137,13 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
         "replaced": {},
     }
     say("delivery: writing the report")
-    _forms(report, redactor, request.name, draft, scratch, rows)
-    for kind, _what in redactor.placeholders:
+    _forms(report, converter, request.name, draft, scratch, rows)
+    for kind, _what in converter.placeholders:
         manifest["replaced"][kind] = manifest["replaced"].get(kind, 0) + 1
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
     common = own_terms(sensitive.secrets, COLLECTION)
-    scan = Scan(redactor, common)
+    scan = Scan(converter, common)
     found = problems(scan, draft, [file.path for file in sealed])
     found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
     if found:
@@ -151,7 +151,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
             f"delivery stopped: internal data is left in it: {some_of(found, MAX_SHOWN, '; ')}. "
             "This is a bug in gpuval: report it with the line in question"
         )  # fmt: skip
-    _write_names(request, redactor)
+    _write_names(request, converter)
     changed, of_target = _publish(request, draft, sealed)
     return Built(
         request.target,
@@ -179,10 +179,10 @@ def _with_progress(items: list[Any], what: str, say: Callable[[str], object]) ->
         yield item
 
 
-def _known(request: Request, sensitive: Sensitive) -> Known:
+def _known(request: Request, sensitive: Sensitive) -> InternalData:
     aliases, shared = sensitive.alias_ids(request.ids, own_words(COLLECTION) if sensitive.claimed else ())
     names = set(request.ids)
-    return Known(
+    return InternalData(
         names=request.ids,
         aliases={alias: identity for alias, identity in aliases.items() if alias not in names},
         secrets=frozenset(sensitive.secrets),
@@ -211,12 +211,12 @@ def _stages(
     folder: run_folder.RunFolder,
     run: Mapping[str, Any],
     node: Mapping[str, Any],
-    redactor: Redactor,
+    converter: DeliveryConverter,
     draft: Path,
     scratch: Path,
 ) -> list[tuple[str, ...]]:
     """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
-    name, identity = node["name"], redactor.name(node["name"])
+    name, identity = node["name"], converter.name(node["name"])
     tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
@@ -229,20 +229,20 @@ def _stages(
         if refused:
             head["message"] = f"the record is refused: {refused}"
         # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
-        metrics = [{**metric, "scope": redactor.short(metric["scope"])} for metric in head.pop("metrics")]
+        metrics = [{**metric, "scope": converter.short(metric["scope"])} for metric in head.pop("metrics")]
         own = {key: head[key] for key in stage_file.OWN_FIELDS}
-        head = {key: redactor.document(value) for key, value in head.items()}
+        head = {key: converter.document(value) for key, value in head.items()}
         head = {**head, **own, "node": identity, "metrics": metrics}
-        parts = [(title, redactor.text(clean_text(text))) for title, text in
+        parts = [(title, converter.text(clean_text(text))) for title, text in
                  vendor_output.parts(tools, facts, stage["name"])]  # fmt: skip
         log = _log(folder.evidence_file(name, stage["name"], "logs"), min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left)))
         logs_left -= len(log)
-        parts.append(("log", redactor.text(log)))
+        parts.append(("log", converter.text(log)))
         path = DELIVERY.of(identity, stage["name"]) + ".log"
         (draft / path).parent.mkdir(parents=True, exist_ok=True)
         with (draft / path).open("wb") as stream:
             stream.writelines(stage_file.pieces(head, parts))
-        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, redactor, evidence)
+        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, converter, evidence)
         shown = {"image": head["image"], "environment": head["environment"]}
         (evidence / f"{stage['name']}.json").write_text(json.dumps(shown), encoding="utf-8")
         (evidence / f"{stage['name']}.log").touch()
@@ -287,14 +287,14 @@ def _log(path: Path, limit: int) -> str:
     return clean_text(data.decode("utf-8", "replace"))
 
 
-def _curves(path: Path, name: str, identity: str, redactor: Redactor, evidence: Path) -> None:
+def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, evidence: Path) -> None:
     """The curves of a stage under the node's id, for report.html."""
     document = read_object(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
         return
     texts = ("name", "unit", "scope", "x_unit")
     series = [
-        {**curve, **{key: redactor.short(curve[key]) for key in texts if isinstance(curve.get(key), str)}}
+        {**curve, **{key: converter.short(curve[key]) for key in texts if isinstance(curve.get(key), str)}}
         for curve in document["series"]
         if isinstance(curve, dict)
     ]
@@ -304,7 +304,7 @@ def _curves(path: Path, name: str, identity: str, redactor: Redactor, evidence: 
 
 def _forms(
     report: dict[str, Any],
-    redactor: Redactor,
+    converter: DeliveryConverter,
     name: str,
     draft: Path,
     scratch: Path,
@@ -313,7 +313,7 @@ def _forms(
     """Every form of the report, made from the converted one, with README.md and index.csv."""
     run, counts = report["run"], report["counts"]
     readme = README.read_text(encoding="utf-8").format(
-        run_id=redactor.text(run["run_id"]),
+        run_id=converter.text(run["run_id"]),
         verdict=report["verdict"],
         nodes=counts["expected"],
         passed=counts["PASS"],
@@ -326,7 +326,7 @@ def _forms(
     writer.writerow(("uniqueid", "verdict", "sku", "stage", "state", "duration_seconds", "file"))
     writer.writerows([csv_cell(cell) for cell in row] for row in rows)
     (draft / "index.csv").write_text(stream.getvalue(), encoding="utf-8")
-    converted = report_conversion.converted(report, redactor, name)
+    converted = report_conversion.converted(report, converter, name)
     forms = {
         "report.html": lambda: html_report(converted, scratch, DELIVERY),
         "report.md": lambda: markdown_report(converted, DELIVERY),
@@ -337,12 +337,12 @@ def _forms(
         write_file(draft / form, text())
 
 
-def _write_names(request: Request, redactor: Redactor) -> None:
+def _write_names(request: Request, converter: DeliveryConverter) -> None:
     """Ids and placeholders with their originals, for the operator alone: a customer asks by id or placeholder."""
     path = request.directory / f"{request.name}.names.json"
     names = {
         "ids": dict(sorted(request.ids.items())),
-        "placeholders": {placeholder: what for (_kind, what), placeholder in redactor.placeholders.items()},
+        "placeholders": {placeholder: what for (_kind, what), placeholder in converter.placeholders.items()},
     }
     files.replace(path, (json.dumps(names, indent=1) + "\n").encode(), files.PRIVATE)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ..core.escape import one_line
 from ..gang import keys
 from ..runs import folder as runs_folder
@@ -111,13 +111,13 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
     states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}
     runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": states})
     target = folder / f"logs-{run_id}.tar.gz"
-    digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, Redaction(hidden)))
+    digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, SecretRedactor(hidden)))
     runs_folder.write_bytes(folder / "MANIFEST", _manifest(digests))
     without = {node: entry["message"] for node, entry in states.items() if entry["state"] != GATHERED}
     return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(states), "without": without}
 
 
-def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> Iterator[tuple[str, bytes]]:
+def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) -> Iterator[tuple[str, bytes]]:
     """Names and contents, one at a time: a hundred nodes together exceed memory."""
     folder = logs_folder(run_folder)
     for path in sorted(folder.glob("*.tar.gz")):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
 from ..records import environment
-from .redactor import home_folders, is_ordinary
+from .conversion import home_folders, is_ordinary
 
 #: Variables of a node with its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")

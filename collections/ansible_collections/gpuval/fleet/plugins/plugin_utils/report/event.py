@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ..core.errors import SettingError
 from ..core.escape import one_line
 from ..judge.verdict import headline
@@ -26,7 +26,7 @@ MAX_PARTS = 16
 #: Of a key in plain text. What `openssl rand -hex 32` prints has 64 characters.
 SHORTEST_KEY = 16
 
-_hidden = Redaction()
+_hidden = SecretRedactor()
 
 
 def event_of(report: Mapping[str, Any]) -> dict[str, Any]:

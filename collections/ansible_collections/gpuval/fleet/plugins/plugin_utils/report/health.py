@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ..core import files, schemas
 from ..core.escape import one_line
 from ..judge.verdict import headline
@@ -20,7 +20,7 @@ TURN_SECONDS = 30.0
 #: Of a node whose FAIL a run of some stages removes.
 REPAIRED = "passed what it had failed, in a run of some stages: validate all"
 
-_hidden = Redaction()
+_hidden = SecretRedactor()
 
 
 def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:

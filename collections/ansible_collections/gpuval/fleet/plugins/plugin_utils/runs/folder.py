@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import meant, some_of
@@ -51,7 +51,7 @@ SHARED_FOLDERS = ("models", "images", "network")
 OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
 
 
-_hidden = Redaction()
+_hidden = SecretRedactor()
 
 
 class RunError(GpuvalError):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ...module_utils.store import Store
 from ..core import schemas
 from ..core.escape import one_line
@@ -37,7 +37,7 @@ _LAUNCH = (
 _CONTACT = ("class", "message", "remedy")
 _MESSAGE_CHARACTERS = 4000
 
-_hidden = Redaction()
+_hidden = SecretRedactor()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...module_utils.host_evidence import Part, pack
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ..cluster import names, node_evidence
 from ..cluster.api import Access, Cluster, ClusterError
 from ..core.escape import one_line
@@ -74,7 +74,7 @@ def _gather(cluster, folder, run_id, nodes, secrets, limit_bytes, deadline):
     jobs, pods = (cluster.list(kind, selector, whole=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
     objects = node_evidence.by_node(run_id, nodes, cluster.list("Node")[0], jobs, pods, events)
-    redact = Redaction({*secrets, *node_evidence.secrets_in([*jobs, *pods])})
+    redact = SecretRedactor({*secrets, *node_evidence.secrets_in([*jobs, *pods])})
 
     def output(pod, container):
         if time.monotonic() >= deadline:

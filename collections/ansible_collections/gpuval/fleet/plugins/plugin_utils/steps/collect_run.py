@@ -17,7 +17,7 @@ from typing import Any
 from ansible import context
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
-from ...module_utils.redaction import Redaction
+from ...module_utils.redaction import SecretRedactor
 from ...module_utils.store import StoreError
 from ..core import schemas
 from ..core.errors import GpuvalError, reason_of
@@ -82,7 +82,7 @@ class RunCollection:
     error = None
     #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
     frozen = False
-    redaction = Redaction()
+    redaction = SecretRedactor()
     #: By node and stage the digests of the records that the last verdict was made from.
     judged: Mapping[str, Any] = MappingProxyType({})
 
@@ -95,7 +95,7 @@ class RunCollection:
         verdict = publishing.judged(folder)
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
         self.judged = verdict["evidence"] if verdict else {}
-        self.redaction = Redaction(job_secrets.hidden(self.options.store))
+        self.redaction = SecretRedactor(job_secrets.hidden(self.options.store))
         try:
             access = open_store(self.options.store)
             self.store = access.store()
@@ -430,7 +430,7 @@ class RunCollection:
             return False
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
-            run_folder.write_bytes(path, (self.redaction.log(text) + "\n").encode())
+            run_folder.write_bytes(path, (self.redaction(text) + "\n").encode())
             return True
         try:
             series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)

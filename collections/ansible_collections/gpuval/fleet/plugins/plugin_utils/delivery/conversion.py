@@ -1,22 +1,20 @@
-"""Text as the customer may read it: unique ids for workers, no secrets, no internal addresses.
+"""Text as the customer may read it: unique ids for workers, placeholders for internal addresses, no secrets.
 
 One object serves a whole delivery, so that an address has the same placeholder throughout.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import unquote
 
-from ...module_utils.redaction import HIDDEN, SHORTEST_SECRET, Redaction
+from ...module_utils.redaction import HIDDEN, SecretRedactor, base64_forms
+from ...module_utils.word_pattern import any_of
 from . import addresses
-from .encodings import BASE64, PERCENT, decodings, in_base64, in_json
-from .word_pattern import any_of
 
 #: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
 ORDINARY = frozenset(
@@ -35,15 +33,9 @@ _DOMAIN = rf"(?:\.(?!(?:{_SUFFIXES})\b)[A-Za-z0-9-]+)*\.(?!(?:{_SUFFIXES})\b)[A-
 _HOME = re.compile(r"(?<![\w.])/home/(?!user(?:[^\w.-]|$))[A-Za-z0-9_][\w.-]*")
 #: Context of a NUMA node's number: node0 of a CPU is not the worker node0.
 NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
-#: Only lines with one of these may hold a secret that is not known by its value.
-_TRIGGER = re.compile(
-    r"://|authorization|bearer|akia|asia|hf_|gh[pousr]_"
-    r"|(?:pass(?:word|wd|phrase)|secret|key(?:_?id)?|token|credentials?|signature|cookie)[\"']?\s{0,8}[=:]"
-)
-_SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
-#: Parts of a signature's value: the first is the signature or the key's id; dates are shorter.
-_PART = re.compile(r"[A-Za-z0-9]{8,}")
-SHORTEST_PART = 16
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}", re.ASCII)
+_PERCENT = re.compile(r"(?<![^\s\"'<>])[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
+MAX_UNQUOTED = 3
 #: Different addresses that get a placeholder of their own; a log may be made of addresses.
 MAX_PLACEHOLDERS = 1 << 17
 
@@ -54,7 +46,7 @@ def is_ordinary(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Known:
+class InternalData:
     """Sensitive data of a run, which must not be in a delivery.
 
     names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id; those that only
@@ -73,10 +65,10 @@ class Known:
     claimed: frozenset[str] = frozenset()
 
 
-class Redactor:
+class DeliveryConverter:
     """Converts texts and documents, and keeps the placeholders it used."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: InternalData) -> None:
         self.known = known
         self.placeholders: dict[tuple[str, str], str] = {}
         self.ids = frozenset(known.names.values())
@@ -94,15 +86,10 @@ class Redactor:
         self._host_pattern = _tokens_pattern({name for name in known.hosts if not is_ordinary(name)} - set(self._names))
         self._user_pattern = _tokens_pattern({name for name in known.users if not is_ordinary(name)} - set(self._names))
         self._folders = sorted(known.folders.items(), key=lambda entry: -len(entry[0]))
-        self.secrets = sorted(
-            {form for secret in known.secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)},
-            key=lambda form: (-len(form), form),
-        )
-        self._redact = Redaction()
-        hidden = {*known.secrets, *self._addresses.known, *self.literal}
-        self._encoded = re.compile(
-            any_of({form for text in hidden if len(text) >= SHORTEST_ENCODED for form in in_base64(text)})
-        )
+        self._redact = SecretRedactor(known.secrets)
+        hidden = [text.encode() for text in {*known.secrets, *self._addresses.known, *self.literal}]
+        encoded = {form for raw in hidden if len(raw) >= SHORTEST_ENCODED for form in base64_forms(raw)}
+        self._encoded = re.compile(any_of(form.decode() for form in encoded))
         self._texts: dict[str, str] = {}
 
     def name(self, worker: str) -> str:
@@ -111,15 +98,15 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text of any length, converted. Converting the result again does not change it."""
-        text = self._without_secrets(text)
+        text = self._redact(text)
         if "%" in text:
-            text = PERCENT.sub(self._percent, text)
+            text = _PERCENT.sub(self._percent, text)
         return self._plain(text)
 
     def _plain(self, text: str) -> str:
         """Names and addresses converted; URL-encoded text is not decoded."""
         if self._encoded.search(text):
-            text = BASE64.sub(self._base64, text)
+            text = _BASE64.sub(self._base64, text)
         for folder, replacement in self._folders:
             if folder in text:
                 text = re.sub(re.escape(folder) + r"(?![\w.-])", replacement.replace("\\", r"\\"), text)
@@ -155,29 +142,11 @@ class Redactor:
             return self.known.names[value]
         return self.document(value)
 
-    def _without_secrets(self, text: str) -> str:
-        for secret in self.secrets:
-            if secret in text:
-                text = text.replace(secret, HIDDEN)
-        low = text.lower()
-        if "-----begin" in low:
-            return self._redact(text)
-        if not _TRIGGER.search(low):
-            return text
-        signed = _parts(_SIGNATURE.findall(text))
-        if signed:  # also where the signature occurs alone
-            text = _PART.sub(lambda found: HIDDEN if found.group() in signed else found.group(), text)
-        lines = text.split("\n")
-        for index, line in enumerate(lines):
-            if _TRIGGER.search(line.lower()):
-                lines[index] = self._redact(line)
-        return "\n".join(lines)
-
     def _percent(self, found: re.Match[str]) -> str:
         """The first of its decodings with something to hide, converted; hidden completely if it decodes further, since
         its result would be decoded again."""
-        for plain in decodings(found.group()):
-            hidden = self._plain(self._without_secrets(plain))
+        for plain in _unquotings(found.group()):
+            hidden = self._plain(self._redact(plain))
             if hidden != plain:
                 return HIDDEN if "%" in plain else hidden
         return found.group()
@@ -204,20 +173,14 @@ class Redactor:
         return known
 
 
-def _forms(secret: str) -> set[str]:
-    """A secret in plain, URL-encoded, JSON-escaped and base64 form."""
-    raw = secret.encode()
-    plain = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
-    return {secret, quote(secret, safe=""), quote(secret), *in_json(secret), *plain}
-
-
-def _parts(values: Iterable[str]) -> set[str]:
-    """The secret parts of signatures, as a set for fast lookup."""
-    found = set()
-    for value in values:
-        parts = _PART.findall(value)
-        found |= {*parts[:1], *(part for part in parts if len(part) >= SHORTEST_PART)}
-    return found
+def _unquotings(text: str) -> Iterator[str]:
+    """URL-encoded text decoded once, then again while that changes it."""
+    for _time in range(MAX_UNQUOTED):
+        plain = unquote(text, errors="replace")
+        if plain == text:
+            break
+        yield plain
+        text = plain
 
 
 def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:

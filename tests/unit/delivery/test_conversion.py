@@ -6,17 +6,17 @@ import time
 from urllib.parse import quote
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
+from ansible_collections.gpuval.fleet.plugins.module_utils.word_pattern import any_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, jumps
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.planted_secrets import forms, plant
 
 SECRET = "S3cret+value/with=signs"
-KNOWN = Known(
+KNOWN = InternalData(
     names={"node-1": "atl-0001", "node-10": "atl-0010", "node-2": "node-3", "node-3": "node-2",
            "10.9.8.7": "by-address", "node0": "atl-0000", "localhost": "atl-9999"},
     aliases={"gpu-host-17": "atl-0010"},
@@ -96,14 +96,14 @@ TEXTS = {
 @pytest.mark.parametrize("case", TEXTS)
 def test_texts(case):
     text, wanted = TEXTS[case]
-    assert Redactor(KNOWN).text(text) == (text if wanted is None else wanted)
+    assert DeliveryConverter(KNOWN).text(text) == (text if wanted is None else wanted)
 
 
 @pytest.mark.parametrize("before", range(4))
 def test_a_secret_is_found_in_every_form(before):
     secret = plant("key")
-    redactor = Redactor(Known(names={}, secrets=frozenset({secret})))
-    scan = Scan(redactor)
+    converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({secret})))
+    scan = Scan(converter)
     for form in (
         secret,
         quote(secret, safe=""),
@@ -113,29 +113,29 @@ def test_a_secret_is_found_in_every_form(before):
     ):
         text = f"careless: {form} said"
         assert list(scan.text(text)), form
-        clean = redactor.text(text)
+        clean = converter.text(text)
         assert not any(one in clean.encode() for one in forms(secret)), form
         assert not list(scan.text(clean)), clean
         assert clean.startswith("careless: ") and clean.endswith(" said")
 
 
 def test_a_secret_with_quotes_is_found_in_json():
-    redactor = Redactor(Known(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
+    converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
     for form in (json.dumps('pa"ss\\wörd-1'), json.dumps('pa"ss\\wörd-1', ensure_ascii=False)):
-        assert list(Scan(redactor).text(form)) == ["a secret"]
-        assert redactor.text(form) == '"***"'
+        assert list(Scan(converter).text(form)) == ["a secret"]
+        assert converter.text(form) == '"***"'
 
 
 def test_an_address_and_a_name_in_base64_are_hidden():
-    redactor = Redactor(KNOWN)
+    converter = DeliveryConverter(KNOWN)
     for text in ("203.0.113.9", "node-10"):
         for before in range(3):
             encoded = base64.b64encode(b"x" * before + text.encode() + b" and").decode()
-            assert redactor.text(f"a {encoded} b") == "a *** b"
+            assert converter.text(f"a {encoded} b") == "a *** b"
 
 
 def test_the_last_look_finds_what_was_left():
-    scan = Scan(Redactor(KNOWN))
+    scan = Scan(DeliveryConverter(KNOWN))
     found = {
         text: list(scan.text(text))
         for text in (f"x {SECRET}", "at 203.0.113.9", "at 2001:db8::17: no", "on node-1 now", quote(SECRET, safe=""))
@@ -161,24 +161,24 @@ def test_names_are_converted_whole_and_once(names, data):
     words = data.draw(
         st.lists(st.one_of(st.sampled_from(names), st.from_regex(r"[a-z]{2,4}-[0-9]{1,4}", fullmatch=True)))
     )
-    redactor = Redactor(Known(names=known))
-    assert redactor.text(" ".join(words)) == " ".join(known.get(word, word) for word in words)
+    converter = DeliveryConverter(InternalData(names=known))
+    assert converter.text(" ".join(words)) == " ".join(known.get(word, word) for word in words)
 
 
 @given(st.text(max_size=200))
 def test_what_was_converted_is_left_alone(text):
-    redactor = Redactor(
-        Known(names={"node-1": "ATL1"}, secrets=frozenset({SECRET}), addresses=frozenset({"203.0.113.9"}))
+    converter = DeliveryConverter(
+        InternalData(names={"node-1": "ATL1"}, secrets=frozenset({SECRET}), addresses=frozenset({"203.0.113.9"}))
     )
-    once = redactor.text(text)
-    assert redactor.text(once) == once
+    once = converter.text(text)
+    assert converter.text(once) == once
 
 
 @given(st.ip_addresses(v=4), st.sampled_from(" ,;:/[]()=\"'@\n"), st.sampled_from(" ,;/]()\"'\n"))
 def test_every_private_address_of_the_fleet_is_hidden(address, before, after):
     text = str(address)
-    redactor = Redactor(Known(names={}, addresses=frozenset({text})))
-    done = redactor.text(f"x{before}{text}{after}y")
+    converter = DeliveryConverter(InternalData(names={}, addresses=frozenset({text})))
+    done = converter.text(f"x{before}{text}{after}y")
     assert (text in done) == (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
@@ -208,7 +208,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_texts_cost_no_more_than_their_length(case):
     began = time.process_time()
-    Redactor(KNOWN).text(HOSTILE[case])
+    DeliveryConverter(KNOWN).text(HOSTILE[case])
     assert time.process_time() - began < 8, "of a processor; it is below 1, and by backtracking minutes"
 
 

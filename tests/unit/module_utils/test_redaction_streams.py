@@ -5,10 +5,9 @@ import json
 from urllib.parse import quote, quote_plus
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction, secrets_of_run
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import HIDDEN, SecretRedactor, secrets_of_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from gpuval_node.visible_text import visible
-from gpuval_runner.redact import HIDDEN, Redactor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ def seen(data):
 
 
 def redacted(secrets, *pieces):
-    redactor = Redactor(secrets)
+    redactor = SecretRedactor(secrets, shortest=4)
     return b"".join([*map(redactor.feed, pieces), redactor.end()])
 
 
@@ -43,11 +42,11 @@ def test_pieces_make_no_difference_and_no_secret_is_left(secrets, pieces):
 def test_what_is_no_secret_stays_as_it_is(before, after, cut):
     text = before + PIN.encode() + after
     if before.count(PIN.encode()) + after.count(PIN.encode()) == 0:
-        assert redacted([PIN], text[:cut], text[cut:]) == seen(before + HIDDEN + after)
+        assert redacted([PIN], text[:cut], text[cut:]) == seen(before + HIDDEN.encode() + after)
 
 
 def test_what_waits_is_bounded_and_little():
-    redactor = Redactor(["x" * 1000])
+    redactor = SecretRedactor(["x" * 1000])
     shown = redactor.feed(b"a" * 100_000 + b"x" * 999)
     assert len(shown) == 100_000
     assert redactor.feed(b"a") == b"x" * 999 + b"a"
@@ -69,8 +68,8 @@ def test_every_form_of_a_secret_is_hidden(encode, before, after):
 @pytest.mark.parametrize("secret", ["first line\nsecond line", 'with "quotes" and \\', "it's Gr\u00fcn"])
 def test_escaped_and_quoted_values_are_hidden(secret):
     for text in (json.dumps({"a": secret}), json.dumps([secret], ensure_ascii=False), f"\x00\xff{secret}"):
-        assert HIDDEN in redacted([secret], text.encode())
-    assert Redactor([secret]).text(json.dumps(secret)) == '"***"'
+        assert HIDDEN.encode() in redacted([secret], text.encode())
+    assert SecretRedactor([secret]).known(json.dumps(secret)) == '"***"'
 
 
 def test_lines_of_a_value_are_hidden_behind_what_stands_before_each():
@@ -80,13 +79,13 @@ def test_lines_of_a_value_are_hidden_behind_what_stands_before_each():
 
 
 def test_a_traced_shell_shows_no_value():
-    assert Redactor(["it's $me"]).text("+ echo 'it'\\''s $me'") == "+ echo '***'"
+    assert SecretRedactor(["it's $me"]).known("+ echo 'it'\\''s $me'") == "+ echo '***'"
 
 
 def test_names_and_texts_of_a_document_are_hidden():
     document = {PIN: [f"at {PIN}", 1, None, {"deep": PIN}], "surrogate": "\ud800"}
     expected = {"***": ["at ***", 1, None, {"deep": "***"}], "surrogate": "\ud800"}
-    assert Redactor([PIN]).document(document) == expected
+    assert SecretRedactor([PIN]).document(document) == expected
 
 
 def test_without_secrets_nothing_is_changed():
@@ -107,12 +106,12 @@ def test_a_secret_that_escapes_hide_is_hidden_before_and_after_they_are_taken_ou
     text = f"it is {planted[:9]}{within}{planted[9:11]}{within}{planted[11:]} here\n".encode()
     shown = redacted([planted], text[:cut], text[cut : cut + 8], text[cut + 8 :])
     assert shown == b"it is *** here\n"
-    assert Redactor([planted]).text(text.decode()) == "it is *** here\n"
+    assert SecretRedactor([planted]).known(text.decode()) == "it is *** here\n"
     assert planted in clean_text(text.decode()), "the controller takes out the same"
 
 
 def test_a_line_waits_from_its_escape_on_and_no_longer_than_it_may():
-    redactor = Redactor([PIN])
+    redactor = SecretRedactor([PIN])
     assert redactor.feed(b"at \x1b[3") == b"at "
     assert redactor.feed(b"1mwork\r") == b"work\r"
     assert redactor.feed(b"\x1b" + b"x" * (1 << 16)) == b"x" * ((1 << 16) - 1)
@@ -131,7 +130,7 @@ def test_signatures_of_a_runs_urls_are_hidden(tmp_path):
     signature = "0123456789abcdef" * 4
     url = f"https://store:9000/b/run/records/facts/node-1.json?X-Amz-Expires=60&X-Amz-Signature={signature}"
     (tmp_path / "store.json").write_text(json.dumps({"put": {"records/facts": url}}))
-    redactor = Redactor([], secrets_of_run(tmp_path))
+    redactor = SecretRedactor([], secrets_of_run(tmp_path))
     assert signature.encode() not in redactor.feed((tmp_path / "store.json").read_bytes()) + redactor.end()
-    kept = Redaction(["a planted secret"]).log(f"PUT {url} with a planted secret")
+    kept = SecretRedactor(["a planted secret"])(f"PUT {url} with a planted secret")
     assert kept == "PUT https://store:9000/b/run/records/facts/node-1.json?*** with ***"
