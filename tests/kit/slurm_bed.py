@@ -1,5 +1,7 @@
 """A Slurm cluster of real daemons: a controller and its nodes, each a container, from Debian's packages (22.05).
 
+The variable GPUVAL_TESTS_SLURM names another Slurm: its folder, built with `--prefix=FOLDER --sysconfdir=/etc/slurm`.
+
 The session fixture `slurm` of tests/integration/conftest.py is one with two nodes, `gpu-1` and `gpu-2`, of eight GPUs
 `gpu:h200` each, in the partition `gpu`, and without jobs, drains or reservations at the begin of each test:
 
@@ -29,6 +31,7 @@ COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 PACKAGES = ROOT / ".venv-node/lib"
 INSIDE = "/opt/python"
 READY_SECONDS = 60
+OTHER = os.environ.get("GPUVAL_TESTS_SLURM", "")
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost=ctl
@@ -149,10 +152,13 @@ class SlurmBed:
         places["munge.key"] = "/etc/munge/given.key"
         volumes = {str(self.folder / name): place for name, place in places.items()}
         volumes[str(PACKAGES.resolve())] = INSIDE
+        if OTHER:
+            volumes[OTHER] = OTHER
         mounts = [word for here, there in volumes.items() for word in ("--volume", f"{here}:{there}:ro")]
         docker(
             "run", "--detach", "--init", "--name", self.container(machine), "--hostname", machine,
-            "--network", self.name, "--network-alias", machine, *self.options, *mounts, image, daemon,
+            "--network", self.name, "--network-alias", machine, "--env", f"OTHER={OTHER}", *self.options, *mounts,
+            image, daemon,
         )  # fmt: skip
 
     def _write_commands(self):

@@ -41,10 +41,6 @@ WITHOUT = {"registry": "", "keep_folder": "", "output": ""}
         ({"registry": "https://registry.example"}, "gpuval_mad_registry: is no registry: write HOST"),
         ({"keep_folder": "kept"}, "gpuval_mad_keep_folder: is no absolute path"),
         ({"output": "/nowhere/perf.csv"}, "gpuval_mad_output: /nowhere/perf.csv: its folder is missing"),
-        (
-            {"runtime": "host", "placement": "slurm"},
-            "use SSH hosts or pods; run batch files with sbatch",
-        ),
         ({"runtime": "host"}, "gpuval_runtime is host, and models run in containers"),
         ({"repository": ""}, "gpuval_mad_repository is empty"),
     ],

@@ -437,8 +437,10 @@ def test_a_model_of_a_tag_that_cannot_run_is_left_out(make):
     changed = {"models.json": [model(), slurm], "scripts/run.slurm": "true\n"}
     made = make("pyt", **changed)
     assert len(made.jobs) == 1
-    assert made.left_out == (
-        "models.json: model disagg: scripts: run.slurm is neither a folder, a .sh nor a .py: select other models",
+    (reason,) = made.left_out
+    assert reason == (
+        "models.json: model disagg: scripts: run.slurm is a batch file of Slurm, which starts containers itself: "
+        "use an inventory of Slurm, run `sbatch run.slurm` in scripts on a login node, or select other models"
     )
     with pytest.raises(MadError, match="model disagg: scripts: "):
         make("pyt,disagg", options=planning.Options(named={"disagg"}), **changed)
@@ -496,8 +498,8 @@ def test_models_as_public_repositories_have_them(make, tag):
         "MAD_OUTPUT_CSV": "perf_Small-1.5B.csv",
     }
     assert job(made).stage["timeout_seconds"] == 432000
-    batch = "run_many.slurm is a batch file of Slurm, which starts containers itself: run `sbatch run_many.slurm` in "
-    assert all(f"{batch}scripts/serve on a login node" in reason for reason in made.left_out)
+    batch = "run `sbatch run_many.slurm` in scripts/serve on"
+    assert all(f"{batch} a login node" in reason for reason in made.left_out)
     assert job(make(tag, {"docker_env_vars": {"PARTS": 2}}, **PUBLIC)).steps[0].environment["PARTS"] == "2"
 
 
@@ -506,6 +508,36 @@ def test_a_shell_script_may_be_a_batch_file_of_slurm(make):
     with pytest.raises(MadError, match=r"model tiny_train: scripts: run\.sh is a batch file of Slurm"):
         make("tiny_train", **{"scripts/tiny_train/run.sh": options})
     assert make("tiny_train", **{"scripts/tiny_train/run.sh": f"cat > job <<END\n{options}END\n"}).jobs
+
+
+BATCH = "#!/bin/bash\n# a comment\n#SBATCH -N2-4 -n 8 --gres gpu:8 # two\n#SBATCH --exclusive --output='a b' -J x\n"
+IN_SLURM = planning.Options(in_slurm=True, nodes=3)
+
+
+def test_a_batch_file_runs_once_on_the_nodes_that_it_asks_for(make):
+    made = make("tiny_train", options=IN_SLURM, **{"scripts/tiny_train/run.sh": f"{BATCH}true\n#SBATCH -N 9\n"})
+    assert (made.images, made.left_out) == ({}, ())
+    (remark,) = made.remarks
+    assert remark.startswith("scripts/tiny_train/run.sh: #SBATCH -J, exclusive, output: no effect: gpuval_slurm_*, ")
+    found = job(made)
+    assert (found.image, found.gang["least"], found.gang["most"], found.steps[0].once) == ("", 2, 2, True)
+    assert "MODEL_OPTIONS='SLURM_NTASKS=8 SLURM_GRES=gpu:8'" in found.steps[0].command[-1]
+    with pytest.raises(MadError, match="nnodes or --nodes is 2, and 1 nodes are chosen"):
+        make("tiny_train", options=planning.Options(in_slurm=True), **{"scripts/tiny_train/run.sh": BATCH})
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("--nodes=many", "#SBATCH --nodes=many is no number"), ("--comment='a", "no closing quotation: quote it as for")],
+)
+def test_an_option_that_cannot_be_read_is_named(make, line, problem):
+    with pytest.raises(MadError, match=problem):
+        make("tiny_train", options=IN_SLURM, **{"scripts/tiny_train/run.sh": f"#SBATCH {line}\n"})
+
+
+def test_scripts_that_need_a_container_are_refused_in_jobs_of_slurm(make):
+    with pytest.raises(MadError, match=r"run\.sh runs in a container, and jobs of Slurm run on the host"):
+        make("tiny_train", options=IN_SLURM)
 
 
 def test_models_of_the_root_share_tags_with_those_of_folders(make):

@@ -45,6 +45,7 @@ INHERITED = (
     *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
     *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
     *("NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*", "TORCH*", "PYTORCH*", "DS_*", "VLLM_*"),
+    *("SLURM_JOB_ID", "SLURM_CONF"),  # with the others, launchers would use Slurm
 )
 
 

@@ -16,6 +16,8 @@ from .models import checked_args
 SETTING = "gpuval_mad_context"
 MAX_TEXT = 1 << 20
 MPIRUN = "mpirun"
+#: Of batch files, which start their processes by srun.
+SLURM = "slurm_multi"
 #: What MAD_MULTI_NODE_RUNNER holds on one node. Scripts of other launchers start their processes themselves.
 RUNNERS = {
     **dict.fromkeys(
@@ -23,7 +25,7 @@ RUNNERS = {
     ),
     "deepspeed": "deepspeed --num_gpus=$NPROC_PER_NODE",
     MPIRUN: "mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE",
-    **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", "none"), ""),
+    **dict.fromkeys(("primus", "sglang", "sglang-disagg", "vllm", SLURM, "none"), ""),
 }
 #: The same where several nodes run the model together; the script runs on each of them, with mpirun on the first.
 GANG_RUNNERS = {

@@ -15,7 +15,7 @@ from . import context as contexts
 from . import perf
 from .context import Context
 from .data import CUSTOM, DATASET, LOCAL, S3, Placed
-from .model_files import INSIDE, PACKED
+from .model_files import PACKED
 from .models import timeout_seconds
 from .planning import Options, Planned
 
@@ -26,8 +26,8 @@ KEPT = "/opt/gpuval_kept"
 UNLIMITED_SECONDS = 86_400.0
 
 
-def job_of(one: Planned, owner: Planned, context: Context, options: Options, commit: str) -> dict[str, Any]:
-    """The job (gpuval.job/1)."""
+def job_of(one: Planned, owner: Planned, context: Context, options: Options, commit: str, files: str) -> dict[str, Any]:
+    """The job (gpuval.job/1). `files` is where its nodes have the model's, empty where they come with the job."""
     model = one.model
     csv = model.multiple_results
     seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
@@ -46,13 +46,13 @@ def job_of(one: Planned, owner: Planned, context: Context, options: Options, com
     return {
         "schema": "gpuval.job/1",
         "name": one.stage,
-        "image": owner.stage,
+        **({} if one.batch else {"image": owner.stage}),
         **({"files": [PACKED]} if one.given else {}),
-        **({"container": container} if container else {}),
+        **({"container": container} if container and not one.batch else {}),
         "environment": {perf.VARIABLE: json.dumps(facts, sort_keys=True)},
         **({"datasets": datasets} if datasets else {}),
         **({"secrets": list(one.secrets)} if one.secrets else {}),
-        "steps": _steps(one, context, options),
+        "steps": _steps(one, context, options, files),
         "results": {"csv": csv} if csv else {"patterns": [{"pattern": PERFORMANCE, "name": one.stage}]},
         **_together(one, context),
         **({"stay_alive": options.keep_alive_seconds} if options.keep_alive_seconds else {}),
@@ -63,15 +63,16 @@ def job_of(one: Planned, owner: Planned, context: Context, options: Options, com
     }
 
 
-def _steps(one: Planned, context: Context, options: Options) -> list[dict[str, Any]]:
-    """The model's script on each node; with mpirun the files on each, and then the script on the first."""
+def _steps(one: Planned, context: Context, options: Options, files: str) -> list[dict[str, Any]]:
+    """The model's script on each node; with mpirun the files on each, and then the script on the first. A batch file
+    runs on the first."""
     step: dict[str, Any] = {
         "name": "model",
-        "run": _shell(one, context, options) + RUN_MODEL.read_text(encoding="utf-8"),
+        "run": _shell(one, context, options, files) + RUN_MODEL.read_text(encoding="utf-8"),
         "environment": _environment(one, context),
     }
     if not one.by_mpirun:
-        return [step]
+        return [{**step, "once": True} if one.batch and one.is_gang else step]
     return [{**step, "name": "prepare"}, {**step, "once": True, "launcher": contexts.MPIRUN}]
 
 
@@ -102,14 +103,18 @@ def _environment(one: Planned, context: Context) -> dict[str, str]:
     return {**{name: text for name, text in given.items() if text}, **one.environment, **context.environment}
 
 
-def _shell(one: Planned, context: Context, options: Options) -> str:
+def _shell(one: Planned, context: Context, options: Options, files: str) -> str:
     """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
-    interpreter, script, _folder = one.script
+    interpreter, script, folder = one.script
     model = one.model
     args = model.args if context.model_args is None else context.model_args
     runner = one.distributed.runner if one.distributed else contexts.RUNNERS["torchrun"]
+    variables = one.batch.variables if one.batch else {}
+    kept = options.keep_folder if one.batch else KEPT
     given = {
-        "FILES": "" if one.given else f"{INSIDE}/{one.stage}",
+        "FILES": files,
+        "SLURM": folder if one.batch else "",
+        "OPTIONS": " ".join(f"{name}={shlex.quote(text)}" for name, text in variables.items()),
         "COMMAND": " ".join(filter(None, (context.tools, interpreter, shlex.quote(script), args))),
         "SKIPS": "" if options.runs_on_all else ",".join(model.skip_gpu_arch),
         "N_GPUS": str(model.n_gpus),
@@ -119,7 +124,7 @@ def _shell(one: Planned, context: Context, options: Options) -> str:
         "DATA": " && ".join(filter(None, map(_fetch, one.data))),
         "FETCHED": " ".join(shlex.quote(placed.home) for placed in one.data if placed.provider.kind in (CUSTOM, *S3)),
         "PREPARED": "yes" if one.by_mpirun else "",
-        "KEPT": f"{KEPT}/{one.stage}" if options.keep_folder else "",
+        "KEPT": f"{kept}/{one.stage}" if options.keep_folder else "",
         "BEFORE": _scripts(context.pre_scripts),
         "AFTER": _scripts(context.post_scripts),
     }
@@ -166,7 +171,7 @@ def _facts(one: Planned, image: str, options: Options, commit: str, container: M
         "git_commit": commit,
         "pipeline": options.pipeline,
         "additional_docker_run_options": "" if options.in_pods else _run_options(container),
-        "deployment_type": "kubernetes" if options.in_pods else "ssh",
+        "deployment_type": "kubernetes" if options.in_pods else "slurm" if one.batch else "ssh",
         "launcher": one.distributed.launcher if one.distributed else "",
         **({"nnodes": str(one.distributed.nodes)} if one.distributed and one.is_gang else {}),
         "dataname": ",".join(model.data),

@@ -29,12 +29,14 @@ MAX_DEADLINE_SECONDS = 6 * 86_400.0
 
 @dataclass(frozen=True)
 class Made:
-    """Job files, entries of gpuval_images by name, the deadline that all of them need, and why models are left out."""
+    """Job files, entries of gpuval_images by name, the deadline that all of them need, why models are left out,
+    and what of their batch files has no effect."""
 
     jobs: tuple[str, ...]
     images: Mapping[str, Mapping[str, Any]]
     deadline_seconds: float
     left_out: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def write(repository: Repository, models: Iterable[Model], context: Context, options: Options, folder: Path) -> Made:
@@ -73,7 +75,7 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
         target = folder / "contexts" / owner.stage
         if one.given:
             images[one.stage] = {"reference": one.given}
-        elif owner is one:
+        elif owner is one and not one.batch:
             _write_context(repository.root, one, options, target)
             images[one.stage] = {
                 "reference": f"{options.registry if options.in_pods else 'localhost'}/{one.image}:latest",
@@ -82,17 +84,26 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
                 "base": one.base,
                 "arguments": dict(context.build_arguments),
             }
-        commit = _write_files(repository.root, one, context, options, target / FILES / one.stage)
+        files = target / FILES / one.stage
+        commit = _write_files(repository.root, one, context, options, files)
         if one.given:
-            text = packed(target / FILES / one.stage, one.model.where)
+            text = packed(files, one.model.where)
             (folder / "jobs" / one.stage).mkdir()
             (folder / "jobs" / one.stage / PACKED).write_text(text, encoding="ascii")
         path = folder / "jobs" / (one.stage if one.given else "") / f"{one.stage}.yml"
-        document = job_of(one, owner, context, options, commit)
+        there = "" if one.given else str(files) if one.batch else f"{INSIDE}/{one.stage}"
+        document = job_of(one, owner, context, options, commit, there)
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
         paths.append(str(path))
         seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
-    return Made(tuple(paths), images, min(seconds, MAX_DEADLINE_SECONDS), tuple(dict.fromkeys(left_out)))
+    remarks = dict.fromkeys(
+        f"{'/'.join(one.script[2:0:-1])}: #SBATCH {', '.join(one.batch.unused)}: no effect: gpuval_slurm_*, timeout of "
+        "the model and the run decide"
+        for one in planned
+        if one.batch and one.batch.unused
+    )
+    deadline = min(seconds, MAX_DEADLINE_SECONDS)
+    return Made(tuple(paths), images, deadline, tuple(dict.fromkeys(left_out)), tuple(remarks))
 
 
 def _write_context(root: Path, one: Planned, options: Options, target: Path) -> None:
@@ -120,7 +131,7 @@ def _write_files(root: Path, one: Planned, context: Context, options: Options, t
             login = credentials.login(model, options.credentials)
             commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
             Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
-    copied.tree(one.script[2], target / "model")
+    copied.tree("." if one.batch else one.script[2], target / "model")
     helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]
     helpers += [placed.provider.path for placed in one.data if placed.provider.kind == CUSTOM]
     for folder in sorted({posixpath.dirname(path) or "." for path in helpers}):

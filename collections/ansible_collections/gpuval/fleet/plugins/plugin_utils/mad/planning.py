@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..runs import job_secrets
+from . import batch_file, credentials
 from . import context as contexts
-from . import credentials
+from .batch_file import BatchFile
 from .context import Context, Distributed
 from .data import CUSTOM, DATASET, Placed, place
 from .dockerfiles import Dockerfile, fitting
@@ -21,7 +22,6 @@ from .models import UNSET, Model
 from .repository import Repository
 
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
-_BATCH_FILE = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\n)*?#SBATCH")
 _NO_IMAGE_NAME = re.compile(r"[^a-z0-9._-]+")
 #: Image references have one separator between letters and digits.
 _SEPARATORS = re.compile(r"([._-])[._-]+")
@@ -33,8 +33,8 @@ class Options:
 
     `named` are models that the user asks for by their names, `credentials` the document of `secrets_file`, `secrets`
     variables that all models get, `images` those that exist already, by model. In pods an image comes from there, or is
-    pushed to `registry`. `nodes` are how many there are, `keep_folder` is where on them a model's folder stays,
-    `pipeline` a column of perf.csv.
+    pushed to `registry`; jobs of Slurm have none. `nodes` are how many there are, `keep_folder` is where on them a
+    model's folder stays, `pipeline` a column of perf.csv.
     """
 
     timeout: int = UNSET
@@ -47,6 +47,7 @@ class Options:
     secrets: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     in_pods: bool = False
+    in_slurm: bool = False
     registry: str = ""
     nodes: int = 1
     keep_alive_seconds: int = 0
@@ -56,7 +57,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Planned:
-    """A model with one of its Dockerfiles; without any, on the image of the context, or in the one that is `given`."""
+    """A model with one of its Dockerfiles; without any, on the image of the context, or in the one that is `given`.
+    A `batch` file has no image."""
 
     model: Model
     dockerfile: Dockerfile | None
@@ -69,6 +71,7 @@ class Planned:
     secrets: tuple[str, ...]
     environment: Mapping[str, str]
     given: str = ""
+    batch: BatchFile | None = None
 
     @property
     def is_gang(self) -> bool:
@@ -85,7 +88,7 @@ class Planned:
     @property
     def made_of(self) -> tuple[str, str]:
         """Models of one Dockerfile and one context share an image, which is the first one's."""
-        if self.given:
+        if self.given or self.batch:
             return self.given, self.stage
         return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
 
@@ -95,20 +98,21 @@ def plan(repository: Repository, model: Model, context: Context, options: Option
     of_model = credentials.for_model(model, options.credentials)
     own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
-    script = _script(root, model)
+    script, batch = _script(root, model, options)
     for path in (one["path"] for one in (*context.pre_scripts, *context.post_scripts)):
         if not located(root, path).is_file():
             raise MadError(f"{contexts.SETTING}: pre_scripts, post_scripts: no file {path} in the repository")
-    given = options.images.get(model.name, "")
+    given = "" if batch else options.images.get(model.name, "")
     if options.in_pods and not options.registry:
         given = given or context.image
         if not given:
             raise MadError(f"{model.where}: no image for its pods: add one to gpuval_mad_images, or {BY_REGISTRY}")
-    if not given and not located(root, model.dockercontext).is_dir():
+    if not (given or batch or located(root, model.dockercontext).is_dir()):
         raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
     accounts = {name for name, value in job_secrets.flat(options.credentials).items() if value}
     inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
-    data = place(model.data, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
+    wanted = () if batch else model.data  # a batch file gets its data itself
+    data = place(wanted, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
     of_data = [name for one in data for name in one.secrets]
     secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
     for one in data:
@@ -117,16 +121,18 @@ def plan(repository: Repository, model: Model, context: Context, options: Option
     if options.in_pods and context.cpus:
         raise MadError(f"{contexts.SETTING}: docker_cpus: pods have no set of processors: use gpuval_pods.resources")
     distributed = context.distributed or contexts.distributed(model.distributed, f"{model.where}: distributed")
+    if batch and batch.nodes > 1 and not distributed:
+        distributed = Distributed(contexts.SLURM, nodes=batch.nodes)
     if distributed and distributed.is_gang:
         if distributed.nodes > options.nodes:
             raise MadError(
-                f"{model.where}: distributed.nnodes is {distributed.nodes}, and {options.nodes} nodes are chosen: "
-                "choose more, or set nnodes in gpuval_mad_context"
+                f"{model.where}: distributed.nnodes{' or --nodes' if batch else ''} is {distributed.nodes}, and "
+                f"{options.nodes} nodes are chosen: choose more, or set nnodes in gpuval_mad_context"
             )
         if options.in_pods and any(one.provider.kind == DATASET for one in data):
             raise MadError(f"{model.where}: data: pods of several nodes have no datasets: use gpuval_pods.volumes")
     facts = {**({"gpu_vendor": options.vendor} if options.vendor else {}), **context.facts}
-    found: Sequence[Dockerfile | None] = [None] if given or context.image else fitting(root, model, facts)
+    found: Sequence[Dockerfile | None] = [None] if given or batch or context.image else fitting(root, model, facts)
     planned = []
     for dockerfile in found:
         variant = PurePosixPath(dockerfile.path).name.removesuffix(".Dockerfile") if dockerfile else ""
@@ -135,14 +141,15 @@ def plan(repository: Repository, model: Model, context: Context, options: Option
                 model,
                 dockerfile,
                 stage_name(model.name, variant if len(found) > 1 else "", model.args),
-                given or image_name(model.name, variant),
-                dockerfile.base(context.build_arguments) if dockerfile else given or context.image,
+                "" if batch else given or image_name(model.name, variant),
+                dockerfile.base(context.build_arguments) if dockerfile else "" if batch else given or context.image,
                 script,
                 tuple(data),
                 distributed,
                 secrets,
                 {name: text for name, text in own.items() if name not in secrets},
                 given,
+                batch,
             )
         )
     return planned
@@ -161,17 +168,23 @@ def image_name(model: str, variant: str) -> str:
     return f"ci-{_SEPARATORS.sub(lambda found: found[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
 
 
-def _script(root: Path, model: Model) -> tuple[str, str, str]:
-    """Interpreter, name and folder of the model's script. Raises MadError if it is missing."""
+def _script(root: Path, model: Model, options: Options) -> tuple[tuple[str, str, str], BatchFile | None]:
+    """Interpreter, name and folder of the model's script. Raises MadError if it is missing, or cannot run there."""
     path = located(root, model.scripts)
     folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)
     if not located(root, posixpath.join(folder, name)).is_file():
         raise MadError(f"{model.where}: scripts: no file {posixpath.join(folder, name)} in the repository")
-    if _BATCH_FILE.match(read_bytes(root, posixpath.join(folder, name))):
+    batch = batch_file.read(name, read_bytes(root, posixpath.join(folder, name)), f"{model.where}: scripts")
+    if batch and not options.in_slurm:
         raise MadError(
-            f"{model.where}: scripts: {name} is a batch file of Slurm, which starts containers itself: run "
-            f"`sbatch {name}` in {folder or '.'} on a login node, or select other models"
+            f"{model.where}: scripts: {name} is a batch file of Slurm, which starts containers itself: use an "
+            f"inventory of Slurm, run `sbatch {name}` in {folder or '.'} on a login node, or select other models"
         )
-    if not name.endswith((".sh", ".py")):
+    if options.in_slurm and not batch:
+        raise MadError(
+            f"{model.where}: scripts: {name} runs in a container, and jobs of Slurm run on the host: use SSH hosts or "
+            "pods, or select models with batch files (#SBATCH)"
+        )
+    if not batch and not name.endswith((".sh", ".py")):
         raise MadError(f"{model.where}: scripts: {name} is neither a folder, a .sh nor a .py: select other models")
-    return "python3" if name.endswith(".py") else "bash", name, folder or "."
+    return ("python3" if name.endswith(".py") else "bash", name, folder or "."), batch

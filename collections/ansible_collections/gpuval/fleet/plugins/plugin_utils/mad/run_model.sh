@@ -46,15 +46,27 @@ if [ -n "$MODEL_RUNNER" ]; then
     where="--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT"
     eval "export MAD_MULTI_NODE_RUNNER=\"$MODEL_RUNNER\""
 fi
-if [ -n "$MODEL_KEPT" ]; then
-    keep() { mkdir -p "$MODEL_KEPT/$GPUVAL_RUN_ID" && cp -R . "$MODEL_KEPT/$GPUVAL_RUN_ID/"; }
-    trap 'keep || echo "gpuval: the folder of the model was not kept: is there room?" >&2' EXIT
-fi
+leave() {
+    [ -z "$MODEL_KEPT" ] || { mkdir -p "$MODEL_KEPT/$GPUVAL_RUN_ID" && cp -R . "$MODEL_KEPT/$GPUVAL_RUN_ID/"; } \
+        || echo "gpuval: the folder of the model was not kept: is there room?" >&2
+    [ -z "${shared:-}" ] || rm -rf "$shared"
+}
+trap leave EXIT
 files=${GPUVAL_MAD_FILES:-${MODEL_FILES:-$GPUVAL_WORK_DIR/gpuval_mad}}
 if [ -f gpuval_mad ]; then # they came with the job, into an image that does not have them
     mkdir -p "$files" && "$GPUVAL_PYTHON" -m base64 -d gpuval_mad > "$files.tar.gz" \
         && "$GPUVAL_PYTHON" -m tarfile -e "$files.tar.gz" "$files" || fail "the files of the model cannot be unpacked"
     rm -f gpuval_mad "$files.tar.gz"
+fi
+if [ -n "$MODEL_SLURM" ]; then # a batch file: the nodes of its job share a folder
+    [ -d "$files" ] || fail "$(hostname) does not have $files: put gpuval_state_dir into a folder that all nodes mount"
+    shared=$files/$SLURM_JOB_ID
+    mkdir "$shared" && cd "$shared" || fail "no folder $shared can be made: see the line above"
+    set -- $(squeue --noheader --jobs="$SLURM_JOB_ID" --format="%N %D")
+    [ -n "${2:-}" ] || fail "squeue does not show job $SLURM_JOB_ID: see the line above"
+    export SLURM_JOBID=$SLURM_JOB_ID SLURM_JOB_NODELIST=$1 SLURM_NODELIST=$1 SLURM_JOB_NUM_NODES=$2 SLURM_NNODES=$2
+    export SLURM_SUBMIT_DIR=$shared/$MODEL_SLURM SLURM_OVERLAP=1 # the step of the job that this is has all that there is
+    eval "export $MODEL_OPTIONS"
 fi
 if [ "$GPUVAL_STEP" != model ] || [ -z "$MODEL_PREPARED" ]; then
     cp -R "$files/model/." . || fail "the files of the model cannot be copied: is the disk full?"
@@ -67,13 +79,15 @@ if [ "$GPUVAL_STEP" != model ] || [ -z "$MODEL_PREPARED" ]; then
     eval "$MODEL_BEFORE" || fail "a script of pre_scripts failed: see the lines above"
 fi
 [ "$GPUVAL_STEP" = model ] || exit 0 # a step before that of the model, on each node
+cd "./$MODEL_SLURM"
 eval "$MODEL_COMMAND" || exit # its own last line is what the record shows
-if [ -n "${MAD_OUTPUT_CSV:-}" ] && [ ! -f "$MAD_OUTPUT_CSV" ] && [ -f "../$MAD_OUTPUT_CSV" ]; then
-    cp "../$MAD_OUTPUT_CSV" "$MAD_OUTPUT_CSV" # most scripts move their results one folder up
-fi
-if [ -n "${MAD_OUTPUT_CSV:-}" ] && [ -f "$MAD_OUTPUT_CSV" ]; then
+csv=$GPUVAL_JOB_DIR/${MAD_OUTPUT_CSV:-}
+for place in . ..; do # most scripts move their results one folder up
+    [ -f "$csv" ] || [ -z "${MAD_OUTPUT_CSV:-}" ] || [ ! -f "$place/$MAD_OUTPUT_CSV" ] || cp "$place/$MAD_OUTPUT_CSV" "$csv"
+done
+if [ -f "$csv" ]; then
     echo "gpuval results begin"
-    head -c 4194304 "$MAD_OUTPUT_CSV"
+    head -c 4194304 "$csv"
     echo
     echo "gpuval results end"
 fi

@@ -25,7 +25,7 @@ from ..runs.action import RunAction
 #: A run reads its jobs until its nodes have their plans; no run lasts longer.
 KEPT_SECONDS = 7 * 86_400
 FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
-IN_PODS = "kubernetes"
+IN_PODS, IN_SLURM = "kubernetes", "slurm"
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
 
 
@@ -80,6 +80,7 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
         named={tag.whole for tag in tags.parse(options.tags)},
         images={str(name): str(image) for name, image in options.images.items()},
         in_pods=in_pods,
+        in_slurm=options.placement == IN_SLURM,
         keep_alive_seconds=options.keep_alive_seconds,
         keep_folder=options.keep_folder,
         pipeline=options.pipeline,
@@ -87,8 +88,8 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
         registry=options.registry.rstrip("/"),
     )
     made = jobs.write(found, models, asked, chosen, folder)
-    for problem in made.left_out:
-        action.display.warning(f"left out: {problem}")
+    for remark in (*(f"left out: {problem}" for problem in made.left_out), *made.remarks):
+        action.display.warning(remark)
     text = f"{len(made.jobs)} job(s) of {len(models)} model(s): {some_of(model.name for model in models)}"
     text += f"; {len(made.left_out)} left out" if made.left_out else ""
     action.display.display(text)
@@ -110,11 +111,7 @@ def _check(options):
         raise MadError("gpuval_mad_keep_folder: is no absolute path without colons and commas")
     if options.registry and not REGISTRY.fullmatch(options.registry):
         raise MadError("gpuval_mad_registry: is no registry: write HOST[:PORT]/PATH, such as registry.example:5000/mad")
-    if options.placement == "slurm":
-        raise MadError(
-            "models run in containers, Slurm jobs do not: use SSH hosts or pods; run batch files with sbatch"
-        )
-    if options.runtime == "host" and options.placement != IN_PODS:
+    if options.runtime == "host" and options.placement not in (IN_PODS, IN_SLURM):
         raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
     if not options.repository:
         raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (`make mad REPO=...`)")
