@@ -219,7 +219,7 @@ def test_a_pending_job_is_shown_and_cancelled_at_the_end(placed):
     assert (written["state"], written["class"]) == ("failed", "slurm_pending")
 
 
-@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "JobHeldAdmin", "job requeued in held state", "Resources"])
+@pytest.mark.parametrize("reason", ["AssocGrpNodeLimit", "JobHeldAdmin", "job requeued in held state", "Resources"])
 def test_a_job_that_pends_until_the_deadline_has_slurms_reason(placed, reason):
     """Slurm ends it at the run's deadline, and its reason is DeadLine then."""
     placed.slurm.shown = row(7, "PENDING", f"({reason})")
@@ -229,6 +229,25 @@ def test_a_job_that_pends_until_the_deadline_has_slurms_reason(placed, reason):
     assert (launch["state"], launch["class"]) == ("refused", "slurm_pending")
     assert launch["message"] == f"job 7 is pending ({reason}) until the deadline"
     assert placed.view.done
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("PartitionTimeLimit", "slurm_too_short"),
+        ("QOSMaxWallDurationPerJobLimit", "slurm_too_short"),
+        ("AssocMaxWallDurationPerJobLimit", "slurm_too_short"),
+        ("QOSMaxNodePerJobLimit", "slurm_refused"),
+        ("AssocMaxGRESPerJob", "slurm_refused"),
+    ],
+)
+def test_a_job_that_slurm_never_starts_ends_at_once(placed, reason, name):
+    """A limit on each job, which no end of other work changes."""
+    placed.slurm.shown = row(7, "PENDING", f"({reason})")
+    launch = news(placed)
+    assert (launch["state"], launch["class"]) == ("refused", name)
+    assert f"job 7 is pending ({reason}), which never ends: cancelled" in launch["message"]
+    assert (placed.slurm.cancelled, placed.view.done) == (["7"], True)
 
 
 def test_a_job_whose_expedited_requeue_slurm_considers_waits():

@@ -1,10 +1,10 @@
-"""What Slurm says of nodes, in the text of 22.05 and the JSON of 23.02, becomes hosts with Slurm's own reasons."""
+"""What Slurm says of nodes, in the text of all versions, becomes hosts with Slurm's own reasons."""
 
-import json
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.inventory import fleet
 
@@ -20,47 +20,48 @@ def line(name, state="IDLE", gres="gpu:h200:8", reason="", features="ib,rack1"):
     )
 
 
-def item(name, *state, **others):
-    known = {"gres": "gpu:h200:8(S:0-1)", "partitions": ["gpu", "all"], "active_features": ["ib", "rack1"]}
-    known |= {"address": "10.0.0.7", "version": "23.02.7", "reason": "", "reason_set_by_user": "root"}
-    known |= {"reason_changed_at": {"set": True, "infinite": False, "number": 0}}
-    return {"name": name, "state": list(state) or ["IDLE"], **known, **others}
+@pytest.fixture(params=["22.05", "26.05"])
+def answer(request):
+    """What a command of Slurm printed in that version: gpu-1 is drained, gpu-3 in a maintenance with a job."""
+    folder = Path(__file__).with_name("answers") / request.param
+    return lambda name: (folder / f"{name}.txt").read_text()
 
 
-def from_json(*items):
-    return nodes.from_json(json.dumps({"nodes": items, "errors": []}))
+def test_each_version_says_the_same_of_its_nodes(answer):
+    drained, idle, reserved = nodes.from_text(answer("nodes"))
+    assert (drained["reason"], drained["reason_by"], drained["reason_at"][:10]) == ("bad fan", "root", "2026-11-28")
+    assert (drained["state"], idle["state"]) == (["IDLE", "DRAIN"], ["IDLE"])
+    assert reserved["state"] == ["ALLOCATED", "MAINTENANCE", "RESERVED"]
+    for one in (drained, idle, reserved):
+        assert (one["address"], one["partitions"], one["features"]) == (one["name"], ["gpu"], ["ib", "rack1"])
+        assert nodes.gpus(one) == ("h200", 8)
+        assert one["version"][:5] in ("22.05", "26.05")
 
 
-def test_both_forms_say_the_same():
-    (text,) = nodes.from_text(line("gpu-1", "IDLE+DRAIN", reason="bad fan [ops@2026-11-23T22:05:56]") + "\n")
-    at = {"set": True, "infinite": False, "number": 1795471556}
-    (other,) = from_json(
-        item("gpu-1", "IDLE", "DRAIN", reason="bad fan", reason_set_by_user="ops", reason_changed_at=at)
-    )
-    assert (text["reason"], text["reason_by"], text["reason_at"]) == ("bad fan", "ops", "2026-11-23T22:05:56")
-    assert other["reason_at"] == "2026-11-23T22:05:56Z"
-    for key in ("name", "address", "state", "partitions", "features", "reason", "reason_by"):
-        assert text[key] == other[key], key
-    assert nodes.gpus(text) == nodes.gpus(other) == ("h200", 8)
+def test_each_version_says_the_same_of_its_jobs_and_limits(answer):
+    found = jobs.parse(answer("squeue"))
+    assert [(one.state, one.reason) for one in found.values()] == [
+        ("FAILED", "NonZeroExitCode"), ("PENDING", "JobHeldUser"), ("RUNNING", "None"),
+    ]  # fmt: skip
+    assert jobs.exit_code(answer("job")) == jobs.REFUSED
+    partition, reservation = nodes.fields(answer("partitions")), nodes.fields(answer("reservation"))
+    assert [partition[key] for key in ("PartitionName", "Default", "QoS", "MaxTime")] == [
+        "gpu",
+        "YES",
+        "N/A",
+        "UNLIMITED",
+    ]
+    assert reservation["EndTime"][:10] == "2026-11-28"
+    assert (reservation["Flags"], reservation["Nodes"]) == ("MAINT,IGNORE_JOBS,SPEC_NODES", "gpu-3")
 
 
-def test_the_json_of_sinfo_before_23_02_is_understood_too():
-    (one,) = from_json(
-        item("a", state="idle", state_flags=["DRAIN"], features="ib,rack1", active_features="ib", reason_changed_at=0)
-    )
-    assert (one["state"], one["features"]) == (["IDLE", "DRAIN"], ["ib"])
-
-
-def test_an_answer_without_nodes_is_an_error_and_comments_are_no_fields():
-    with pytest.raises(ValueError, match="no list of nodes"):
-        nodes.from_json('{"nodes": [], "errors": [{"error": "away"}]}')
+def test_comments_are_no_fields():
     (one,) = nodes.from_text(line("a", "IDLE+DRAIN", reason="x [ops@2026-11-23T22:05:56]") + " Comment=State=IDLE now")
     assert one["state"] == ["IDLE", "DRAIN"]
 
 
-@pytest.mark.parametrize("at", [None, {"set": False, "infinite": True, "number": 2**64 - 2}, {"set": False}, 0])
-def test_a_reason_without_a_time(at):
-    (one,) = from_json(item("a", "DOWN", "DRAIN", reason="bad fan", reason_changed_at=at))
+def test_a_reason_without_a_time():
+    (one,) = nodes.from_text(line("a", "DOWN+DRAIN", reason="bad fan"))
     assert (one["reason"], one["reason_at"]) == ("bad fan", "")
 
 
@@ -148,22 +149,17 @@ def test_rules_of_skus():
     assert fleet(found).group_variables["sku_h100_80gb"] == {"gpuval_sku": "h100-80gb"}
 
 
-def test_commands_use_json_where_there_is_any_and_try_again_where_slurmctld_is_away(monkeypatch):
+def test_commands_try_again_where_slurmctld_is_away(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     asked = []
 
     def call(command, _data, _seconds):
         asked.append(command)
-        if "--json" in command:
-            return 1, "", "scontrol: unrecognized option '--json'"
-        return (
-            (1, "", "slurm_load_node error: Unable to contact slurm controller (connect failure)")
-            if len(asked) < 4
-            else (0, line("a"), "")
-        )
+        away = (1, "", "slurm_load_node error: Unable to contact slurm controller (connect failure)")
+        return away if len(asked) < 3 else (0, line("a"), "")
 
     assert [one["name"] for one in Slurm(call).nodes()] == ["a"]
-    assert len(asked) == 4
+    assert len(asked) == 3
     with pytest.raises(SlurmError, match="Invalid account") as raised:
         Slurm(lambda *_: (1, "", "sbatch: error: Batch job submission failed: Invalid account")).submit([], b"")
     assert not raised.value.away

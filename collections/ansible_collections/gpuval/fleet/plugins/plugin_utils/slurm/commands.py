@@ -68,12 +68,7 @@ class Slurm:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Descriptions of all nodes. Raises SlurmError."""
-        try:
-            return nodes.from_json(self.run("scontrol", "show", "node", "--json"))
-        except (SlurmError, ValueError) as error:
-            if getattr(error, "away", False):
-                raise
-        return nodes.from_text(self.run("scontrol", "show", "node", "-o"))  # before 23.02
+        return nodes.from_text(self.run("scontrol", "show", "node", "-o"))
 
     def reserved(self, reservation: str) -> set[str]:
         """The nodes of a reservation. Raises SlurmError."""

@@ -39,6 +39,8 @@ RETRYABLE = frozenset({"slurm_preempted", "slurm_node_failed"})
 #: Exit codes of the job's script: the node refused the plan for the reason in the comment, no Python, or no srun.
 REFUSED, NO_PYTHON, NO_SRUN = 96, 127, 95
 MAX_NOTE = 8000
+#: Reasons of jobs that no end of other work lets start: a limit on each job of an association, QOS or partition.
+_OVER_LIMIT = re.compile(r"(?:Assoc|QOS)\w+PerJob(?:Limit)?|Partition(?:Time|Node)Limit")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Job:
     @property
     def waits(self) -> bool:
         return self.state in WAITING
+
+    @property
+    def over_limit(self) -> bool:
+        return self.waits and bool(_OVER_LIMIT.fullmatch(self.reason))
 
     @property
     def suspended(self) -> bool:
@@ -134,6 +140,9 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str =
     if suspended:
         known = row_of("slurm_preempted")
         return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
+    if job.over_limit:
+        known = row_of("slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused")
+        return End(known.name, f"{pending(job)}, which never ends: cancelled", known.remedy, refused=True)
     if code == REFUSED and job.note:
         launch = launch_errors.described(_refusal(job.note))
         return End(launch["class"], launch["message"], launch["remedy"], refused=True)

@@ -1,11 +1,9 @@
-"""What Slurm says of its nodes, as JSON (23.02 and later) or text, and whether a job can be placed on one. Pure."""
+"""What Slurm says of its nodes, and whether a job can be placed on one. Pure."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from ..core.escape import one_line
@@ -20,45 +18,13 @@ _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "
 #: A type may begin with digits, or have no others: 4090, 1g.10gb.
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d{1,6})(?=[(,]|$)")
 _MESSAGE_CHARACTERS = 300
-MOST_SECONDS = 1 << 33  # Slurm has larger numbers for "none" and "infinite"
 #: States in which slurmd does not work, and flags of a node that gets no job.
 DOWN = ("DOWN", "NOT_RESPONDING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "ERROR", "INVALID_REG")
 DRAINED = ("DRAIN", "DRAINED", "DRAINING")
 
 
-def from_json(text: str) -> list[dict[str, Any]]:
-    """Descriptions from `scontrol show node --json`. Raises ValueError."""
-    document = json.loads(text)
-    found = document.get("nodes") if isinstance(document, dict) else None
-    if not isinstance(found, list) or not found:  # errors may come with an empty list
-        raise ValueError("no list of nodes")
-    return [_description(one) for one in found if isinstance(one, dict) and one.get("name")]
-
-
-def _description(one: Mapping[str, Any]) -> dict[str, Any]:
-    changed = one.get("reason_changed_at")
-    seconds = changed.get("number") if isinstance(changed, dict) else changed
-    at = (
-        datetime.fromtimestamp(seconds, timezone.utc).strftime("%FT%TZ")
-        if isinstance(seconds, int) and 0 < seconds < MOST_SECONDS
-        else ""
-    )
-    return _described(
-        name=one["name"],
-        address=one.get("address"),
-        state=[*_words(one.get("state")), *_words(one.get("state_flags"))],
-        gres=one.get("gres"),
-        partitions=_words(one.get("partitions")),
-        features=_words(one.get("active_features") or one.get("features")),
-        reason=one.get("reason"),
-        reason_by=one.get("reason_set_by_user") if one.get("reason") else "",
-        reason_at=at,
-        version=one.get("version") or one.get("slurmd_version"),
-    )
-
-
 def from_text(text: str) -> list[dict[str, Any]]:
-    """Descriptions from `scontrol show node -o`: a line for each."""
+    """Descriptions from `scontrol show node -o`, a line for each, which all versions print alike; JSON differs."""
     found = []
     for line in text.splitlines():
         reason = _REASON.search(line)
@@ -104,10 +70,8 @@ def _described(**values: Any) -> dict[str, Any]:
     return {**texts, **lists}
 
 
-def _words(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [word.strip() for word in value.split(",") if word.strip() and word.strip() != "(null)"]
-    return [str(word) for word in value] if isinstance(value, list) else []
+def _words(value: str | None) -> list[str]:
+    return [word.strip() for word in (value or "").split(",") if word.strip() and word.strip() != "(null)"]
 
 
 def gpus(description: Mapping[str, Any]) -> tuple[str, int]:

@@ -324,6 +324,8 @@ class SlurmPlacement(Placement):
                 return None
             return self._closed(view, forgotten(view.name, str(launch.get("job", ""))))
         self._unseen_since.pop(key, None)
+        if job.over_limit and (key in self._ends or self._cancel(job)):
+            return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
         if job.waits:
             return self._changed(view, {**launch, "message": pending(job)})
         if job.suspended and not view.complete:
