@@ -82,6 +82,16 @@ class End:
     remedy: str
     refused: bool = False
 
+    @classmethod
+    def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> End:
+        """By the class of that name."""
+        return cls(name, message, row_of(name).remedy.replace("{node}", node), refused)
+
+    @property
+    def launch(self) -> dict[str, str]:
+        """What the node's launch has of it."""
+        return {"class": self.name, "message": self.message, "remedy": self.remedy}
+
     @property
     def retryable(self) -> bool:
         return self.name in RETRYABLE
@@ -138,17 +148,15 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str =
     """What the end of a job means that left records open. `suspended`: it was cancelled for that. `waited`: its state
     as long as it was pending, with Slurm's reason."""
     if suspended:
-        known = row_of("slurm_preempted")
-        return End(known.name, f"job {job.id} was suspended, and cancelled for that", known.remedy)
+        return End.of("slurm_preempted", f"job {job.id} was suspended, and cancelled for that", job.node)
     if job.over_limit:
-        known = row_of("slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused")
-        return End(known.name, f"{pending(job)}, which never ends: cancelled", known.remedy, refused=True)
+        name = "slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused"
+        return End.of(name, f"{pending(job)}, which never ends: cancelled", job.node, refused=True)
     if code == REFUSED and job.note:
         launch = launch_errors.described(_refusal(job.note))
         return End(launch["class"], launch["message"], launch["remedy"], refused=True)
     if code == NO_PYTHON:
-        known = row_of("no_python")
-        return End(known.name, f"job {job.id}: no Python 3.9 or newer on the node", known.remedy, refused=True)
+        return End.of("no_python", f"job {job.id}: no Python 3.9 or newer on the node", job.node, refused=True)
     name = ENDED.get(job.state, "slurm_job_failed")
     message = f"job {job.id} ended: {job.state}"
     if name == "slurm_pending" and waited:
@@ -159,7 +167,7 @@ def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str =
         name, message = "store_away", f"{message}, and its last records are not in the store"
     elif name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}" if code != NO_SRUN else ": no srun in PATH, nor where this controller has it"
-    return End(name, message, row_of(name).remedy.replace("{node}", job.node), refused=name == "slurm_pending")
+    return End.of(name, message, job.node, refused=name == "slurm_pending")
 
 
 def _refusal(note: str) -> dict[str, Any]:
@@ -169,9 +177,3 @@ def _refusal(note: str) -> dict[str, Any]:
         return answers.accept("launch_answer", answer)["launch"]
     except (ValueError, TypeError, Refused):
         return {"state": "refused", "message": note}
-
-
-def forgotten(node: str, job: str) -> End:
-    """Slurm remembers the job no more."""
-    known = row_of("slurm_job_forgotten")
-    return End(known.name, f"Slurm does not remember job {job}", known.remedy.replace("{node}", node))

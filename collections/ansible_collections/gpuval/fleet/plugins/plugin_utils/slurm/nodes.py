@@ -18,6 +18,7 @@ _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "
 #: A type may begin with digits, or have no others: 4090, 1g.10gb.
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d{1,6})(?=[(,]|$)")
 _MESSAGE_CHARACTERS = 300
+_TEXTS = {"name": "NodeName", "address": "NodeAddr", "gres": "Gres", "version": "Version"}
 #: States in which slurmd does not work, and flags of a node that gets no job.
 DOWN = ("DOWN", "NOT_RESPONDING", "FAIL", "FAILING", "FUTURE", "UNKNOWN", "ERROR", "INVALID_REG")
 DRAINED = ("DRAIN", "DRAINED", "DRAINING")
@@ -35,20 +36,19 @@ def from_text(text: str) -> list[dict[str, Any]]:
         state = re.split(r"[+\s]", values.get("State", ""))
         words = [re.sub(r"[^A-Z_]", "", word.upper()) for word in state]
         marks = [flag for mark, flag in _MARKS.items() if mark in values.get("State", "")]
-        found.append(
-            _described(
-                name=values["NodeName"],
-                address=values.get("NodeAddr"),
-                state=[*words, *marks],
-                gres=values.get("Gres"),
-                partitions=_words(values.get("Partitions")),
-                features=_words(values.get("ActiveFeatures")),
-                reason=(reason[1] or reason[4]) if reason else "",
-                reason_by=(reason[2] or "") if reason else "",
-                reason_at=(reason[3] or "") if reason else "",
-                version=values.get("Version"),
-            )
-        )
+        texts = {key: values.get(name) for key, name in _TEXTS.items()}
+        texts |= dict.fromkeys(("reason", "reason_by", "reason_at"))
+        if reason:
+            texts |= {"reason": reason[1] or reason[4], "reason_by": reason[2], "reason_at": reason[3]}
+        description: dict[str, Any] = {
+            key: one_line("" if text in (None, "(null)", "N/A") else text, _MESSAGE_CHARACTERS)
+            for key, text in texts.items()
+        }
+        description |= {
+            "partitions": _words(values.get("Partitions")),
+            "features": _words(values.get("ActiveFeatures")),
+        }
+        found.append({**description, "state": list(dict.fromkeys(filter(None, [*words, *marks])))})
     return found
 
 
@@ -57,17 +57,6 @@ def fields(line: str) -> dict[str, str]:
     keys = list(_KEY.finditer(line))
     ends = [key.start() for key in keys[1:]] + [len(line)]
     return {key[1]: line[key.end() : end].strip() for key, end in reversed([*zip(keys, ends)])}
-
-
-def _described(**values: Any) -> dict[str, Any]:
-    texts = {
-        key: one_line("" if value in (None, "(null)", "N/A") else str(value), _MESSAGE_CHARACTERS)
-        for key, value in values.items()
-        if not isinstance(value, list)
-    }
-    lists = {key: list(dict.fromkeys(filter(None, value))) for key, value in values.items() if isinstance(value, list)}
-    lists["state"] = [word.upper() for word in lists["state"]]
-    return {**texts, **lists}
 
 
 def _words(value: str | None) -> list[str]:

@@ -33,7 +33,7 @@ from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Plac
 from ..watch.watch import Limits, RunWatch, Watcher
 from . import nodes, script
 from .commands import Slurm, SlurmError
-from .jobs import ENDED, End, Job, end_of, forgotten, members_of, of_run, pending
+from .jobs import ENDED, End, Job, end_of, members_of, of_run, pending
 from .limits import WallLimit, wall_limit
 
 POLL_SECONDS = 2.0
@@ -146,8 +146,8 @@ class SlurmPlacement(Placement):
         except SlurmError as error:
             if error.away or error.full:
                 raise
-            known = row_of("slurm_too_short" if error.short else "slurm_refused")
-            launch |= {"state": "failed", "class": known.name, "message": str(error), "remedy": known.remedy}
+            end = End.of("slurm_too_short" if error.short else "slurm_refused", str(error), view.name)
+            launch |= {"state": "failed", **end.launch}
         except (plans.PlanError, SettingError) as error:
             launch |= {"state": "refused", "message": str(error)}
         except StoreError as error:
@@ -322,7 +322,8 @@ class SlurmPlacement(Placement):
         if job is None:
             if view.complete or now - self._unseen_since.setdefault(key, now) < UNSEEN_SECONDS:
                 return None
-            return self._closed(view, forgotten(view.name, str(launch.get("job", ""))))
+            message = f"Slurm does not remember job {launch.get('job', '')}"
+            return self._closed(view, End.of("slurm_job_forgotten", message, view.name))
         self._unseen_since.pop(key, None)
         if job.over_limit and (key in self._ends or self._cancel(job)):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
@@ -369,10 +370,9 @@ class SlurmPlacement(Placement):
         away = [(name, finding.message) for name, finding in found if finding.state == state]
         if not away:
             return end
-        known, (name, reason) = row_of("slurm_drained" if cancelled else "slurm_node_failed"), away[0]
         what = "was cancelled on" if cancelled else "lost"
-        message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {reason}"
-        return End(known.name, message, known.remedy.replace("{node}", name))
+        message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {away[0][1]}"
+        return End.of("slurm_drained" if cancelled else "slurm_node_failed", message, away[0][0])
 
     def _give_way(self, key: tuple[str, int], job: Job) -> None:
         """Cancel a job that Slurm suspended: its measurements would include the pause."""
@@ -391,11 +391,9 @@ class SlurmPlacement(Placement):
     def _closed(self, view: NodeView, end: End) -> NodeNews | None:
         """The attempt ended and stages lack a final record."""
         view.attempt_ended = True
-        reason = {"class": end.name, "message": end.message, "remedy": end.remedy}
-        launch = dict(view.launch)
         if end.refused and not view.records:
-            return self._changed(view, {**launch, **reason, "state": "refused"})
-        return self._changed(view, {**launch, "message": "", "contact": reason})
+            return self._changed(view, {**view.launch, **end.launch, "state": "refused"})
+        return self._changed(view, {**view.launch, "message": "", "contact": end.launch})
 
     @staticmethod
     def _changed(view: NodeView, launch: dict[str, Any]) -> NodeNews | None:
@@ -452,7 +450,7 @@ class SlurmPlacement(Placement):
                 self._failed(view, "slurm_pending", pending(job))
 
     def _failed(self, view: NodeView, name: str, message: str) -> None:
-        reason = {"class": name, "message": message, "remedy": row_of(name).remedy.replace("{node}", view.name)}
+        reason = End.of(name, message, view.name).launch
         self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
 
 

@@ -33,16 +33,8 @@ VARIABLES = (
 )
 #: Options that gpuval sets itself.
 OWN = (
-    "--exclusive",
-    "--nodelist",
-    "--time",
-    "--deadline",
-    "--comment",
-    "--job-name",
-    "--parsable",
-    "--wrap",
-    "--array",
-    "--export",
+    *("--exclusive", "--nodelist", "--time", "--deadline", "--comment", "--job-name", "--parsable", "--wrap"),
+    *("--array", "--export"),
 )
 
 #: A member's end ends no other: the gang itself says who was lost.
@@ -161,12 +153,8 @@ def batch(
     shell = _template("job", known)
     if members:
         # A step of an exclusive job has only the GPUs that it asks for.
-        options = [
-            f"--nodes={len(members)}",
-            f"--ntasks={len(members)}",
-            *_STEP,
-            *([f"--gres=gpu:{gpus}"] if gpus else []),
-        ]
+        options = [f"--nodes={len(members)}", f"--ntasks={len(members)}", *_STEP]
+        options += [f"--gres=gpu:{gpus}"] if gpus else []
         known = {"NO_SRUN": str(jobs.NO_SRUN), "OPTIONS": " ".join(options), "SHELL": shlex.quote(shell)}
         shell = _template("gang", known)
     payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
