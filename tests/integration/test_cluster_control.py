@@ -204,7 +204,7 @@ def test_rights_that_are_missing_end_a_validate_before_anything_is_made(kit, new
     assert done.code != 0
     for told in ("this user may not patch nodes", "kubectl create clusterrolebinding gpuval-marks"):
         assert told in done.told, told
-    assert "FINAL ACCEPTANCE" not in done.output and not there(kit)
+    assert "node-001 INCOMPLETE launch: failed (not_prepared): " in done.output and not there(kit)
     kit.permit()
     kit.change("Namespace", "gpuval", {"metadata": {"labels": {POD_SECURITY: "restricted"}}}, "")
     done = fleet.play()

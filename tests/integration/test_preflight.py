@@ -34,20 +34,25 @@ def hub(fleet):
     fleet.more_environment = {}
 
 
-def assert_ended_before_any_launch(fleet, settings, *words):
-    """A validation names all `words` and ends, and so does the status after it."""
+def assert_ended_before_any_launch(fleet, settings, *words, reachable=True):
+    """A validation names all `words` and ends with a verdict, and so does the status after it."""
     began = time.monotonic()
     done = fleet.play("gpuval.fleet.validate", "-e", json.dumps({"gpuval_run_id": "new", **settings}))
     assert time.monotonic() - began < 60, done
+    before, verdict = done.output.split("FINAL ACCEPTANCE: INCOMPLETE")
+    assert "- Problems of the evidence: the run cannot be prepared: " in verdict, done
+    if reachable:
+        assert "launch: failed (not_prepared): the run cannot be prepared: " in verdict, done
+        assert "then validate again: it resumes this run" in verdict, done
     status = fleet.play("gpuval.fleet.status")
     for played in (done, status):
         assert played.code != 0, played
         (failed,) = [line for line in played.output.splitlines() if line.startswith("FAILED: ")]
         for word in words:
             assert word in failed, played
-        for noise in ("Traceback", "{{", "Errno", "errantly", "FINAL ACCEPTANCE"):
+        for noise in ("Traceback", "{{", "Errno", "errantly"):
             assert noise not in played.output, played
-        assert len(played.output.splitlines()) < 12, played
+    assert len(before.splitlines()) < 12 and len(status.output.splitlines()) < 12, done
     assert "failed before any node began: " in status.output
     assert not fleet.node_base("node-1").exists()
 
@@ -117,7 +122,7 @@ def test_nodes_over_ssh_that_cannot_load_the_model(new_fleet, closed_port):
         assert [line for line in doctor.output.splitlines() if line.startswith("FAILED  models ") and remedy in line], (
             doctor
         )
-        assert_ended_before_any_launch(fleet, {}, "preflight: the embedded store listens on", remedy)
+        assert_ended_before_any_launch(fleet, {}, "preflight: the embedded store listens on", remedy, reachable=False)
         assert not (fleet.root / "state/store/store.json").exists()
         facts = fleet.play("gpuval.fleet.validate", "--tags", "facts", "-e", "gpuval_run_id=new")
         assert "- node-1 INCOMPLETE launch: unreachable (refused)" in facts.output, facts

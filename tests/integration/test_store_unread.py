@@ -1,6 +1,9 @@
 """A store that the controller cannot read, or that refuses nodes: the run ends with its nodes, and the verdict stands
 on what they answer."""
 
+import json
+import re
+
 import pytest
 
 from tests.integration.test_store_away import work_until
@@ -163,6 +166,61 @@ def test_what_neither_store_nor_node_answers_is_the_stores_class_and_the_same_co
     assert fleet.run_id == run_id
     assert_complete(fleet, done)
     assert fleet.report()["fleet"]["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "applies", "name"),
+    [
+        ("away", by_controller, "store_away"),
+        ("403", by_controller, "store_denied"),
+        ("403", by_nodes, "store_denied"),
+        ("507", by_nodes, "store_full"),
+        ("skewed", by_controller, "store_clock"),
+        ("truncate", by_controller, "store_away"),
+    ],
+)
+def test_a_store_that_fails_before_anything_starts_ends_with_a_verdict_and_the_same_command_resumes(
+    spoiled, how, applies, name
+):
+    fleet, proxy, go_on = spoiled
+    go_on.touch()
+    proxy.seconds_ahead = 1200.0 if how == "skewed" else 0.0
+    proxy.spoil(how, applies)
+    first = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=new")
+
+    assert first.code != 0
+    verdict = first.output.split("FINAL ACCEPTANCE: INCOMPLETE")[1]
+    assert f"launch: failed ({name}): the store cannot be read: " in verdict, first
+    assert "then validate again: it resumes this run" in verdict, first
+    run_id = first.output.split("run ", 1)[1].split(":")[0]
+    assert re.search(rf"^- Store: the store cannot be read: .* \({name}\): ", verdict, re.MULTILINE), first
+    assert not (fleet.node_base("node-1") / run_id).exists()
+
+    proxy.spoil("")
+    done = fleet.play()
+    assert fleet.run_id == run_id
+    assert_complete(fleet, done)
+    assert fleet.report()["fleet"]["problems"] == []
+
+
+@pytest.mark.parametrize("how", ["contradicts", "unreadable"])
+def test_the_node_is_asked_for_a_final_record_that_the_store_holds_damaged(spoiled, how):
+    fleet, proxy, go_on = spoiled
+
+    def alter(body):
+        record = json.loads(body)
+        if record["state"] != "success":
+            return body
+        return json.dumps({**record, "exit_code": 3}).encode() if how == "contradicts" else body[: len(body) // 2]
+
+    proxy.altered = alter
+    proxy.spoil("alter", lambda method, path: method == "PUT" and "/records/work/node-1" in path)
+    go_on.touch()
+    done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=new")
+
+    assert_complete(fleet, done)
+    assert "refused: 'node-1': record refused: " in done.output, done
+    assert "its runner exited" not in done.output, done
 
 
 def read_log(fleet, name):

@@ -32,7 +32,8 @@ class SpoilingProxy:
     """Passes requests to the server at ``port``. Spoils those for which ``applies(method, path)``, ``count`` of them.
 
     ``how``: a status of STATUSES, or ``reset`` and ``truncate`` in mid-body, ``flip`` (always the same byte),
-    ``flip_anew`` (another byte each time), ``slow`` (2 KB/s), ``away`` (the connection ends without an answer).
+    ``flip_anew`` (another byte each time), ``slow`` (2 KB/s), ``trickle`` (10 bytes per second), ``away`` (the
+    connection ends without an answer), ``alter`` (a body that is sent becomes what ``altered`` makes of it).
     Its answers have a Date that is ``seconds_ahead`` of this machine's clock.
     """
 
@@ -40,6 +41,7 @@ class SpoilingProxy:
         self._target = port
         self.how, self.applies, self.count = "", spoils_objects, -1
         self.spoiled, self.seconds_ahead = 0, 0.0
+        self.altered: Callable[[bytes], bytes] = bytes
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -89,6 +91,9 @@ class SpoilingProxy:
                 server = http.client.HTTPConnection("127.0.0.1", proxy._target, timeout=60)
                 try:  # with its Host, which is signed
                     headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+                    if how == "alter":
+                        self._sent = proxy.altered(self._sent)
+                        headers["Content-Length"] = str(len(self._sent))
                     server.request(self.command, self.path, self._sent or None, headers)
                     answer = server.getresponse()
                     body = answer.read()
@@ -114,8 +119,8 @@ class SpoilingProxy:
                 if self.command == "HEAD":
                     return
                 try:
-                    if how == "slow":
-                        self._trickle(body)
+                    if how in ("slow", "trickle"):
+                        self._trickle(body, SLOW_BYTES_PER_SECOND // 4 if how == "slow" else 1)
                     elif how in ("reset", "truncate"):
                         self.wfile.write(body[:middle])
                         self._break_off(reset=how == "reset")
@@ -124,12 +129,11 @@ class SpoilingProxy:
                 except OSError:
                     self.close_connection = True
 
-            def _trickle(self, body: bytes) -> None:
-                step = SLOW_BYTES_PER_SECOND // 4
+            def _trickle(self, body: bytes, step: int) -> None:
                 for at in range(0, len(body), step):
                     self.wfile.write(body[at : at + step])
                     self.wfile.flush()
-                    if proxy._ended.wait(0.25):
+                    if proxy._ended.wait(0.25 if step > 1 else 0.1):
                         break
 
             def _break_off(self, *, reset: bool = True) -> None:

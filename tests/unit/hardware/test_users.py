@@ -91,7 +91,8 @@ def test_containers_of_other_runs_are_named():
         json.dumps({"Names": name, "Labels": f"a=b,gpuval.run={run},gpuval.node=n"})
         for name, run in (("x", "r1"), ("y", "r2"))
     )
-    podman = json.dumps({"Names": ["z"], "Labels": {"gpuval.run": "r3"}})
+    gone = {"Names": ["lost"], "Labels": {"gpuval.run": "r4"}, "Pid": 1 << 30, "Status": "Up 3 hours"}
+    podman = json.dumps([{"Names": ["z"], "Labels": {"gpuval.run": "r3"}, "Pid": os.getpid()}, gone])
     assert foreign_runs(Tools(docker=docker, podman=podman), "r1") == [
         "container y of gpuval run r2",
         "container z of gpuval run r3",

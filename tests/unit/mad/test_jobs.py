@@ -608,6 +608,17 @@ def test_the_code_of_a_model_is_cloned_below_its_scripts(make, code):
         make("tiny_train", **{"models.json": [model(url=url.replace("net", "none"))]})
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_code_that_cannot_be_cloned_leaves_out_its_model_alone(make, code, first):
+    url = code({"train.py": "print()"})
+    models = [model(name="tiny_lost", url=url.replace("net", "none")), model(url=url)]
+    made = make("tiny", **{"models.json": models if first else models[::-1]})
+    assert job(made).name == STAGE and list(made.images) == [STAGE]
+    assert not any("tiny_lost" in name for name in names(made).files)
+    (reason,) = made.left_out
+    assert "model tiny_lost: url: git fetch failed" in reason
+
+
 def test_a_link_in_the_code_of_a_model_is_never_written_through(make, code, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -54,6 +54,33 @@ def test_a_trickle_ends_at_its_limit_and_not_with_its_piece(proxied):
     assert time.monotonic() - began < PIECE_BYTES / SLOW_BYTES_PER_SECOND / 2, "8 s for the piece, 1 s for the limit"
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.get_range("run/records/facts/n1.json", 0, 900),
+        lambda client: list(client.list("run/")),
+        lambda client: client.listing("run/"),
+        lambda client: client.level("run/"),
+    ],
+)
+def test_no_answer_may_trickle(proxied, ask):
+    client, proxy = proxied
+    client.put("run/records/facts/n1.json", b"x" * 900)
+    ask(client)
+    proxy.spoil("trickle", lambda *_: True)
+    with pytest.raises(StoreError, match="fewer than"):
+        ask(client)
+
+
+@pytest.mark.parametrize("how", ["reset", "truncate"])
+def test_half_a_listing_is_none(proxied, how):
+    client, proxy = proxied
+    client.put("run/records/facts/n1.json", b"x")
+    proxy.spoil(how, lambda *_: True)
+    with pytest.raises(StoreError, match=r"Connection|total bytes expected"):
+        list(client.list("run/"))
+
+
 def test_an_answer_that_breaks_off_is_the_stores_also_where_it_is_an_error(proxied):
     client, proxy = proxied
     assert client.get_if_there("run/absent", max_bytes=9) is None

@@ -14,13 +14,18 @@ CLOSED = "waiting to join: n (192.0.2.1), the leader, is unreachable at port 294
 
 
 @pytest.fixture
-def accept(tmp_path):
-    """The line for a running record of a node with that message."""
+def poller(tmp_path):
     folder = run_folder.RunFolder(tmp_path / "run-1")
     folder.write_run(make_run(["n", "m", "o"], stages=["training"]))
     watched = WatchedRun(folder, None, None)
     backend, progress = SimpleNamespace(guard=lambda *_: None), SimpleNamespace(note=lambda *_: None)
-    poller = StorePoller(watched, backend, progress)
+    return StorePoller(watched, backend, progress)
+
+
+@pytest.fixture
+def accept(poller):
+    """The line for a running record of a node with that message."""
+    watched = poller._watched
 
     def accept(node, message):
         record = make_record(node, "training", state="running", finished_at=None, exit_code=None, message=message)
@@ -41,3 +46,39 @@ def test_members_that_wait_for_others_are_shown_once(accept):
 
 def test_other_progress_is_not_shown(accept):
     assert [accept("n", f"step {step} of 9") for step in range(3)] == ["n training: running: step 0 of 9", None, None]
+
+
+def contradiction(state="success", **fields):
+    return json.dumps(make_record("n", "training", state=state, exit_code=3, **fields)).encode()
+
+
+def test_a_final_record_that_is_refused_ends_its_stage_once_its_node_has_sent_it(poller):
+    watched, key = poller._watched, f"{poller._watched.info['folder']}/records/training/n.json"
+    view = watched.views["n"]
+    view.launch = {"state": "started"}
+
+    assert "success with exit code 3" in poller.accept(key, contradiction(), 1.0, "a stamp of the store")
+    assert poller.unread_nodes == {"n"} and not view.done, "the store may hold it damaged"
+    poller.accept(key, contradiction(), 2.0)
+    assert view.complete and view.done and poller.unread_nodes == set()
+    view.launch = {"state": "started", "attempt": 2, "stages": ["training"]}
+    assert not view.complete, "the refused one was of the attempt before"
+
+
+OF_ANOTHER_RUN = contradiction("running").replace(b"run-1", b"run-2")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"state": "success"}', OF_ANOTHER_RUN])
+def test_a_refused_record_that_names_no_end_ends_nothing(poller, raw):
+    key = f"{poller._watched.info['folder']}/records/training/n.json"
+    view = poller._watched.views["n"]
+    view.launch = {"state": "started"}
+    assert "refused" in poller.accept(key, raw, 1.0)
+    assert not view.done
+
+
+def test_a_good_record_after_a_refused_one_counts(poller):
+    key = f"{poller._watched.info['folder']}/records/training/n.json"
+    poller.accept(key, contradiction(), 1.0)
+    poller.accept(key, json.dumps(make_record("n", "training")).encode(), 2.0, "stamp")
+    assert poller._watched.views["n"].refused == {} and poller._watched.views["n"].state("training") == "success"

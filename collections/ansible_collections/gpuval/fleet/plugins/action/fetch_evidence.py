@@ -89,10 +89,8 @@ class ActionModule(RunAction):
                 run_folder.write_json(fetched_file, held)
             if not answer["more"]:
                 break
-        else:
-            rest = f"{launch['directory']} on the node has the rest"
-            add_problem(f"evidence left out: it is more than {MAX_ROUNDS} answers hold: {rest}")
         result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
+        result["more"] = bool(answer.get("more"))
         if not by_store:  # what a fetch that is broken off would return is fetched again
             run_folder.write_json(fetched_file, held)
         if "error" in answer:

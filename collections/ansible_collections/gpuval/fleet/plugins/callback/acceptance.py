@@ -108,7 +108,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         values = self._remember(result)
-        if not ignore_errors:
+        if not ignore_errors and "acceptance_report" not in values:  # a run that was not prepared keeps its reason
             self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):

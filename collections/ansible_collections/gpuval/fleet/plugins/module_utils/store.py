@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -17,8 +18,10 @@ try:
     import boto3
     import botocore.session
     from boto3.exceptions import Boto3Error
+    from botocore.awsrequest import AWSResponse
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    from botocore.response import StreamingBody
     from botocore.utils import parse_timestamp
     from urllib3.exceptions import HTTPError
 
@@ -54,7 +57,7 @@ def as_store_error() -> Iterator[None]:
         code = answer.get("Error", {}).get("Code")
         messages = {"NoSuchBucket": "the store has no such bucket: correct gpuval_bucket", SKEWED: _skew_in(answer)}
         raised = StoreError(messages.get(code) or str(error))
-        raised.code = code
+        raised.code, raised.subject = code, "store"
         raise raised from error
 
 
@@ -115,6 +118,16 @@ Entries = list[Entry]
 Names = list[str]
 
 
+@dataclass(frozen=True)
+class _Body:
+    """A body that was read, as botocore reads one."""
+
+    data: bytes
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.data
+
+
 class Store:
     """A bucket, with only the operations gpuval needs."""
 
@@ -135,7 +148,7 @@ class Store:
     def _client(self, endpoint: str | None, keys: tuple[str, str] | None = None) -> Any:
         connection = self.connection
         access_key, secret_key = keys or (connection.access_key, connection.secret_key)
-        return session().client(
+        client = session().client(
             "s3",
             endpoint_url=endpoint,
             region_name=connection.region,
@@ -156,6 +169,29 @@ class Store:
                 response_checksum_validation="when_required",
             ),
         )
+        client.meta.events.register("before-send.s3.ListObjectsV2", partial(self._send, client))
+        return client
+
+    def _send(self, client: Any, request: Any, **_: Any) -> Any:
+        """The answer to a listing. botocore alone waits for ever for a body that hardly comes."""
+        request.stream_output = True
+        answer = client._endpoint.http_session.send(request)
+        body = StreamingBody(answer.raw, answer.headers.get("content-length"))
+        return AWSResponse(answer.url, answer.status_code, answer.headers, _Body(self._read(body)))
+
+    def _read(self, body: Any, limit: float = inf) -> bytes:
+        """The first `limit` bytes of an answer. Raises StoreError for a body that hardly comes."""
+        stream, data = body._raw_stream, bytearray()
+        stream.read = getattr(stream, "read1", stream.read)  # that of urllib3 waits for the whole piece; read1 is of 2
+        began = monotonic()
+        try:
+            while piece := body.read(int(min(PIECE_BYTES, limit - len(data)))):  # an empty one checks the length
+                data += piece
+                if monotonic() - began > self._timeout + len(data) / MIN_BYTES_PER_SECOND:
+                    raise StoreError(f"the store sends fewer than {MIN_BYTES_PER_SECOND} bytes per second")
+            return bytes(data)
+        finally:
+            body.close()
 
     @as_store_error()
     def ensure_bucket(self, *, create: bool) -> bool:
@@ -232,28 +268,14 @@ class Store:
 
         Raises StoreError for a body that ends early or hardly comes.
         """
-        body, data = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], bytearray()
-        stream = body._raw_stream  # the read of urllib3 waits until the piece is full; read1 is of urllib3 2
-        stream.read = getattr(stream, "read1", stream.read)
-        began = monotonic()
-        try:
-            while piece := body.read(min(PIECE_BYTES, max_bytes + 1 - len(data))):  # an empty one checks the length
-                data += piece
-                if monotonic() - began > self._timeout + len(data) / MIN_BYTES_PER_SECOND:
-                    raise StoreError(f"the store sends fewer than {MIN_BYTES_PER_SECOND} bytes per second")
-            return bytes(data)
-        finally:
-            body.close()
+        return self._read(self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"], max_bytes + 1)
 
     @as_store_error()
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """The object's bytes from `start` up to, not with, `end`."""
         span = f"bytes={start}-{end - 1}"
-        body = self.client.get_object(Bucket=self.connection.bucket, Key=key, Range=span)["Body"]
-        try:
-            return body.read()
-        finally:
-            body.close()
+        answer = self.client.get_object(Bucket=self.connection.bucket, Key=key, Range=span)
+        return self._read(answer["Body"], end - start)
 
     @as_store_error()
     def put(self, key: str, data: bytes, content_type: str = "application/octet-stream") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from .engines import ENGINES
@@ -101,6 +102,8 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
         return []
     pairs = []
     for entry in _entries(result.stdout):
+        if isinstance(entry.get("Pid"), int) and not Path(f"/proc/{entry['Pid']}").exists():
+            continue  # podman lists a container whose monitor was killed as up
         labels, names = entry.get("Labels"), entry.get("Names")
         if isinstance(labels, str):  # docker: a=b,c=d
             labels = dict(pair.partition("=")[::2] for pair in labels.split(","))

@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from . import answers
 from .argument_specs import argument_spec
 from .commands import pasteable
-from .errors import GpuvalError, disk_problem
+from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
 from .text import some_of
@@ -89,7 +89,8 @@ class ControllerAction(ActionBase):
                 raise
             raise AnsibleActionFail(text, result=error.result) from None
         except GpuvalError as error:
-            raise AnsibleActionFail(_folded(str(error))) from None  # Ansible adds the message of each cause again
+            failure = {"failed_subject": subject} if (subject := subject_of(error)) else {}
+            raise AnsibleActionFail(_folded(str(error)), result=failure) from None  # each cause would add its message
         except OSError as error:
             problem = disk_problem(error, _folders(options))
             if not problem:

@@ -20,6 +20,11 @@ class SettingError(GpuvalError, ValueError):
     """A setting, or a file that one names, cannot be used; the message says what to change."""
 
 
+def subject_of(error: BaseException | None) -> str:
+    """What failed, where an error or what caused it knows that; else empty."""
+    return getattr(error, "subject", "") or (subject_of(error.__cause__ or error.__context__) if error else "")
+
+
 def reason_of(error: Exception) -> str:
     """Why a file cannot be read, less the number and the path that the message names already."""
     return getattr(error, "strerror", None) or str(error)

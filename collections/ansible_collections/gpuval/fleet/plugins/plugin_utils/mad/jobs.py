@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,15 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
                 "arguments": dict(context.build_arguments),
             }
         files = target / FILES / one.stage
-        commit = _write_files(repository.root, one, context, options, files)
+        try:
+            commit = _write_files(repository.root, one, context, options, files)
+        except MadError as error:  # as its code cannot be cloned
+            (problems if one.model.name in options.named else left_out).append(str(error))
+            shutil.rmtree(files, ignore_errors=True)
+            if owner is one:
+                del owners[one.made_of]
+                images.pop(one.stage, None)
+            continue
         if one.given:
             text = packed(files, one.model.where)
             (folder / "jobs" / one.stage).mkdir()
@@ -96,6 +105,8 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
         paths.append(str(path))
         seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
+    if problems or not paths:
+        raise MadError("; ".join(dict.fromkeys([*problems, *left_out])))
     remarks = dict.fromkeys(
         f"{'/'.join(one.script[2:0:-1])}: #SBATCH {', '.join(one.batch.unused)}: no effect: gpuval_slurm_*, timeout of "
         "the model and the run decide"

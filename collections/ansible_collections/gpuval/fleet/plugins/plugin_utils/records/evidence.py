@@ -56,8 +56,10 @@ CHANGED = "the record was changed after the verdict: only the one that was judge
 UNREAD = "the store cannot be read"
 #: Begins why what was collected of a run, a round or a node may not be all there is.
 NOT_COLLECTED = "evidence was not collected"
+#: Begins why no node could be launched.
+NOT_PREPARED = "the run cannot be prepared"
 #: Begin the problems that each collection notes anew.
-NOTED_ANEW = (LATE, CHANGED, UNREAD, NOT_COLLECTED)
+NOTED_ANEW = (LATE, CHANGED, UNREAD, NOT_COLLECTED, NOT_PREPARED)
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 #: A placeholder of a plan's command, escaped as the rest of its word is.
@@ -289,6 +291,15 @@ def as_written(record: Mapping[str, Any]) -> Mapping[str, Any]:
         pairs = zip(record["metrics"], units_as_written, strict=True)
         written["metrics"] = [{**metric, "unit": unit} for metric, unit in pairs]
     return written
+
+
+def claimed_end(raw: bytes) -> int:
+    """The attempt that a record of a node's own says has ended, though the record is no evidence; else 0."""
+    try:
+        document = orjson.loads(raw)
+        return int(document["attempt"]) if document["state"] in FINAL_STATES else 0
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:

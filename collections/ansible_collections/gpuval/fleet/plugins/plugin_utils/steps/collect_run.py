@@ -59,6 +59,9 @@ from ..watch import collecting
 
 #: A node's last uploads may still be on the way when its last record is there.
 UPLOAD_SECONDS = 4.0
+#: A node may write what so many fetches bring.
+MAX_FETCHES = 4
+LEFT_ON_NODE = f"evidence left out: it is more than {MAX_FETCHES} fetches bring: the run's folder on the node has it"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What a collection that is broken off forgets at most; it reads that again.
 REMEMBER_SECONDS = 5.0
@@ -371,14 +374,17 @@ class RunCollection:
             "run_id": path.name,
             "results_dir": str(path.parent),
             "store": self.options.store,
-            "not_uploaded": True,
         }
         unread_nodes = {node for _kind, _stage, node in self.unread}
         by_store = {name: not self.error and name not in unread_nodes for name in names}
+
+        def submit(name, *, not_uploaded=True):
+            given = {**arguments, "by_store": by_store[name], "not_uploaded": not_uploaded}
+            tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+
         try:
             for name in names:
-                given = {**arguments, "by_store": by_store[name]}
-                tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+                submit(name)
             while tasks.busy:
                 for outcome in tasks.wait(5):
                     fetched.append(outcome.node)
@@ -388,8 +394,12 @@ class RunCollection:
                             f"{outcome.node}: its evidence could not be fetched: {outcome.message}"
                         )
                     elif result.get("store_failed") and by_store[outcome.node]:
-                        name, given = outcome.node, {**arguments, "by_store": False}
-                        tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+                        by_store[outcome.node] = False
+                        submit(outcome.node)
+                    elif result.get("more") and fetched.count(outcome.node) < MAX_FETCHES:
+                        submit(outcome.node, not_uploaded=by_store[outcome.node])  # it goes on after what was returned
+                    elif result.get("more"):
+                        self.evidence.add_problem(LEFT_ON_NODE, node=outcome.node)
                     for problem in result.get("problems", ()):
                         self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
@@ -397,7 +407,7 @@ class RunCollection:
                         self.collected += bool(self._keep(key, place, base64.b64decode(text)))
         finally:
             tasks.close()
-        return sorted(fetched)
+        return sorted(set(fetched))
 
     def _collect(self, key, place, raw):
         """Whether what is here was changed by it; None for what is refused."""

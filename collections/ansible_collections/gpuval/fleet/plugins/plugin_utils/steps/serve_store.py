@@ -38,18 +38,27 @@ def serve_store(action: RunAction, options: ServeStoreOptions) -> dict[str, Any]
         return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
     if options.run_id:
         _ensure_loadable(action, access, options)
-    found = preflight.examine(access, options.deadline_seconds)
-    if found.problems:
-        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
-        raise StoreError(f"preflight: {found.problems[0]}")
+    try:
+        found = _examined(action, access, options.deadline_seconds)
+    except StoreError as error:
+        error.subject = "store"
+        raise
     action.display.display("preflight: the store takes uploads by signed URL and can be read")
     for remark in found.remarks:
         action.display.warning(remark)
     return {"changed": found.changed, "endpoint": found.store.connection.endpoint}
 
 
+def _examined(action, access, deadline_seconds):
+    found = preflight.examine(access, deadline_seconds)
+    if found.problems:
+        action.display.display(*(f"preflight: {problem}" for problem in found.problems[1:]))
+        raise StoreError(f"preflight: {found.problems[0]}")
+    return found
+
+
 def _ensure_loadable(action, access, options):
-    """Raises StoreError where no node of a run that is to start could load what its stages need."""
+    """Raises PlanError where no node of a run that is to start could load what its stages need."""
     folder = RunFolder(project_path(options.store["results_dir"]) / options.run_id)
     if folder.seen().started:
         return
@@ -58,7 +67,7 @@ def _ensure_loadable(action, access, options):
         plans.loads(node["stages"]) and not access.reachable_from_nodes(_transport(action, name))
         for name, node in nodes.items()
     ):
-        raise StoreError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
+        raise plans.PlanError(f"preflight: {launching.NO_MODEL.format(nodes='the nodes')}")
 
 
 def _transport(action, name):

@@ -1,4 +1,4 @@
-"""Change the window of a run that is watched, or record the error that ended its gangs."""
+"""Change the window of a run that is watched, or record the error that ended its preparation or its gangs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,45 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from ..gang import session
+from ..records import launch_errors
+from ..records.evidence import NOT_PREPARED, UNREAD
+from ..runs import folder as run_folder
 from ..runs import state
 from ..runs.action import RunAction, RunOptions
-from ..watch import window
+from ..watch import launching, window
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRunOptions(RunOptions):
     max_nodes_at_once: int | None = None
     max_transfers: int | None = None
+    preparation_error: str | None = None
+    #: What that error speaks of: `store`, or nothing.
+    failed_subject: str = ""
     gang_error: str | None = None
 
 
 def update_run(action: RunAction, options: UpdateRunOptions) -> dict[str, Any]:
+    if options.preparation_error is not None:
+        return _end_preparation(action, options)
     return _set_window(action, options) if options.gang_error is None else _end_gangs(action, options)
+
+
+def _end_preparation(action, options):
+    """No node is launched, for this error; those that the probe did not reach keep the reason that it found."""
+    folder = action.folder(options)
+    run, error = folder.read_run(), options.preparation_error or "no message"
+    if action.check_mode or state.of(run).get("started_at"):
+        return {"changed": False, "msg": f"run {run['run_id']} goes on with what there is"}
+    reason = f"{UNREAD if options.failed_subject == 'store' else NOT_PREPARED}: {error}"
+    steps = launch_errors.classify("", reason).steps
+    launch = {"state": "failed", "message": reason, "remedy": f"{steps}, then validate again: it resumes this run"}
+    probed = run_folder.read_json_or({}, folder.state / launching.PROBE_FILE)
+    for name in run["nodes"]:
+        found = launching.unreachable(probed, name) or launch
+        folder.write_launch(name, launch_errors.described({"node": name, **found}))
+    folder.add_problems([{"node": None, "stage": None, "reason": reason}])
+    return {"changed": True, "reason": reason, "msg": reason}
 
 
 def _end_gangs(action, options):

@@ -43,6 +43,8 @@ class NodeView:
     plan: Mapping[str, Any]
     launch: Mapping[str, Any]
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: By stage the attempt whose last record was refused, from the node itself: no better one follows.
+    refused: dict[str, int] = field(default_factory=dict)
     changed_at: float = 0.0
     fetched_at: float | None = None
     restarts: int = 0
@@ -81,11 +83,12 @@ class NodeView:
 
     @property
     def complete(self) -> bool:
-        """Every stage has a final record of the attempt asked for."""
+        """Every stage has a final record of the attempt asked for, or one that was refused."""
         wanted = self.launch.get("attempt", 1)
         again = set(self.launch.get("stages") or self.stages) if wanted > 1 else set()
         return all(
-            self.state(stage) in FINAL_STATES and (stage not in again or self.records[stage]["attempt"] >= wanted)
+            self.refused.get(stage, 0) >= (wanted if stage in again else 1)
+            or (self.state(stage) in FINAL_STATES and (stage not in again or self.records[stage]["attempt"] >= wanted))
             for stage in self.stages
         )
 
@@ -231,6 +234,7 @@ def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) ->
     """Store a record in the view. Returns a line when its state changed, None for a heartbeat."""
     before, attempt_before = view.state(stage), view.records.get(stage, {}).get("attempt")
     view.records[stage] = record
+    view.refused.pop(stage, None)
     view.changed_at = now
     state = record["state"]
     if (state, record["attempt"]) == (before, attempt_before) or state == "pending":

@@ -7,7 +7,7 @@ import time
 
 from ...module_utils.store import Store, StoreError
 from ..records import launch_errors
-from ..records.evidence import MAX_RECORD_BYTES, UNREAD, as_written, is_whole, parse_key, take_record
+from ..records.evidence import MAX_RECORD_BYTES, UNREAD, as_written, claimed_end, is_whole, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store import unread
@@ -34,6 +34,8 @@ class StorePoller:
         self.due_at = float("-inf")
         #: By key of an object that cannot be read, though others can, when it is asked for again.
         self._unread: dict[str, float] = {}
+        #: Keys of records of the store that were refused: their nodes are asked for them.
+        self._refused: set[str] = set()
         self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
@@ -58,7 +60,7 @@ class StorePoller:
     @property
     def unread_nodes(self) -> set[str]:
         """Nodes whose records do not come by the store, though it is read."""
-        places = (parse_key(self._watched.info["folder"], key) for key in self._unread)
+        places = (parse_key(self._watched.info["folder"], key) for key in (*self._unread, *self._refused))
         return {place[2] for place in places if place}
 
     def read(self, now: float) -> list[str]:
@@ -132,6 +134,17 @@ class StorePoller:
         except StoreError as broken:
             self._watched.say(str(broken))
 
+    def _note_refusal(self, key: str, raw: bytes, *, is_of_store: bool) -> None:
+        """Ask the node for a record that the store gave; one of the node's own ends its stage if it says so."""
+        _, stage, node = parse_key(self._watched.info["folder"], key) or ("", "", "")
+        view = self._watched.views.get(node)
+        if view is None or stage not in view.stages:
+            return
+        if is_of_store:
+            self._refused.add(key)
+        elif attempt := claimed_end(raw):
+            view.refused[stage] = attempt
+
     def accept(self, key: str, raw: bytes, now: float | None = None, stamp: str | None = None) -> str | None:
         """Check a record and keep it as evidence. Returns a line when a state changed or the record was refused.
 
@@ -143,7 +156,9 @@ class StorePoller:
         before = len(watched.evidence.problems)
         record = take_record(watched.evidence, watched.info, key, raw)
         self._progress.note(watched.info, key, stamp, record)
+        self._refused.discard(key)
         if record is None:
+            self._note_refusal(key, raw, is_of_store=stamp is not None)
             new = watched.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
         node, stage = record["node"], record["stage"]
