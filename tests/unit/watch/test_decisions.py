@@ -316,6 +316,19 @@ def test_a_silent_node_that_cannot_be_asked_is_lost_and_no_longer_waited_for():
     assert decisions.to_fetch([node], 1000.0, silence=60, interval=15) == ["n1"]
 
 
+def test_a_silent_node_is_awaited_for_less_once_the_others_only_wait_for_it():
+    silent, other = view(training="running"), view(training="running")
+    silent.misses = 2
+    assert decisions.lost_after([silent, other], 1800) == 1800, "the other works meanwhile"
+    other.records["training"] = record("success")
+    other.records["loading"] = record("success")
+    assert other.done and decisions.lost_after([silent, other], 1800) == decisions.ALONE_SECONDS
+    assert decisions.lost_after([silent, other], 300) == 300
+    silent.misses = 1
+    assert decisions.lost_after([silent, other], 1800) == 1800, "one fetch that failed is no silence"
+    assert decisions.lost_after([silent], 1800) == 1800, "none waits for the only node"
+
+
 def test_a_node_that_answers_over_its_connection_is_not_lost():
     node = view(training="running")
     node.misses, node.answered_at = 2, 500.0

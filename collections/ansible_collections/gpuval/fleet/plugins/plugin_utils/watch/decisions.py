@@ -22,6 +22,10 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 15.0, 300.0
 #: Upper bound of what one fetch costs the controller: with many nodes to fetch from, the interval grows.
 FETCH_SECONDS = 0.25
 
+#: A node that is silent counts as lost after so many seconds where the others only wait for it: a GPU server needs up
+#: to ten minutes to reboot.
+ALONE_SECONDS = 600.0
+
 #: The stage that brings images, whose transfers `gpuval_max_transfers` limits.
 TRANSFER_STAGE = "image"
 
@@ -207,6 +211,13 @@ def lost_contact(view: NodeView, now: float, seconds: float) -> bool:
     if view.done or view.busy or not view.launched or view.to_start:
         return False
     return (view.misses >= 2 or not view.in_play) and now - view.last_contact_at >= seconds
+
+
+def lost_after(views: Sequence[NodeView], seconds: float) -> float:
+    """After how much silence a node counts as lost: `seconds`, or less where others are done and wait for it."""
+    at_work = [view for view in views if not view.done]
+    only_waits = len(at_work) < len(views) and all(view.misses >= 2 for view in at_work)
+    return min(seconds, ALONE_SECONDS) if only_waits else seconds
 
 
 def class_of_loss(contact_class: str) -> str:

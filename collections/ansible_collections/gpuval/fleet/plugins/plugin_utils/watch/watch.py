@@ -23,7 +23,7 @@ from ..runs import folder as run_folder
 from ..runs.action import RunOptions
 from ..store.backend import StoreBackend
 from .attempts import Attempts
-from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_contact, progress, to_fetch
+from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_after, lost_contact, progress, to_fetch
 from .launcher import Launcher
 from .orders import GANG_WORKLOADS, WORKLOADS
 from .placement import Ended, Event, NodeNews, Placement
@@ -213,8 +213,9 @@ class RunWatch:
     def _decide(self, now: float, *, by_store: bool) -> bool:
         """Do what is due on nodes. Returns whether the watch is over."""
         launcher, limits, views = self.launcher, self.limits, self._views
+        lost_seconds = lost_after(views, limits.lost_seconds)
         for view in views:
-            if not view.lost and lost_contact(view, now, limits.lost_seconds):
+            if not view.lost and lost_contact(view, now, lost_seconds):
                 self._lose(view, now)
         launcher.end_second_measurements(now)
         if now > self.watched.deadline:
