@@ -78,7 +78,7 @@ def play(tmp_path_factory):
             stderr=subprocess.STDOUT,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=600,
             check=False,
         ).stdout
 

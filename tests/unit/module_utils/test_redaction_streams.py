@@ -134,3 +134,30 @@ def test_signatures_of_a_runs_urls_are_hidden(tmp_path):
     assert signature.encode() not in redactor.feed((tmp_path / "store.json").read_bytes()) + redactor.end()
     kept = SecretRedactor(["a planted secret"])(f"PUT {url} with a planted secret")
     assert kept == "PUT https://store:9000/b/run/records/facts/node-1.json?*** with ***"
+
+
+HIDING = {
+    "bold": lambda secret: "".join(f"{letter}\b{letter}" for letter in secret),
+    "underlined": lambda secret: "".join(f"_\b{letter}" for letter in secret),
+    "line separator": "\u2028".join,
+    "paragraph separator": "\u2029".join,
+    "vertical tab": "\x0b".join,
+    "next line": "\x85".join,
+    "hyperlink": "\x1b]8;;http://x\x1b\\".join,
+    "unfinished string": "\x9d0;x\x9c".join,
+    "hex": lambda secret: secret.encode().hex(),
+    "repr": lambda secret: repr(secret)[1:-1],
+}
+
+
+@pytest.mark.parametrize("way", HIDING)
+@pytest.mark.parametrize("secret", ["hunter2-TopSecret", "p\u00e4ss'w\u00f6rd\\n\"9"])
+def test_no_reader_sees_a_secret_that_other_signs_hide_on_nodes_and_on_the_controller(way, secret):
+    printed = HIDING[way](secret)
+    line = f"token: {printed} end\n".encode()
+    for size in (2, 3, 1000):
+        shown = redacted([secret], *(line[place : place + size] for place in range(0, len(line), size))).decode()
+        for seen_text in (shown, clean_text(shown)):
+            assert secret not in seen_text and printed not in seen_text, (size, seen_text)
+            assert "*** end" in seen_text, (size, seen_text)
+    assert SecretRedactor([secret])(clean_text(line.decode())) == "token: *** end\n"

@@ -29,7 +29,7 @@ SHORTEST_PART = 8
 BASE64_LINE = 76
 MAX_FILE_BYTES = 4 << 20
 #: What begins an escape; a line of so many characters waits for its end no longer.
-_ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]")
+_ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]|[^\n\r\x08]\x08")
 MAX_LINE = 1 << 16
 
 _NAMES = (
@@ -74,7 +74,7 @@ def is_secret(name: str) -> bool:
 
 
 def secret_forms(secret: str) -> set[bytes]:
-    """How a secret may occur in text: plain, by line, escaped, quoted for URLs (also twice) and shells, as base64."""
+    """How a secret may occur in text: plain, by line, escaped, quoted for URLs (also twice) and shells, base64, hex."""
     text = secret.strip()
     raw = text.encode("utf-8", "surrogateescape")
     quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
@@ -82,6 +82,7 @@ def secret_forms(secret: str) -> set[bytes]:
     quoted |= {re.sub("%[0-9A-F]{2}", lambda found: found.group().lower(), form) for form in quoted}
     forms = {raw, raw.replace(b"'", b"'\\''"), *(form.encode() for form in quoted)}
     forms |= {json.dumps(text, ensure_ascii=ascii)[1:-1].encode("utf-8", "surrogateescape") for ascii in (True, False)}
+    forms |= {repr(text)[1:-1].encode("utf-8", "surrogateescape"), raw.hex().encode(), raw.hex().upper().encode()}
     parts = {line.strip() for line in raw.splitlines()} | base64_forms(raw)
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         encoded = encode(raw)

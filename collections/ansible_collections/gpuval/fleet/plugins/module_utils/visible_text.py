@@ -13,7 +13,7 @@ _ANSI = re.compile(
     (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]                               # CSI: colours, cursor
     | (?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|\Z) # OSC, DCS and other strings up to their terminator
     | \x1b[ -/]*[0-~]                                              # two-character and charset sequences
-    | [^\n\r\x08]\x08                                              # what is printed over: bold and underlined text
+    | (?P<bold>[^\n\r\x08])\x08(?=(?P=bold)) | _\x08               # printed over: bold and underlined text
     """,
     re.VERBOSE | re.DOTALL,
 )

@@ -439,7 +439,8 @@ class RunCollection:
         if self.frozen and self._holds(*place):
             return False
         if kind == "logs":
-            text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
+            text = raw[:MAX_LOG_BYTES].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+            text = "\n".join(map(clean_text, text.removesuffix("\n").split("\n")))  # other separators hide a secret
             run_folder.write_bytes(path, (self.redaction(text) + "\n").encode())
             return True
         try:
