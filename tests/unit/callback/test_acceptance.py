@@ -62,9 +62,12 @@ def test_a_full_results_disk_at_the_end_is_a_warning(monkeypatch, tmp_path, smal
             stream.flush()
     warned = []
     callback = CallbackModule()
-    monkeypatch.setattr(callback, "_display", SimpleNamespace(warning=warned.append))
+    shown = []
+    monkeypatch.setattr(callback, "_display", SimpleNamespace(warning=warned.append, display=shown.append))
     callback.v2_runner_on_ok(SimpleNamespace(result={"opened": str(folder.path)}))
+    callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "No space left on device"}))
     callback.v2_playbook_on_stats(None)
+    assert len(shown) == 1 and "the same command, with RUN=r1, resumes it" in shown[0]
     (line,) = warned
     assert line.startswith("the end of run r1 is not recorded: ") and "No space left on device: free space, or" in line
 

@@ -12,7 +12,8 @@ author: gpuval contributors (@gpuval)
 description:
   - Prints the block of the step C(report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run failed if the playbook ends before it was judged.
-  - Ctrl-C ends the playbook at any moment. Prints what becomes of the run, how to resume it and how to end it.
+  - Ctrl-C ends the playbook at any moment. Then, and where the controller's disk is full, prints what becomes of the
+    run, how to resume it and how to end it.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
     reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
@@ -93,8 +94,10 @@ class CallbackModule(CallbackBase):
 
     def _name_interrupted(self, pid):
         """After Ctrl-C Ansible ends without a recap."""
-        if self._over or os.getpid() != pid:
-            return
+        if not self._over and os.getpid() == pid:
+            self._name_what_resumes()
+
+    def _name_what_resumes(self):
         commands, errors = _late("core.commands"), _late("core.errors")
         overview, folder = _late("runs.overview"), _late("runs.folder")
         try:
@@ -116,6 +119,8 @@ class CallbackModule(CallbackBase):
         if not self._run and not self._report:
             return
         errors, report, state = _late("core.errors"), _late("report"), _late("runs.state")
+        if self._failure and self._run and not self._report:  # as where the controller's disk is full
+            self._name_what_resumes()
         if self._run:
             folder = _late("runs.folder").RunFolder(Path(self._run))
             try:
