@@ -235,6 +235,19 @@ def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):
     assert store.delete_run("../..") == 0
 
 
+def test_a_store_that_another_clean_removes_meanwhile_has_nothing_to_stop(tmp_path, monkeypatch):
+    store = EmbeddedStore(tmp_path, "gpuval")
+    (store.directory / "store.json").write_text("{}")
+
+    @contextmanager
+    def held():
+        (store.directory / "store.json").unlink()
+        yield
+
+    monkeypatch.setattr(store, "held", held)
+    assert store.stop() is False
+
+
 def test_before_the_first_start_the_message_says_what_to_do(tmp_path):
     with pytest.raises(StoreError, match="make validate"):
         EmbeddedStore(tmp_path, "gpuval").connection()

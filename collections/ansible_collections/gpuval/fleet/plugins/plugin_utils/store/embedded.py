@@ -254,6 +254,8 @@ class EmbeddedStore(StoreBackend):
         if not self._file.exists():
             return False
         with self.held():
+            if not self._file.exists():  # another clean was first
+                return False
             state = self._read()
             stopped = [self._stop(server) for server in (state.writer, state.reader)]
             state.writer.pid = state.reader.pid = 0
