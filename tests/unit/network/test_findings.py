@@ -6,7 +6,6 @@ import io
 import itertools
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import network_matrix
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import asking, endpoints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
@@ -18,6 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers impor
     take_in,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.network_matrix import read_fleet
 
 GOOD = Asked(
     state="open",
@@ -268,8 +268,7 @@ def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
     plan = {"peers": peers, "zones": {}, "uncovered": []}
     facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
     variables = {name: {"network_probed": {"measured": fact}} for name, fact in facts.items()}
-    options = {"plan": plan, "endpoints": ["hub"], "ports": []}
-    whole = network_matrix.ActionModule._fleet(options, variables)
+    whole = read_fleet(plan, [], ["hub"], variables)
     assert whole.answers["a"] is None and whole.answers["b"].peers["a"].reached
     assert told(find(whole))[0] == ("fail", "answer", ("a",))
     assert not [finding for finding in find(whole) if "b" in finding.nodes and finding.kind != "endpoint"]

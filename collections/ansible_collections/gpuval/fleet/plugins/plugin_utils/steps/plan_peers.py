@@ -1,0 +1,73 @@
+"""Choose the peers that each node probes, and their addresses; no node is contacted."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ipaddress
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.text import some_of
+from ..network import sampling
+from ..runs.action import RunAction
+
+RESOLVE_SECONDS = 10
+#: Variables that declare a network.
+DECLARING = (
+    "network_interfaces",
+    "network_hosts_entries",
+    "network_sysctls",
+    "network_limits",
+    "network_ports",
+    "network_endpoints",
+)
+
+
+def plan_peers(action: RunAction, mesh: int = 32, degree: int = 8, resolve: bool = False) -> dict[str, Any]:
+    """Up to `mesh` nodes, each probes all others; above that `degree` others, which also probe it."""
+    variables = {name: action.task_vars["hostvars"][name] for name in action.task_vars["ansible_play_hosts_all"]}
+    zones = {name: str(known.get("network_zone") or "") for name, known in variables.items()}
+    addresses = {
+        name: str(known.get("network_address") or known.get("ansible_host") or name)
+        for name, known in variables.items()
+    }
+    ports = {name: int(known.get("ansible_port") or 22) for name, known in variables.items()}
+    peers = sampling.plan(list(variables), zones, mesh, degree)
+    hosts = _resolve(addresses) if resolve else {}
+    unknown = sorted(set(variables) - set(hosts)) if resolve else []
+    if unknown:
+        action.display.warning(
+            f"no address is known for {some_of(unknown)}: set network_address, else they are left out of /etc/hosts"
+        )
+    return {
+        "changed": False,
+        "peers": {
+            name: [{"name": other, "address": addresses[other], "port": ports[other]} for other in others]
+            for name, others in peers.items()
+        },
+        "askers": peers,  # peers probe each other
+        "zones": zones,
+        "hosts": hosts,
+        "declared": any(known.get(variable) for known in variables.values() for variable in DECLARING),
+        "uncovered": [list(pair) for pair in sampling.uncovered(peers, zones)],
+        "msg": f"{len(variables)} node(s), {sum(map(len, peers.values()))} question(s)",
+    }
+
+
+def _resolve(addresses: Mapping[str, str]) -> dict[str, str]:
+    """IP address by node, where there is one; all names are resolved at one time, with a deadline."""
+    numeric, names = {}, {}
+    for node, address in addresses.items():
+        try:
+            numeric[node] = str(ipaddress.ip_address(address))
+        except ValueError:
+            names[node] = address
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=32)
+    try:
+        waiting = {pool.submit(socket.getaddrinfo, name, None): node for node, name in names.items()}
+        done, _late = concurrent.futures.wait(waiting, timeout=RESOLVE_SECONDS)
+        numeric |= {waiting[future]: str(future.result()[0][4][0]) for future in done if future.exception() is None}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return {node: numeric[node] for node in addresses if node in numeric}
