@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import fragment_options
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings, group_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
@@ -120,7 +120,7 @@ class Answer:
         return not self.crash and not self.hung
 
 
-STORE = {name: option.get("default") for name, option in fragment_options("store")["store"]["suboptions"].items()}
+STORE = {name: option.get("default") for name, option in group_spec(StoreSettings).items()}
 
 
 @dataclass(frozen=True)

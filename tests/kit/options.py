@@ -1,11 +1,5 @@
 """Options of actions and steps."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import fragment_options
-
-
-def documented(*fragments):
-    return {name: option for fragment in fragments for name, option in fragment_options(fragment).items()}
-
 
 def run_options(results, run_id, state_dir=".gpuval", endpoint="", bucket="b", **options):
     """Of `open_run`: a run of one stage, with what is given in place of it."""

@@ -14,7 +14,7 @@ from tests.kit.actions import Outcome
 from tests.kit.builders import make_run
 
 RECORD = {"digest": "1", "base64": base64.b64encode(b"{}").decode()}
-OPTIONS = {"by_store": False, "not_uploaded": False, "store": {}}
+OPTIONS = fetch_evidence.FetchEvidenceOptions(by_store=False, store={})
 
 
 class Fetch(fetch_evidence.ActionModule):

@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import posixpath
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure
 
@@ -14,6 +17,7 @@ from ..module_utils import image_archive
 from ..plugin_utils.artifacts import build_context, image_upload, images, sbom
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.step_options import StoreOptions
 from ..plugin_utils.store.access import open_store
 
 HERE = ("local",)
@@ -32,96 +36,66 @@ MADE = (
     "build_seconds",
 )
 
-DOCUMENTATION = r"""
-module_options: [engine, timeout_seconds]
-extends_documentation_fragment:
-  - gpuval.fleet.store
-options:
-  images:
-    description: C(gpuval_images) of each host. An image is made after those that it is built on.
-    type: list
-    elements: dict
-    required: true
-  ways:
-    description: Which of them are made; V(build), V(copy) of what a registry has, or an V(archive) of the controller.
-    type: list
-    elements: str
-    choices: [build, copy, archive]
-    default: [build, copy, archive]
-  folder:
-    description: Folder with the Dockerfiles and C(bases.yml).
-    type: str
-    default: docker
-  vendor:
-    description: Whose accelerators images are for that do not say it themselves.
-    type: str
-    choices: ['', nvidia, amd, gaudi, cpu]
-    default: ''
-  wheels:
-    description: Folder of wheels to install from instead of an index.
-    type: str
-    default: ''
-  ca_file:
-    description: Certificate authority of the package index.
-    type: str
-    default: ''
-  pip_conf:
-    description: Configuration of pip for the build.
-    type: str
-    default: ''
-  new_base:
-    description: Whether the base may be another image than at the last build.
-    type: bool
-    default: false
-  no_cache:
-    description: Whether to build again although nothing changed, without the engine's cache.
-    type: bool
-    default: false
-  required:
-    description: Whether images are what the play is about, so that it says where there is none to make.
-    type: bool
-    default: false
-  publish:
-    description: Whether to save the images and put them into the store. Else each node builds them for itself.
-    type: bool
-    default: true
-  push:
-    description: Put the images that are built into the registries of their references, in place of the store.
-    type: bool
-    default: false
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class BuildImageOptions:
+    store: StoreOptions
+    engine: Literal["auto", "docker", "podman"] = "auto"
+    #: Of each pull, build and save.
+    timeout_seconds: float = 7200.0
+    #: `gpuval_images` of each host. An image is made after those that it is built on.
+    images: Sequence[Mapping[str, Any]]
+    #: Which of them are made: built, copied from a registry, or an archive of the controller.
+    ways: Sequence[Literal["build", "copy", "archive"]] = ("build", "copy", "archive")
+    #: Of the Dockerfiles and bases.yml.
+    folder: Path = Path("docker")
+    #: Whose accelerators images are for that do not say it themselves.
+    vendor: Literal["", "nvidia", "amd", "gaudi", "cpu"] = ""
+    #: To install from instead of an index; the index's certificate authority, and the configuration of pip.
+    wheels: str = ""
+    ca_file: str = ""
+    pip_conf: str = ""
+    #: The base may be another image than at the last build.
+    new_base: bool = False
+    #: Build again although nothing changed, without the engine's cache.
+    no_cache: bool = False
+    #: Images are what the play is about: it says where there is none to make.
+    required: bool = False
+    #: Save the images and put them into the store. Else each node builds them for itself.
+    publish: bool = True
+    #: Put the images that are built into the registries of their references, in place of the store.
+    push: bool = False
 
 
 class ActionModule(ControllerAction):
+    options_type = BuildImageOptions
     _requires_connection = True
 
     def work(self, options, task_vars):
-        self.options, self.task_vars = options, task_vars
-        self.state = project_path(options["store"]["state_dir"])
+        self.options = options = replace(options, publish=options.publish and not options.push)
+        self.state = project_path(options.store["state_dir"])
         self.digests = {}
-        ordered = images.to_make(options["images"], project_path(options["folder"]), options["vendor"])
-        if options["push"]:
-            options["publish"] = False
-        if not ordered and options["required"]:
+        ordered = images.to_make(options.images, options.folder, options.vendor)
+        if not ordered and options.required:
             self._display.display(
                 "nothing to build: gpuval_images names no image to build, copy or take from an archive"
             )
         changed, made, left = False, {}, []
         for item in ordered:
-            if item.way not in options["ways"]:
+            if item.way not in options.ways:
                 left.append(item.reference)
                 continue
             try:
                 done, made[item.reference] = self._make(item)
             except AnsibleConnectionFailure as error:
-                if not options["publish"]:
+                if not options.publish:
                     raise
                 # a play that ignores what is unreachable would go on without the image
                 raise images.ImagesError(
                     f"{item.reference} was not made, the builder cannot be reached: {error}"
                 ) from error
             changed = changed or done
-            if options["publish"]:
+            if options.publish:
                 self._display.display(f"{item.reference}: {self._outcome(done)}")
         return {"changed": changed, "made": made, "left": left, "pushed": self._pushed()}
 
@@ -129,7 +103,7 @@ class ActionModule(ControllerAction):
         """The images as gpuval_images has them, those that were pushed by digest."""
         return {
             item.name: {"reference": images.by_digest(item.reference, self.digests.get(item.reference, ""))}
-            for declared in self.options["images"]
+            for declared in self.options.images
             for item in images.parse(declared)
         }
 
@@ -140,7 +114,7 @@ class ActionModule(ControllerAction):
 
     def _make(self, item):
         """Whether anything changed, and the entry of the catalogue; None in check mode."""
-        publish, changed, found = self.options["publish"], False, None
+        publish, changed, found = self.options.publish, False, None
         try:
             if item.way != "archive":
                 changed, found = self._build(item)
@@ -151,7 +125,7 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return publish or changed, None
         entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}
-        if self.options["push"]:  # nodes have it neither from the store nor from a build of their own
+        if self.options.push:  # nodes have it neither from the store nor from a build of their own
             entry["build_seconds"] = found.get("build_seconds")
             pushed = images.by_digest(item.reference, self.digests[item.reference])
             images.remember(self.state, {**entry, "reference": pushed})
@@ -159,7 +133,7 @@ class ActionModule(ControllerAction):
         if publish:
             entry |= {key: found.get(key) for key in MADE}
             entry["key"] = images.object_keys(item.name, entry["id"])[0]
-            store = open_store(self.options["store"])
+            store = open_store(self.options.store)
             changed = image_upload.publish(store, self.state, entry, self._display.display) or changed
         return images.remember(self.state, entry) or changed, entry
 
@@ -167,24 +141,24 @@ class ActionModule(ControllerAction):
         """Build or copy the image, unless it is there. Returns whether that was needed, and what is known of it."""
         known = images.read_catalogue(self.state).get(item.reference, {})
         kept = bool(known.get("sha256")) and images.archive_file(self.state, known["sha256"]).is_file()
-        publish = self.options["publish"]
+        publish = self.options.publish
         arguments = {
             "reference": item.reference,
             "way": item.way,
             "base": item.base,
             "arguments": dict(item.arguments),
-            "engine": self.options["engine"],
-            "timeout_seconds": self.options["timeout_seconds"],
+            "engine": self.options.engine,
+            "timeout_seconds": self.options.timeout_seconds,
         }
         context = None
         if item.way == "build":
             context = self._context(item.folder)
             arguments["digest"] = context.digest(item.base, arguments["arguments"])
             arguments["dockerfile"] = context.dockerfile
-            arguments["no_cache"] = self.options["no_cache"]
+            arguments["no_cache"] = self.options.no_cache
             if kept and publish and known.get("context") == arguments["digest"]:
                 arguments["built_base"] = known.get("base_id") or ""
-            if known.get("base") == item.base and not self.options["new_base"]:
+            if known.get("base") == item.base and not self.options.new_base:
                 arguments["base_digest"] = known.get("base_digest") or ""
         looked = self._module(arguments)
         made = {
@@ -202,7 +176,7 @@ class ActionModule(ControllerAction):
             and known.get("context") == made["context"]
             and (not looked["image_id"] or known.get("engine_id") == looked["image_id"])
         )
-        push = self.options["push"]
+        push = self.options.push
         if not needed and not push and (saved or not publish):
             return False, known
         doing = "making the image" if needed else "pushing the image" if push else "saving the image"
@@ -232,12 +206,12 @@ class ActionModule(ControllerAction):
                     if not local:
                         self._transfer_file(str(here / "context.tar"), arguments["context"])
                         self._fixup_perms2([there, arguments["context"]], execute=False)
-                if self.options["publish"]:
+                if self.options.publish:
                     arguments["archive"] = posixpath.join(there, "archive.tar")
                 if local:
                     arguments["log"] = str(folder / f"{name}.log")
                 outcome = self._module(arguments)
-                if self.options["publish"]:
+                if self.options.publish:
                     self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", local)
                     self._list_parts(arguments["reference"], outcome)
             finally:
@@ -271,6 +245,6 @@ class ActionModule(ControllerAction):
         return outcome
 
     def _context(self, folder):
-        given = (self.options[name] for name in ("wheels", "ca_file", "pip_conf"))
+        given = (getattr(self.options, name) for name in ("wheels", "ca_file", "pip_conf"))
         paths = [project_path(path) if path else None for path in given]
-        return build_context.gather(project_path(self.options["folder"]), folder, *paths)
+        return build_context.gather(self.options.folder, folder, *paths)

@@ -3,28 +3,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.ssh.findings import REACHABLE
 from ..plugin_utils.watch import cleaning
 
-DOCUMENTATION = r"""
-module_options: [run_ids, keep_models, remove_images]
-extends_documentation_fragment: [gpuval.fleet.node_directory]
-options:
-  probe:
-    description: Findings of the step C(probe_nodes) by node. A node that is not V(reachable) is not contacted.
-    type: dict
-    default: {}
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class CleanNodeOptions:
+    directory: str = ""
+    run_ids: Sequence[str] = ()
+    keep_models: bool = False
+    remove_images: bool = False
+    #: Findings of the step probe_nodes by node; a node that is not reachable is not contacted.
+    probe: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ActionModule(ControllerAction):
+    options_type = CleanNodeOptions
     _requires_connection = True
 
     def work(self, options, task_vars):
-        found = options["probe"].get(task_vars["inventory_hostname"]) or {}
+        found = options.probe.get(task_vars["inventory_hostname"]) or {}
         if found.get("state", REACHABLE) != REACHABLE:
             state = str(found["state"])
             outcome = cleaning.unreached(str(found.get("message") or state), state, str(found.get("remedy") or ""))
@@ -36,8 +41,8 @@ class ActionModule(ControllerAction):
         return {"changed": bool(outcome.pop("changed", False)), "outcome": outcome}
 
     def _clean(self, options, task_vars):
-        arguments = {name: options[name] for name in ("directory", "run_ids", "keep_models")}
-        if options["remove_images"]:
+        arguments = {name: getattr(options, name) for name in ("directory", "run_ids", "keep_models")}
+        if options.remove_images:
             arguments["remove_images"] = True
         try:
             answer = self.ask_node("clean_node", arguments, task_vars)

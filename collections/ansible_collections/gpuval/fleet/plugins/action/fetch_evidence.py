@@ -5,41 +5,41 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import dataclass
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.step_options import StoreOptions
 from ..plugin_utils.records import answers, launch_errors
 from ..plugin_utils.records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, Refused
 from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.action import RunAction, RunOptions
 from ..plugin_utils.store.access import object_key, open_store
 
 #: Answers of the module's limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
-DOCUMENTATION = r"""
-module_options: [not_uploaded]
-options:
-  by_store:
-    description: Put what is fetched into the store. Otherwise fetch all that is new, or just all, and return it by key.
-    type: bool
-    default: true
-extends_documentation_fragment:
-  - gpuval.fleet.run
-  - gpuval.fleet.store
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class FetchEvidenceOptions(RunOptions):
+    store: StoreOptions
+    #: Only what never reached the store.
+    not_uploaded: bool = False
+    #: Put what is fetched into the store; otherwise fetch all that is new, or just all, and return it by key.
+    by_store: bool = True
 
 
 class ActionModule(RunAction):
+    options_type = FetchEvidenceOptions
     _requires_connection = True
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder_of(options["results_dir"], options["run_id"])
+        folder = self.folder(options)
         launch = folder.read_launch(node)
         if self.check_mode or not launch.get("directory"):
             return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}
@@ -51,10 +51,10 @@ class ActionModule(RunAction):
 
     def _fetch(self, folder, node, launch, options, task_vars):
         run = folder.read_run()
-        by_store, returned = options["by_store"], {}
-        store = open_store(options["store"]).store() if by_store else None
+        by_store, returned = options.by_store, {}
+        store = open_store(options.store).store() if by_store else None
         fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
-        held = run_folder.read_json_or({}, fetched_file) if by_store or not options["not_uploaded"] else {}
+        held = run_folder.read_json_or({}, fetched_file) if by_store or not options.not_uploaded else {}
         answer, fetched, problems, size = {}, [], [], 0
 
         def add_problem(reason, stage=None):
@@ -108,7 +108,7 @@ class ActionModule(RunAction):
         arguments = {
             "directory": directory,
             "since": held,
-            "not_uploaded": options["not_uploaded"] and options["by_store"],
+            "not_uploaded": options.not_uploaded and options.by_store,
         }
         try:
             answer = self.ask_node("fetch_evidence", arguments, task_vars)

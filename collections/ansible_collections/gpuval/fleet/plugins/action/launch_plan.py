@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 
@@ -18,76 +22,43 @@ from ..plugin_utils.records.evidence import Refused
 from ..plugin_utils.records.states import LAUNCHED
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import plans
-from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.action import RunAction, RunOptions
 from ..plugin_utils.ssh import node_program
 from ..plugin_utils.watch import launching
 from ..plugin_utils.watch.decisions import keep_started
+from ..plugin_utils.watch.launching import ProbeOptions
 
 #: Settings for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
-DOCUMENTATION = r"""
-module_options: [force]
-extends_documentation_fragment:
-  - gpuval.fleet.node_directory
-  - gpuval.fleet.run
-  - gpuval.fleet.store
-  - gpuval.fleet.probing
-options:
-  run:
-    description: The run, in check mode, where it is not written.
-    type: dict
-    default: {}
-  workloads:
-    description: Declarations of the stages by name.
-    type: dict
-    required: true
-  runtime:
-    description: Where stages run.
-    type: str
-    choices: [docker, podman, host, auto]
-    default: auto
-  python:
-    description: Python of stages that run on the host.
-    type: str
-    default: python3
-  models_dir:
-    description: Folder of models on the node; empty is that of gpuval.
-    type: str
-    default: ''
-  heartbeat_seconds:
-    description: Interval of heartbeats.
-    type: float
-    default: 10
-  telemetry_seconds:
-    description: Interval of telemetry samples; V(0) takes none.
-    type: float
-    default: 1
-  deadline_seconds:
-    description: Deadline of the plan; V(0) is that of the run.
-    type: float
-    default: 0
-  container:
-    description: Settings of the containers.
-    type: dict
-    default: {}
-  images:
-    description: Images that the stages may name.
-    type: dict
-    default: {}
-  attempt:
-    description: Number of the attempt, from 1.
-    type: int
-    default: 1
-  stages:
-    description: Stages of a later attempt.
-    type: list
-    elements: str
-    default: []
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(RunOptions, ProbeOptions):
+    directory: str = ""
+    #: Start even if another run is active on the node, or other processes use its accelerators.
+    force: bool = False
+    #: gpuval.run/1 in check mode, where it is not written.
+    run: Mapping[str, Any] = field(default_factory=dict)
+    #: Declarations of the stages by name.
+    workloads: Mapping[str, Any]
+    runtime: Literal["docker", "podman", "host", "auto"] = "auto"
+    #: Of stages that run on the host.
+    python: str = "python3"
+    models_dir: str = ""
+    heartbeat_seconds: float = 10.0
+    #: Between two samples; 0 takes none.
+    telemetry_seconds: float = 1.0
+    #: Of the plan; 0 is that of the run.
+    deadline_seconds: float = 0.0
+    container: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    #: Of a later attempt.
+    stages: Sequence[str] = ()
 
 
 class ActionModule(RunAction):
+    options_type = LaunchOptions
     _requires_connection = True
 
     #: The Python of the node that answered the launch.
@@ -100,18 +71,18 @@ class ActionModule(RunAction):
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder_of(options["results_dir"], options["run_id"])
+        folder = self.folder(options)
         if self.check_mode:
-            plan = self._plan(folder, options["run"], node, options)
+            plan = self._plan(folder, options.run, node, options)
             return {
                 "changed": True,
                 "plan": plan,
                 "diff": {"before": "", "after": launching.shown(plan), "after_header": node},
             }
         run, known = folder.read_run(), folder.read_launch(node)
-        if known.get("attempt", 1) > options["attempt"]:  # a controller that resumes the run starts at 1 again
-            options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
-        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
+        if known.get("attempt", 1) > options.attempt:  # a controller that resumes the run starts at 1 again
+            options = replace(options, attempt=known["attempt"], stages=known["stages"])
+        launch = {"node": node, "attempt": options.attempt, "stages": options.stages, "at": run_folder.now()}
         try:
             plan = self._plan(folder, run, node, options)
         except GpuvalError as error:
@@ -140,9 +111,9 @@ class ActionModule(RunAction):
         """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
         path = folder.plan_file(node)
         refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
-        if options["attempt"] > 1 or (path.exists() and not refused):
+        if options.attempt > 1 or (path.exists() and not refused):
             plan = folder.read_plan(node)
-            return plans.for_attempt(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
+            return plans.for_attempt(plan, options.stages, options.attempt) if options.attempt > 1 else plan
         expected = run["nodes"][node]
         before = folder.read_plan(node) if path.exists() else {}
         plan = plans.build(
@@ -150,18 +121,18 @@ class ActionModule(RunAction):
                 run,
                 node,
                 created_at=run_folder.now(),
-                deadline_seconds=options["deadline_seconds"] or run["deadline_seconds"],
-                heartbeat_seconds=options["heartbeat_seconds"],
-                runtime=options["runtime"],
-                python=options["python"],
-                models_dir=options["models_dir"] or None,
-                container=options["container"],
-                telemetry_seconds=options["telemetry_seconds"],
+                deadline_seconds=options.deadline_seconds or run["deadline_seconds"],
+                heartbeat_seconds=options.heartbeat_seconds,
+                runtime=options.runtime,
+                python=options.python,
+                models_dir=options.models_dir or None,
+                container=options.container,
+                telemetry_seconds=options.telemetry_seconds,
                 gives_way=bool(run.get("only_idle")),
                 **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
             ),
             expected["stages"],
-            launching.with_needed_packages(expected, options["workloads"]),
+            launching.with_needed_packages(expected, options.workloads),
             images=self._images(options, expected["stages"]),
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
@@ -172,21 +143,21 @@ class ActionModule(RunAction):
     @staticmethod
     def _images(options, stages):
         """The images of the stages, and where the node gets them."""
-        workloads = options["workloads"]
+        workloads = options.workloads
         by_stage = {stage: workloads[stage].get("image") for stage in stages if stage in workloads}
-        plans.check_images(options["runtime"], by_stage)
+        plans.check_images(options.runtime, by_stage)
         wanted = list(by_stage.values())
         if not any(wanted) and plans.IMAGE not in stages:
             return {}
-        catalogue = images.read_catalogue(project_path(options["store"]["state_dir"]))
-        return images.image_plan(options["images"], options["runtime"], catalogue, wanted)
+        catalogue = images.read_catalogue(project_path(options.store["state_dir"]))
+        return images.image_plan(options.images, options.runtime, catalogue, wanted)
 
     def _launch(self, folder, run, launch, plan, options, task_vars):
         node = launch["node"]
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         try:
-            store = launching.NodeStore.of(options["store"], run, self._connection.transport)
-            left = options["deadline_seconds"] or float(run["deadline_seconds"])
+            store = launching.NodeStore.of(options.store, run, self._connection.transport)
+            left = options.deadline_seconds or float(run["deadline_seconds"])
             given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
             given["secrets"] = store.secrets(plan)
             if store.reachable and images.archives(plan.get("images", {})):
@@ -198,15 +169,15 @@ class ActionModule(RunAction):
         except StoreError as error:
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
-            "directory": options["directory"],
+            "directory": options.directory,
             "plan": plans.with_members(plan, run),
             "controller": launching.controller_name(),
             **given,
             "keys": keys.files_for(folder, node),
-            "requirements": launching.requirements(run["nodes"][node], options["workloads"], options["runtime"])
+            "requirements": launching.requirements(run["nodes"][node], options.workloads, options.runtime)
             if plan["attempt"] == 1  # they were tried then
             else [],
-            "force": options["force"],
+            "force": options.force,
         }
         try:
             outcome = self._on_node(arguments, task_vars)

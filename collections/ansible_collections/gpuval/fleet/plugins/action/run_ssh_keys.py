@@ -3,38 +3,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ansible.errors import AnsibleActionFail
 
-from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.action import RunAction, RunOptions
 from ..plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
-DOCUMENTATION = r"""
-extends_documentation_fragment:
-  - gpuval.fleet.node_directory
-  - gpuval.fleet.run
-options:
-  port:
-    description: Port of the SSH servers that nodes start for the work.
-    type: int
-    default: 3022
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class SshKeysOptions(RunOptions):
+    directory: str = ""
+    #: Of the SSH servers that nodes start for the work.
+    port: int = 3022
 
 
 class ActionModule(RunAction):
+    options_type = SshKeysOptions
     _requires_connection = True
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = self.folder_of(options["results_dir"], options["run_id"])
+        folder = self.folder(options)
         run = folder.read_run()
         if node not in run["nodes"]:
             raise AnsibleActionFail(
                 f"{node} is not in run {run['run_id']}: validate with it under this run id, then again"
             )
-        if not 0 < options["port"] < 65536:
-            raise AnsibleActionFail(f"ssh_keys_port {options['port']} is not a port")
+        if not 0 < options.port < 65536:
+            raise AnsibleActionFail(f"ssh_keys_port {options.port} is not a port")
         arguments = {
-            "directory": options["directory"],
+            "directory": options.directory,
             "run_id": run["run_id"],
             "node": node,
         }
@@ -44,7 +43,7 @@ class ActionModule(RunAction):
         try:
             with keys.locked():
                 addresses = keys.resolved({name: _addresses(name, task_vars) for name in run["nodes"]})
-                arguments["files"] = node_files(run["run_id"], node, keys, addresses, options["port"])
+                arguments["files"] = node_files(run["run_id"], node, keys, addresses, options.port)
         except RunKeysError as error:
             raise AnsibleActionFail(str(error)) from None
         answer = self.ask_node("run_ssh_keys", arguments, task_vars)

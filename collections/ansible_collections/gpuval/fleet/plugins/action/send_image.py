@@ -5,72 +5,54 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ..plugin_utils.artifacts import images
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.action import RunAction, RunOptions
 from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch import launching
+from ..plugin_utils.watch.launching import ProbeOptions
 
 PIECE_BYTES = 32 << 20
 PROGRESS_SECONDS = 10.0
 TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
-DOCUMENTATION = r"""
-extends_documentation_fragment:
-  - gpuval.fleet.node_directory
-  - gpuval.fleet.run
-  - gpuval.fleet.store
-  - gpuval.fleet.probing
-options:
-  images:
-    description: Images by name.
-    type: dict
-    required: true
-  references:
-    description: References of the images that the node's stages use.
-    type: list
-    elements: str
-    default: []
-  runtime:
-    description: Where stages run.
-    type: str
-    choices: [docker, podman, host, auto]
-    default: auto
-  transfer:
-    description: V(ssh) sends over the connection, V(auto) where the node does not reach the store.
-    type: str
-    choices: [auto, store, ssh]
-    default: auto
-  timeout_seconds:
-    description: Time limit of all images together.
-    type: float
-    default: 3600
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class SendImageOptions(RunOptions, ProbeOptions):
+    directory: str = ""
+    #: By name, and the references of those that the node's stages use.
+    images: Mapping[str, Any]
+    references: Sequence[str] = ()
+    runtime: Literal["docker", "podman", "host", "auto"] = "auto"
+    #: `auto` sends over the connection where the node does not reach the store, `ssh` always.
+    transfer: Literal["auto", "store", "ssh"] = "auto"
+    #: Of all images together.
+    timeout_seconds: float = 3600.0
 
 
 class ActionModule(RunAction):
+    options_type = SendImageOptions
     _requires_connection = True
 
     def work(self, options, task_vars):
         """A node that cannot be reached, or has no room, is no failure here: its image stage says so in its record."""
-        reachable = open_store(options["store"]).reachable_from_nodes(self._connection.transport)
-        if options["transfer"] == "store" or (options["transfer"] == "auto" and reachable):
+        reachable = open_store(options.store).reachable_from_nodes(self._connection.transport)
+        if options.transfer == "store" or (options.transfer == "auto" and reachable):
             return {"changed": False, "msg": "the node gets its images from the store"}
         node = task_vars["inventory_hostname"]
-        if launching.still_unreachable(
-            self.folder_of(options["results_dir"], options["run_id"]), node, options, task_vars, self._task.connection
-        ):
+        if launching.still_unreachable(self.folder(options), node, options, task_vars, self._task.connection):
             return {"changed": False, "brought": False, "msg": "the node does not answer"}
-        state = project_path(options["store"]["state_dir"])
-        plan = images.image_plan(
-            options["images"], options["runtime"], images.read_catalogue(state), options["references"]
-        )
-        deadline = time.monotonic() + options["timeout_seconds"]
+        state = project_path(options.store["state_dir"])
+        plan = images.image_plan(options.images, options.runtime, images.read_catalogue(state), options.references)
+        deadline = time.monotonic() + options.timeout_seconds
         sent = {}
         try:
             for reference, image in plan.items():
@@ -86,11 +68,11 @@ class ActionModule(RunAction):
         archive = image["archive"]
         path = images.archive_file(state, archive["sha256"])
         arguments = {
-            "directory": options["directory"],
+            "directory": options.directory,
             "sha256": archive["sha256"],
             "bytes": archive["bytes"],
             "image_id": image["id"] or "",
-            "runtime": options["runtime"],
+            "runtime": options.runtime,
         }
         sent = 0
         for _ in range(TRIES):

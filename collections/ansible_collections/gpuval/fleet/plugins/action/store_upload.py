@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ..module_utils.upload import upload
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.step_options import PathText, StoreOptions
 from ..plugin_utils.store.access import open_store
 
-DOCUMENTATION = r"""
-module_options: [src, prefix]
-extends_documentation_fragment:
-  - gpuval.fleet.store
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class StoreUploadOptions:
+    src: Sequence[PathText]
+    prefix: str
+    store: StoreOptions
 
 
 class ActionModule(ControllerAction):
+    options_type = StoreUploadOptions
     _requires_connection = True
 
     def run(self, tmp=None, task_vars=None):
@@ -24,5 +30,5 @@ class ActionModule(ControllerAction):
         return {**result, **self.ask_node("store_upload", None, task_vars)}
 
     def work(self, options, task_vars):
-        connection = open_store(options["store"]).connection()
-        return upload(connection, options["src"], options["prefix"], check_mode=self.check_mode)
+        connection = open_store(options.store).connection()
+        return upload(connection, options.src, options.prefix, check_mode=self.check_mode)

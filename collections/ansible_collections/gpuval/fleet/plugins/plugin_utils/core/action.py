@@ -16,6 +16,7 @@ from .commands import pasteable
 from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
+from .step_options import group_of, group_spec
 from .text import some_of
 
 #: The largest answer, what `fetch_evidence` brings at once, has a third of that.
@@ -73,6 +74,8 @@ class ControllerAction(ActionBase):
 
     _requires_connection = False
     _display: Any
+    #: The dataclass of its options; without one the module of its name documents them, and `work` gets a dict.
+    options_type: Any = None
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -82,7 +85,8 @@ class ControllerAction(ActionBase):
         options: dict[str, Any] = {}
         try:
             _checked, options = self.validate_argument_spec(self.spec())
-            result |= self.work(options, self.task_vars)
+            accepted = group_of(self.options_type, options) if self.options_type else options
+            result |= self.work(accepted, self.task_vars)
         except AnsibleActionFail as error:
             text = pasteable(error.message)
             if text == error.message:
@@ -108,7 +112,7 @@ class ControllerAction(ActionBase):
         facts = {name: value for name, value in facts.items() if name in answers.FACTS}
         return {**result, "ansible_facts": facts} if facts else result
 
-    def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def work(self, options: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
     def ask_node(self, module: str, arguments: dict[str, Any] | None, task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +136,7 @@ class ControllerAction(ActionBase):
 
     def spec(self) -> dict[str, Any]:
         """The argument spec of the action."""
-        return argument_spec(self.name)
+        return group_spec(self.options_type) if self.options_type else argument_spec(self.name)
 
     @property
     def display(self) -> Any:
@@ -171,5 +175,5 @@ class NodeAction(ControllerAction):
 
     _requires_connection = True
 
-    def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def work(self, options: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         return self.ask_node(self.name, None, task_vars)

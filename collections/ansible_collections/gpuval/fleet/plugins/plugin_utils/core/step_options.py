@@ -8,24 +8,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from .argument_specs import PLUGINS, fragment_options, spec_of
+from .argument_specs import PLUGINS
 from .errors import GpuvalError
 from .paths import COLLECTION, project_path
 from .text import meant
 
-#: The option `store` of the documentation fragment of that name.
-StoreOptions = Annotated[dict[str, Any], "store"]
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """Options below `store`, which the role gpuval builds from its variables."""
+
+    bucket: str
+    create_bucket: bool = False
+    #: URL of the S3 service; empty is the embedded store.
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = ""
+    secret_key: str = ""
+    session_token: str = ""
+    #: With which nodes load models.
+    read_access_key: str = ""
+    read_secret_key: str = ""
+    #: Values of job secrets by variable, and a file with more: KEY of an object NAME is NAME_KEY.
+    secrets: Mapping[str, Any] = field(default_factory=dict)
+    secrets_file: str = ""
+    ca_file: str = ""
+    state_dir: str = ".gpuval"
+    #: Runs at work there keep the embedded store at its address and port.
+    results_dir: str = ""
+    #: Of the embedded store; empty is loopback, port 0 chooses one.
+    address: str = ""
+    port: int = 0
+
+
+StoreOptions = Annotated[dict[str, Any], StoreSettings]
 #: A path as text, with ``~`` and variables of the environment expanded; a relative one stays relative.
 PathText = Annotated[str, "path"]
-#: The default of a mapping.
-EMPTY: Mapping[str, Any] = MappingProxyType({})
 Step = Callable[..., dict[str, Any]]
 STEPS = COLLECTION / "plugins/plugin_utils/steps"
 TYPES = {
@@ -56,21 +81,37 @@ def step_spec(step: Step) -> dict[str, Any]:
     """The argument spec of a step."""
     spec: dict[str, Any] = {}
     for name, hint, default in _parameters(step):
-        spec |= _group_spec(hint) if is_dataclass(hint) else {name: _option_spec(hint, default)}
+        spec |= group_spec(hint) if _is_group(hint) else {name: _option_spec(hint, default)}
+    return spec
+
+
+@cache
+def group_spec(group: Any) -> dict[str, Any]:
+    """The argument spec of a dataclass, an option per field."""
+    hints = get_type_hints(group, include_extras=True)
+    spec = {}
+    for each in fields(group):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        spec[each.name] = _option_spec(hints[each.name], default)
     return spec
 
 
 def step_arguments(step: Step, options: Mapping[str, Any]) -> dict[str, Any]:
     """What the step is called with: options that its spec accepted, as its parameters."""
-    arguments = {}
-    for name, hint, _default in _parameters(step):
-        if is_dataclass(hint) and isinstance(hint, type):
-            hints = get_type_hints(hint, include_extras=True)
-            values = {field.name: _value(hints[field.name], options[field.name]) for field in fields(hint)}
-            arguments[name] = hint(**values)
-        else:
-            arguments[name] = _value(hint, options[name])
-    return arguments
+    return {
+        name: group_of(hint, options) if _is_group(hint) else _value(hint, options[name])
+        for name, hint, _default in _parameters(step)
+    }
+
+
+def group_of(group: Any, options: Mapping[str, Any]) -> Any:
+    """The dataclass of accepted options."""
+    hints = get_type_hints(group, include_extras=True)
+    return group(**{each.name: _value(hints[each.name], options[each.name]) for each in fields(group)})
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and is_dataclass(hint)
 
 
 def _parameters(step: Step) -> list[tuple[str, Any, Any]]:
@@ -80,28 +121,17 @@ def _parameters(step: Step) -> list[tuple[str, Any, Any]]:
     return [(parameter.name, hints[parameter.name], parameter.default) for parameter in parameters]
 
 
-def _group_spec(group: Any) -> dict[str, Any]:
-    hints = get_type_hints(group, include_extras=True)
-    spec = {}
-    for field in fields(group):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        spec[field.name] = _option_spec(hints[field.name], default)
-    return spec
-
-
 def _option_spec(hint: Any, default: Any) -> dict[str, Any]:
     """The spec of one option; without a default it is required."""
-    hint = _without_none(hint)
     is_required = default in (inspect.Parameter.empty, MISSING)
-    wanted = {"required": True} if is_required else {"default": _plain(default)}
-    if hint is StoreOptions:
-        return {**spec_of(fragment_options("store"))["store"], "required": is_required}
-    return {**_type_of(hint), **wanted}
+    return {**_type_of(_without_none(hint)), **({"required": True} if is_required else {"default": _plain(default)})}
 
 
 def _type_of(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"type": "str", "choices": list(get_args(hint))}
+    if hint == StoreOptions:
+        return {"type": "dict", "options": group_spec(StoreSettings)}
     name = TYPES[hint if hint in TYPES else get_origin(hint)]
     if name != "list":
         return {"type": name}
@@ -110,8 +140,6 @@ def _type_of(hint: Any) -> dict[str, Any]:
 
 
 def _plain(default: Any) -> Any:
-    if isinstance(default, Mapping):
-        return dict(default)
     if isinstance(default, Path):
         return str(default)
     return list(default) if isinstance(default, tuple) else default

@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
-from ..core.argument_specs import argument_spec
+from ..core.step_options import StoreOptions
 from ..jobs import stages as job_stages
 from ..runs import datasets, job_secrets, plans
 from ..runs import folder as run_folder
@@ -143,7 +143,6 @@ def warm(connection: Connection) -> None:
     archives()
     client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
     warm_schemas()
-    argument_spec("launch_plan")
 
 
 def warm_schemas() -> None:
@@ -167,23 +166,33 @@ def host_key(folder: RunFolder, node: str) -> str:
     return str(probed.get("nodes", {}).get(node, {}).get("fingerprint", ""))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Options of actions that connect to a node which the run's probe may have found unreachable."""
+
+    store: StoreOptions
+    #: Of each step of a probe.
+    probe_timeout_seconds: float = 4.0
+    #: Pin the host key of a node that has none pinned yet.
+    accept_new_host_keys: bool = True
+
+
 def still_unreachable(
-    folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
+    folder: RunFolder, node: str, options: ProbeOptions, task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
     """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None when it answers.
 
-    It is probed like the others at the start: Ansible's own connection accepts no new host key. The options
-    hold those of the documentation fragments `probing` and `store`.
+    It is probed like the others at the start: Ansible's own connection accepts no new host key.
     """
     if unreachable(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:
         finding = target.probe_again(
             target.from_variables(node, task_vars["hostvars"][node], connection),
-            options["store"]["state_dir"],
+            options.store["state_dir"],
             task_vars.get("ansible_inventory_sources") or [],
-            timeout=options["probe_timeout_seconds"],
-            accept_new=options["accept_new_host_keys"],
+            timeout=options.probe_timeout_seconds,
+            accept_new=options.accept_new_host_keys,
         )
     except HostKeyError as error:
         return {"state": "failed", "message": str(error)}
