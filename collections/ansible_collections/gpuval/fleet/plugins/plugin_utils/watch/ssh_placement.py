@@ -112,6 +112,7 @@ class SshWatcher(Watcher):
         launching.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
         arguments = {key: getattr(self._options, key) for key in SHOWN}
+        arguments["results_dir"] = str(self._options.results_dir)  # no Path can be a variable
         tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
             for name in names:
