@@ -67,7 +67,7 @@ def rows(fleet):
 def test_batch_files_run_in_jobs_of_gpuval(fleet):
     done = fleet.play("gpuval.fleet.mad", seconds=2 * RUN_SECONDS)
     assert "left out: models.json: model contained: scripts: contained.sh runs in a container" in done.told, str(done)
-    unused = "scripts/run/together.slurm: #SBATCH -t, job-name, output: no effect"
+    unused = "scripts/run/together.slurm: #SBATCH job-name, output, t: no effect"
     assert unused in done.told
     found = sorted((row["model"], row["performance"], row["metric"], row["status"]) for row in rows(fleet))
     one = ("alone", "1", "tasks", "SUCCESS")

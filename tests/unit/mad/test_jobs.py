@@ -518,7 +518,7 @@ def test_a_batch_file_runs_once_on_the_nodes_that_it_asks_for(make):
     made = make("tiny_train", options=IN_SLURM, **{"scripts/tiny_train/run.sh": f"{BATCH}true\n#SBATCH -N 9\n"})
     assert (made.images, made.left_out) == ({}, ())
     (remark,) = made.remarks
-    assert remark.startswith("scripts/tiny_train/run.sh: #SBATCH -J, exclusive, output: no effect: gpuval_slurm_*, ")
+    assert remark.startswith("scripts/tiny_train/run.sh: #SBATCH J, exclusive, output: no effect: gpuval_slurm_*, ")
     found = job(made)
     assert (found.image, found.gang["least"], found.gang["most"], found.steps[0].once) == ("", 2, 2, True)
     assert "MODEL_OPTIONS='SLURM_NTASKS=8 SLURM_GRES=gpu:8'" in found.steps[0].command[-1]
@@ -528,7 +528,11 @@ def test_a_batch_file_runs_once_on_the_nodes_that_it_asks_for(make):
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [("--nodes=many", "#SBATCH --nodes=many is no number"), ("--comment='a", "no closing quotation: quote it as for")],
+    [
+        ("--nodes=many", "#SBATCH: invalid literal for int.*'many'"),
+        ("--comment='a", "#SBATCH: no closing quotation: correct the option"),
+        ("--gres", "#SBATCH: argument --gres: expected one argument"),
+    ],
 )
 def test_an_option_that_cannot_be_read_is_named(make, line, problem):
     with pytest.raises(MadError, match=problem):

@@ -144,11 +144,9 @@ def pending(job: Job) -> str:
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
 
 
-def end_of(job: Job, code: int | None, *, suspended: bool = False, waited: str = "") -> End:
-    """What the end of a job means that left records open. `suspended`: it was cancelled for that. `waited`: its state
-    as long as it was pending, with Slurm's reason."""
-    if suspended:
-        return End.of("slurm_preempted", f"job {job.id} was suspended, and cancelled for that", job.node)
+def end_of(job: Job, code: int | None, *, waited: str = "") -> End:
+    """What the end of a job means that left records open. `waited`: its state as long as it was pending, with Slurm's
+    reason."""
     if job.over_limit:
         name = "slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused"
         return End.of(name, f"{pending(job)}, which never ends: cancelled", job.node, refused=True)

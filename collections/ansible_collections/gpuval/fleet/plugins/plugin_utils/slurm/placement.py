@@ -90,7 +90,6 @@ class SlurmPlacement(Placement):
         self._events: list[Event] = []
         #: Launches to do, and when the run's time ends.
         self._launches: deque[tuple[NodeView, Attempt, float]] = deque()
-        self._suspended: set[tuple[str, int]] = set()
         self._jobs: dict[tuple[str, int], Job] = {}
         self._ends: dict[tuple[str, int], End] = {}
         self._ended_at: dict[tuple[str, int], float] = {}
@@ -329,8 +328,9 @@ class SlurmPlacement(Placement):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
         if job.waits:
             return self._changed(view, {**launch, "message": pending(job)})
-        if job.suspended and not view.complete:
-            self._give_way(key, job)
+        if job.suspended and not view.complete:  # its measurements would include the pause
+            if key not in self._ends and self._cancel(job):
+                self._ends[key] = End.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
             return None
         if (
             ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends
@@ -346,13 +346,13 @@ class SlurmPlacement(Placement):
         if key not in self._ends:
             try:
                 waited = str(launch.get("message") or "")
-                self._ends[key] = self._end_of(job, suspended=key in self._suspended, waited=waited)
+                self._ends[key] = self._end_of(job, waited)
             except SlurmError as error:
                 self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
 
-    def _end_of(self, job: Job, *, suspended: bool, waited: str) -> End:
+    def _end_of(self, job: Job, waited: str) -> End:
         """Raises SlurmError while slurmctld is away."""
         try:
             code = self._slurm.exit_code(job.id)
@@ -360,7 +360,7 @@ class SlurmPlacement(Placement):
             if error.away:
                 raise
             code = None  # its state says enough
-        end, members = end_of(job, code, suspended=suspended, waited=waited), self._members(job.node)
+        end, members = end_of(job, code, waited=waited), self._members(job.node)
         cancelled = end.name == "slurm_cancelled"  # with a drain: by a Prolog that failed, or by an operator
         if not cancelled and (len(members) == 1 or end.name not in ("slurm_node_failed", "slurm_job_failed")):
             return end
@@ -373,11 +373,6 @@ class SlurmPlacement(Placement):
         what = "was cancelled on" if cancelled else "lost"
         message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {away[0][1]}"
         return End.of("slurm_drained" if cancelled else "slurm_node_failed", message, away[0][0])
-
-    def _give_way(self, key: tuple[str, int], job: Job) -> None:
-        """Cancel a job that Slurm suspended: its measurements would include the pause."""
-        if key not in self._suspended and self._cancel(job):
-            self._suspended.add(key)
 
     def _cancel(self, job: Job, *options: str) -> bool:
         """Whether slurmctld took it."""
