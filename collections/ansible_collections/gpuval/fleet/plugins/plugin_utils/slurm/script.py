@@ -27,10 +27,8 @@ NAME_CHARACTERS = 60
 #: Of jobs on idle nodes.
 NICE = 10_000
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "/usr/bin/python3")
-VARIABLES = (
-    *("gpuval_slurm_partition", "gpuval_slurm_account", "gpuval_slurm_qos", "gpuval_slurm_reservation"),
-    *("gpuval_slurm_output", "gpuval_slurm_arguments"),
-)
+_CHOICES = ("partition", "account", "qos", "reservation")
+VARIABLES = tuple(f"gpuval_slurm_{name}" for name in (*_CHOICES, "output", "arguments"))
 #: Options that gpuval sets itself.
 OWN = (
     *("--exclusive", "--nodelist", "--time", "--deadline", "--comment", "--job-name", "--parsable", "--wrap"),
@@ -81,7 +79,7 @@ class Settings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
         """From the variables of a node. Raises SettingError."""
-        texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in ("partition", "account", "qos")}
+        texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in _CHOICES}
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
             raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
@@ -90,7 +88,6 @@ class Settings:
             raise SettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
         return cls(
             **texts,
-            reservation=str(values["gpuval_slurm_reservation"] or ""),
             output=str(values["gpuval_slurm_output"] or "/dev/null"),
             arguments=tuple(str(one) for one in arguments),
         )
@@ -110,7 +107,7 @@ def arguments(
     becomes the job's time limit in minutes, unless Slurm gives it less (`wall`). `idle`: all other work comes first.
     Slurm removes a job that has not begun by then, also without a controller."""
     minutes = max(1, int(-(-seconds // 60) if wall >= seconds else wall // 60))
-    chosen = {name: getattr(settings, name) for name in ("partition", "account", "qos", "reservation")}
+    chosen = {name: getattr(settings, name) for name in _CHOICES}
     return [
         "--exclusive",
         f"--nodes={len(nodes)}",
