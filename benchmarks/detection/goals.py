@@ -20,14 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import pattern_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS, Context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
@@ -158,8 +156,7 @@ class Fleet:
         return statistics.median(node.really_makes(metric, "whole") for node in self.nodes.values())
 
     def judge(self) -> dict[str, dict[str, Any]]:
-        with mock.patch.object(analysis, "analyse", lambda *_: None):  # no verdict depends on it
-            report = verdict.judge(self.run, self.evidence, SHIPPED, judged_at=TIME)
+        report = verdict.judge(self.run, self.evidence, SHIPPED, judged_at=TIME, for_report=False)
         return {node["name"]: node for node in report["nodes"]}
 
     def measure_again(self) -> int:
@@ -243,20 +240,21 @@ def power(options: argparse.Namespace) -> None:
 
 
 def healthy(options: argparse.Namespace) -> None:
-    print("| healthy fleets | nodes | drawn | FAIL, % | of these within 3 % | INCOMPLETE, % | warned, % | again, % | "
-          "really 5 % slow: drawn | of these FAIL | silent |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| healthy fleets | nodes | drawn | FAIL, % | of these within 3 % | INCOMPLETE, % | warned, % | within 3 % | "
+          "again, % | really 5 % slow: drawn | of these FAIL | silent |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for title, setting in SETTINGS.items():
         if options.only not in title:
             continue
         for size in options.sizes:
             count: Counter[str] = Counter()
-            for seed in range(max(1, options.fleets * 16 // size)):
+            for seed in options.seeds or range(max(1, options.fleets * 16 // size)):
                 fleet = Fleet(size, setting, ALL_STAGES, f"healthy {title} {size} {seed}", None)
                 for name, node in judged(fleet, options, count).items():
                     count.update(_of_healthy(node, fleet.nodes[name], fleet))
                 gc.collect()
-            rates = [share(count[what], count["nodes"]) for what in ("FAIL", "wrong", "INCOMPLETE", "warned", "again")]
+            columns = ("FAIL", "wrong", "INCOMPLETE", "warned", "warned within", "again")
+            rates = [share(count[what], count["nodes"]) for what in columns]
             slow = [str(count["slow"]), share(count["slow FAIL"], count["slow"]), share(count["silent"], count["slow"])]
             print(f"| {title} | {size} | {count['nodes']} | {' | '.join(rates + slow)} |", flush=True)
             if options.explain:
@@ -266,17 +264,20 @@ def healthy(options: argparse.Namespace) -> None:
 
 def _of_healthy(node: Mapping[str, Any], truth: Node, fleet: Fleet) -> Counter[Any]:
     required = [check for check in node["checks"] if check["severity"] == "required"]
-    failed = [check for check in required if check["verdict"] == "fail"]
-    levels = [
-        truth.really_makes(check["metric"], check["part"]) / fleet.really_makes(check["metric"])
-        for check in failed if KINDS[check["kind"]].compares
-    ]  # fmt: skip
+    failed = [check for check in required if check["verdict"] == "fail" and KINDS[check["kind"]].compares]
+    warnings = [check for check in node["checks"] if check["verdict"] == "warn" and check["metric"]]
+
+    def level(check: Mapping[str, Any]) -> float:
+        made = truth.really_makes(check["metric"], check["part"])
+        return made / fleet.really_makes(check["metric"])
+
     slow = min(truth.levels[source] for source in ("cores", "memory", "pcie", "links")) < 0.95
     open_checks = {(check["verdict"], check["name"]) for check in node["checks"]
                    if check["verdict"] in ("fail", "missing", "warn")}  # fmt: skip
     warned = any(verdict_ == "warn" for verdict_, _ in open_checks)
     return Counter({
-        "nodes": 1, node["verdict"]: 1, "warned": warned, "wrong": min(levels, default=0) > 1 - MARGIN,
+        "nodes": 1, node["verdict"]: 1, "warned": warned, "wrong": min(map(level, failed), default=0) > 1 - MARGIN,
+        "warned within": any(abs(1 - level(check)) < MARGIN for check in warnings),
         "slow": slow, "slow FAIL": slow and node["verdict"] == "FAIL",
         "silent": slow and node["verdict"] == "PASS" and not warned,
         **{("open", *one): 1 for one in open_checks},
@@ -291,6 +292,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[8, 16, 64])
     parser.add_argument("--once", action="store_true", help="nothing is measured again")
     parser.add_argument("--explain", action="store_true", help="which checks were open on healthy nodes")
+    parser.add_argument("--seeds", type=lambda text: range(*map(int, text.split(":"))), help="healthy fleets FIRST:END")
     options = parser.parse_args()
     gc.disable()
     for name in options.tables.split(","):

@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     make_baseline,
     verdict,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import KNOWN, borrowed_deviation
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from hypothesis import given, settings
@@ -389,10 +390,29 @@ def test_spreads_of_few_nodes_are_taken_wider_and_never_narrower_than_those_of_t
     (subject,) = subjects_of(run, evidence).values()
     subject.known_spreads = {(NAME, 1): 0.0001, ("other", 1): 0.5}
     baseline.lend_spreads(lent, [subject])
-    assert subject.known_spreads == {(NAME, 1): pytest.approx(3 * value), ("other", 1): 0.5}
+    assert subject.known_spreads == {(NAME, 1): borrowed_deviation(value, 4), ("other", 1): 0.5}
     subject.known_spreads = {(NAME, 1): 0.3}
     baseline.lend_spreads(lent, [subject])
     assert subject.known_spreads == {(NAME, 1): 0.3}
+
+
+@pytest.mark.parametrize(("nodes", "lent"), [(12, True), (7, False)])
+def test_a_baseline_of_enough_nodes_lends_its_spreads_too(nodes, lent):
+    run, evidence = fleet(1)
+    (subject,) = subjects_of(run, evidence).values()
+    subject.known_spreads = {}
+    baseline.lend_spreads(made(*fleet(nodes)), [subject])
+    of_calibration = spreads_of(*fleet(nodes)).document["spreads"][0]["part_spreads"][NAME]["value"]
+    assert subject.known_spreads == ({(NAME, 1): borrowed_deviation(of_calibration, nodes)} if lent else {})
+
+
+def test_a_borrowed_spread_reaches_as_far_as_student_by_its_count_and_further_where_sites_differ():
+    """Quantiles of Student's t of 1 in 100,000, over that of normal noise, 4.265."""
+    for count, quantile in ((4, 23.33), (8, 8.91), (10, 7.53), (32, 5.0)):
+        assert KNOWN * borrowed_deviation(1, count, 0) == pytest.approx(quantile, rel=0.11)
+    assert borrowed_deviation(0.01, 10_000, 0) == pytest.approx(0.01, rel=0.01)
+    assert borrowed_deviation(0.01, 10_000) == pytest.approx(0.01 * 2**0.5, rel=0.01)
+    assert borrowed_deviation(0.01) == borrowed_deviation(0.01, 4, 0.01)
 
 
 def test_spreads_never_judge_the_run_that_they_are_of(tmp_path):

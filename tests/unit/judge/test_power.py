@@ -4,14 +4,14 @@ import goals
 import power as benchmark
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import power
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import power, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import not_tested
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
-from tests.kit.builders import SHIPPED, judge
+from tests.kit.builders import SHIPPED, TIME, judge
 from tests.kit.peer_fleet import healthy_fleet
 
 TRAINING = ("training", "node")
@@ -63,6 +63,13 @@ def test_each_software_has_losses_of_its_own():
     entries = [entry for entry in judge(of.run, of.evidence, SHIPPED)["fleet"]["power"] if entry["title"] == "training"]
     assert [entry["nodes"] for entry in entries] == [8, 1]
     assert entries[1]["kind"].endswith("2.12")
+
+
+def test_what_no_verdict_depends_on_is_left_out_where_no_report_is_written():
+    of = fleet(3)
+    report = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME, for_report=False)
+    assert not {"power", "analysis"} & report["fleet"].keys()
+    assert report["nodes"] == judge(of.run, of.evidence, SHIPPED)["nodes"]
 
 
 def test_what_nothing_compares_is_not_known():

@@ -2,7 +2,7 @@
 
 import goals
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import machine_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
 
@@ -81,6 +81,25 @@ def test_what_good_nodes_differ_by_between_two_measurements_is_a_warning():
     assert (entry["verdict"], entry["part"]) == ("warn", "node")
     assert entry["reason"].endswith("no more than two measurements of healthy peers differ")
     assert {other["verdict"] for other in of.judge().values()} == {"PASS"}
+
+
+def test_what_measurements_of_good_nodes_were_seen_to_differ_by_is_kept_for_later_runs_and_warns_nobody():
+    """Both good nodes of the fleet are ahead as far as the doubtful one is behind: measurements have the long tails."""
+    of = fleet(SLOW)
+    for name in ("node-004", "node-009"):
+        scale(of, name, goals.ALL_REDUCE, 1.05)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    report = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME)
+    node = next(node for node in report["nodes"] if node["name"] == BAD)
+    assert (node["verdict"], verdicts_of(node, ALL_REDUCE)) == ("PASS", {("node", "pass")})
+    (entry,) = [one for one in node["checks"] if one["name"] == "unsteady"]
+    assert (entry["verdict"], entry["severity"]) == ("pass", "advisory") and "apart" in entry["reason"]
+    (kept,) = actions.excused_changes(report)[BAD]
+    assert kept["class"] == "unsteady"
+    later = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME, unsteady={kept["of"]: {"run-0"}})
+    node = next(node for node in later["nodes"] if node["name"] == BAD)
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
 
 
 def test_what_good_nodes_differ_by_is_incomplete_where_an_earlier_run_had_it_too():

@@ -32,13 +32,14 @@ def report_on(
     history: PeerHistory | None = None,
     judged: Mapping[str, Any] | None = None,
     frozen: bool = False,
+    for_report: bool = True,
     earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
     Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
     (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``. ``earlier``:
-    what earlier runs found of machines, as arguments of ``verdict.judge``.
+    what earlier runs found of machines, as arguments of ``verdict.judge``; ``for_report`` as there.
     """
     evidence = read_evidence(folder, run)
     evidence.earlier_gpus = earlier_faults.gpus_of(folder, run, names_sharing_gpus(run, evidence))
@@ -48,8 +49,9 @@ def report_on(
     if judged is not None:
         _keep_judged(evidence, folder, run, judged, frozen=frozen)
     report = verdict.judge(
-        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, **earlier
-    )
+        run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history, for_report=for_report,
+        **earlier,
+    )  # fmt: skip
     if judged is not None:
         entries = {**{node["name"]: node for node in report["nodes"]}, **report["run"].get("busy", {})}
         for name, (stages, _) in evidence.changed.items():

@@ -133,6 +133,7 @@ def judge_of(
             with_gangs=gangs is not None,
             baseline=baseline_read,
             history=PeerHistory.of(applied_criteria.standings(folder)),
+            for_report=False,
         )
 
     return judge

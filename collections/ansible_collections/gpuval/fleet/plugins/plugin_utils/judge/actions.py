@@ -4,7 +4,7 @@ reading the rules."""
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,6 +104,17 @@ def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
     for node in report["nodes"]:
         if node["verdict"] != "PASS" and not (report["run"].get("resume") and _is_open(node)):
             node["action"] = action_of(node, earlier, rules, shared)
+
+
+def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """By node the changes of speed that its peers excuse: where a later run finds one again, it counts."""
+    shared, found = _shared(report["nodes"]), defaultdict(list)
+    for node in report["nodes"]:
+        for check in node["checks"]:
+            if check["name"] == UNSTEADY and check["severity"] == "advisory":
+                where = _where(node, check["part"], 1, _machine(node, shared), shared)
+                found[node["name"]].append(Fault(UNSTEADY, *where, NODE).document())
+    return {name: faults[:MAX_FAULTS] for name, faults in found.items()}
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:

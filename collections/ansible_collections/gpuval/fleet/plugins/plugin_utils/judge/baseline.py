@@ -16,13 +16,15 @@ from typing import Any
 from ..core import schemas
 from ..core.errors import SettingError, reason_of
 from .check import Check
-from .peer_statistics import FEW_NODES_OF_PARTS, widened
+from .peer_statistics import borrowed_deviation
 from .subject import Subject
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
 #: A baseline keeps figures apart by these, where their records report them.
 SETUPS = ("torch", "fingerprints.training_setup")
+#: A baseline of fewer nodes fails no node: it is advice, and lends no spreads.
+LEAST_NODES = 8
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,29 @@ class Baseline:
         return max(fitting, key=lambda one: (one["nodes"], sorted(one["setup"].items())), default=None)
 
 
+def spreads_of(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
+    of_skus: dict[str, dict[str, Any]] = {}
+    for figure in sorted(figures, key=lambda one: (one.get("revision", 1), one["within_nodes_ratio"] or 0.0)):
+        if figure["within_nodes_ratio"]:
+            sku = of_skus.setdefault(
+                figure["sku"], {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
+            )
+            sku["nodes"] = min(sku["nodes"], figure["nodes"])
+            spread = {"value": figure["within_nodes_ratio"], "revision": figure.get("revision", 1)}
+            sku["part_spreads"][figure["metric"]] = spread
+    return [*of_skus.values()]
+
+
 def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None:
-    """Give nodes the spreads of their SKU, as wide as so few nodes make them, never narrower than the catalogue's."""
-    spreads = baseline.document.get("spreads", ()) if baseline else ()
+    """Give nodes the spreads of their SKU by a file of them, or by the figures of a baseline of enough nodes; never
+    narrower than the catalogue's."""
+    document: Mapping[str, Any] = baseline.document if baseline else {}
+    figures = [one for one in document.get("figures", ()) if one["nodes"] >= LEAST_NODES]
+    spreads = document.get("spreads", spreads_of(figures))
     for subject, sku in ((subject, sku) for subject in subjects for sku in spreads if sku["sku"] == subject.kind):
         lent = {
-            (metric, one["revision"]): widened(one["value"], sku["nodes"], FEW_NODES_OF_PARTS)
+            (metric, one["revision"]): borrowed_deviation(one["value"], sku["nodes"])
             for metric, one in sku["part_spreads"].items()
         }
         known = subject.known_spreads

@@ -15,7 +15,7 @@ from ..core import schemas, units
 from ..core.errors import SettingError
 from ..records.documents import Record
 from . import peer_statistics
-from .baseline import SCHEMA, SETUPS
+from .baseline import SCHEMA, SETUPS, spreads_of
 from .peer_groups import as_wide_as_all
 from .peer_samples import LEAST, MOST, is_part_of, values_at
 from .subject import Subject, revision_of
@@ -62,7 +62,7 @@ def make(
     figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
     if not figures:
         raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
-    spreads = _spreads(figures) if spreads_only else []
+    spreads = spreads_of(figures) if spreads_only else []
     if spreads_only and not spreads:
         raise SettingError("no node has three parts of a kind: spreads need nodes with more GPUs")
     document = {
@@ -149,20 +149,6 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     places = _places(gathered) if scope == "gpu" else {}
     optional = {"places": places or None, "revision": revision if revision > 1 else None}
     yield {**figure, **{name: value for name, value in optional.items() if value is not None}}
-
-
-def _spreads(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
-    of_skus: dict[str, dict[str, Any]] = {}
-    for figure in sorted(figures, key=lambda one: (one.get("revision", 1), one["within_nodes_ratio"] or 0.0)):
-        if figure["within_nodes_ratio"]:
-            sku = of_skus.setdefault(
-                figure["sku"], {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
-            )
-            sku["nodes"] = min(sku["nodes"], figure["nodes"])
-            spread = {"value": figure["within_nodes_ratio"], "revision": figure.get("revision", 1)}
-            sku["part_spreads"][figure["metric"]] = spread
-    return [*of_skus.values()]
 
 
 def _places(gathered: _Gathered) -> dict[str, list[float]]:

@@ -140,11 +140,11 @@ def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]
     return [statistics.median(ratios.values()) if ratios else None for ratios in ratios_of(check, samples)]
 
 
-def modes_of(check: Check, samples: Sequence[PeerSample]) -> Modes | None:
-    """The populations of these nodes, where there are two."""
+def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float | None] | None = None) -> Modes | None:
+    """The populations of these nodes, where there are two; ``levels``: theirs, if they are known."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
-    known = [(sample, level) for sample, level in zip(samples, levels_of(check, samples), strict=True) if level]
+    known = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
     found = two_modes([level for _, level in known], least_margin(check))
     if found is None:
         return None

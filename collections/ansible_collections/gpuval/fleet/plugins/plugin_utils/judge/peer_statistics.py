@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -24,11 +25,27 @@ FEW_NODES_TO_WARN, SHARE_TO_WARN = 4, 0.8
 MEDIAN_ERROR = 1.2533
 #: Below this number of nodes the same holds for leaving a value out of the centre and the spread.
 FEW_TO_LEAVE_OUT = 24
+#: A part that is this many borrowed deviations off is no chance, in a single node too: 1 of 100,000 of normal noise.
+KNOWN = 4.265
+#: Of how many measurements a spread is whose count is not known: with fewer it would say nothing.
+FEWEST_MEASUREMENTS = 4
 
 
 def widened(deviations: float, nodes: int, few: float = FEW_NODES) -> float:
     """How many deviations of so many nodes count as ``deviations`` of a great many."""
     return deviations * (1 + few / nodes)
+
+
+def borrowed_deviation(value: float, count: int | None = None, between_sites: float | None = None) -> float:
+    """The relative deviation of a spread that other machines showed, as that of normal noise which reaches as far.
+
+    ``count``: of how many nodes, or passes of one; each has one degree of freedom of Student's t at least (Wallace
+    1959). ``between_sites``: how much sites differ, as much as parts where it is not known.
+    """
+    freedom = count or FEWEST_MEASUREMENTS
+    reach = (KNOWN * (8 * freedom + 3) / (8 * freedom + 1)) ** 2
+    of_student = math.sqrt(freedom * math.expm1(reach / freedom)) / KNOWN
+    return of_student * math.hypot(value, value if between_sites is None else between_sites)
 
 
 @dataclass(frozen=True)

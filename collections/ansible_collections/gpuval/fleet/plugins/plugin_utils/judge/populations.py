@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .peer_statistics import MAD_TO_DEVIATION, Peers
@@ -58,6 +58,8 @@ class Tails:
     changes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     #: By node and metric the relative deviation of its nodes.
     deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    #: Nodes of which a measurement was far off as a whole: what theirs differ by is no measure of healthy ones.
+    far: set[str] = field(default_factory=set)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
         """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
@@ -90,14 +92,14 @@ class Tails:
         changes = [*itertools.chain(*self.changes.values())]
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
-    def healthy_changes(self, node: str, doubtful: Collection[str]) -> dict[str, float]:
-        """By metric how far two measurements of the node may differ, relative: tails reach beyond few good nodes."""
-        good = [one for name, its in self.changes.items() if name != node and name not in doubtful for one in its]
+    def healthy_changes(self, node: str) -> tuple[float, float]:
+        """How far two measurements of the node may differ, in deviations of its nodes: as far as those of good nodes,
+        and as far as tails reach beyond few of these. The first is 0 where first measurements have no long tails."""
+        good = [one for name, its in self.changes.items() if name != node and name not in self.far for one in its]
         if not good or not self.changes.get(node):
-            return {}
-        times = math.pow(TAIL / len(good), 1 / 3) if self.reach(len(self.nodes)) else 0.0
-        reach = max(times, LEAST_TIMES) * max(good)
-        return {metric: reach * deviation for metric, deviation in self.deviations[node].items()}
+            return 0.0, 0.0
+        seen, has_tails = LEAST_TIMES * max(good), bool(self.reach(len(self.nodes)))
+        return has_tails * seen, max(seen, has_tails * math.pow(TAIL / len(good), 1 / 3) * max(good))
 
     def are_long(self, error: float) -> bool:
         """Whether tails are longer than those of normal noise, with and without any one of the nodes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ..core.text import meant, pattern_of
 from . import criteria
 from .check import Check
 from .criteria import CriteriaError
+from .peer_statistics import borrowed_deviation
 
 CPU = "cpu"
 AUTO = "auto"
@@ -61,16 +62,16 @@ def read(path: Path) -> Sku:
         part_gpus=tuple(count.get("part", ())),
         gpu=document.get("gpu", {}),
         links=document.get("links", {}),
-        part_spreads=_by_revision(document.get("part_spreads", {})),
-        measured=_by_revision(document.get("measured", {})),
+        part_spreads=_by_revision(document.get("part_spreads", {}), borrowed_deviation),
+        measured=_by_revision(document.get("measured", {}), lambda value: value),
         checks=tuple(checks),
     )
 
 
-def _by_revision(figures: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> dict[tuple[str, int], float]:
     """By metric and revision of its definition: 1, unless the figure tells it."""
-    known = {name: figure if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
-    return {(name, figure.get("revision", 1)): figure["value"] for name, figure in known.items()}
+    known = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
+    return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in known.items()}
 
 
 @functools.cache

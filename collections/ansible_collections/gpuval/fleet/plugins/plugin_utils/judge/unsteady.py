@@ -37,11 +37,16 @@ class Measurement(NamedTuple):
     error: float
 
 
-class Finding(NamedTuple):
-    """How often a part changed by more than repeats do, and how far at most, as a logarithm; whether by more than
-    healthy peers do, too."""
+#: The verdict by what peers excuse, and for what was shown before.
+VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "fail"))
 
-    is_beyond_peers: bool
+
+class Finding(NamedTuple):
+    """How often a part changed by more than repeats do, and how far at most, as a logarithm.
+
+    ``beyond``: whether healthy peers of a fleet with long tails changed as much (0), or may (1), or not (2)."""
+
+    beyond: int
     times: int
     size: float
     metric: str
@@ -54,13 +59,14 @@ def checks(
     """An entry for each part that is unsteady; where most parts of a node are, one of the node.
 
     ``earlier``: by machine or GPU the runs in which it was so; ``context``: what other nodes measured twice; what is
-    within that is a warning, and missing where a further attempt, or an earlier run, shows it again.
+    within that decides nothing, and is missing where a further attempt, or an earlier run, shows it again.
     """
     record = subject.records.get(stage)
     records = _measurements(subject, record) if record is not None else []
     if len(records) < 2:
         return []
-    healthy = context.tails[subject.kind][0].healthy_changes(subject.name, context.doubtful)
+    levels = context.tails[subject.kind][0]
+    healthy, deviations = levels.healthy_changes(subject.name), levels.deviations[subject.name]
     parts: dict[str, Finding | None] = {}
     for metric, check in _speeds(criteria).items():
         for part, series in _by_part(subject, check, records).items():
@@ -68,10 +74,11 @@ def checks(
             size, *values = max(changes, default=(0.0,))
             best = (max if check.max_above is None else min)(series)  # slow once is slow once, whenever it was
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
-            of_peers = min(healthy.get(metric, 0.0), MARGIN)
-            is_beyond = size > of_peers
-            times = max(1, sum(_change(best, one, check) > (of_peers if is_beyond else 0) for one in series))
-            finding = Finding(is_beyond, times, size, metric, f"{metric} of {part} made {texts}")
+            of_peers = [min(change * deviations.get(metric, 0.0), MARGIN) for change in healthy]
+            beyond = sum(size > most for most in of_peers)
+            least = of_peers[1] if beyond == len(of_peers) else 0.0
+            times = max(1, sum(_change(best, one, check) > least for one in series))
+            finding = Finding(beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     found = {part: finding for part, finding in parts.items() if finding}
     for kind in {part.partition(":")[0] for part in found}:
@@ -127,11 +134,11 @@ def _entry(subject: Subject, stage: str, part: str, finding: Finding, earlier: M
     again = (
         "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""
     )
-    is_excused = not (finding.is_beyond_peers or again)
+    verdict = VERDICTS[finding.beyond][bool(again)]
+    is_excused = verdict in ("pass", "warn")
     known = ": no more than two measurements of healthy peers differ" if is_excused else ""
     apart = units.number_text(100 * math.expm1(finding.size))
     reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else known}"
-    verdict = "warn" if is_excused else "fail" if finding.is_beyond_peers and again else "missing"
     row = class_named(UNSTEADY)
     return own_entry(
         UNSTEADY, stage, "outlier", verdict, reason, severity="advisory" if is_excused else "required",

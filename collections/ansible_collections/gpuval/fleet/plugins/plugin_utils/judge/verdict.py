@@ -12,7 +12,7 @@ impossible figure that is reported counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -62,12 +62,14 @@ def judge(
     history: PeerHistory | None = None,
     lacked_gpus: Mapping[str, str] = MappingProxyType({}),
     unsteady: Mapping[str, Collection[str]] = MappingProxyType({}),
+    for_report: bool = True,
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added. ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs;
-    ``unsteady`` by machine or GPU the earlier runs in which it was so.
+    ``unsteady`` by machine or GPU the earlier runs in which it was so. Without ``for_report`` there is nothing that no
+    verdict depends on: no analysis of the fleet, no smallest losses.
     """
     twins = find_twins(run, evidence)
     judged = JudgedRun(
@@ -79,11 +81,11 @@ def judge(
         find_copies(run, evidence, twins),
         unsteady,
     )
-    nodes, analysis = _judge_nodes(judged)
+    nodes, analysis = _judge_nodes(judged, _analyse if for_report else lambda *_: None)
     busy = {node["name"]: _busy_with(node) for node in nodes if run.get("only_idle") and _is_busy(node)}
     if busy:
         nodes = [node for node in nodes if node["name"] not in busy]
-        analysis = _analyse(judged, without=busy)
+        analysis = _analyse(judged, busy) if for_report else None
     is_lent = baseline is not None and bool(baseline.document.get("spreads"))
     narrowed = sorted({*run["narrowed_by"], *(["busy"] if busy else []), *(["spreads"] if is_lent else [])})
     is_less = bool(narrowed) or any(node.get("unproven") for node in nodes)
@@ -108,18 +110,20 @@ def judge(
         "counts": _counts(nodes),
         "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,
-        "fleet": _of_fleet(judged, nodes, narrowed, analysis),
+        "fleet": _of_fleet(judged, nodes, narrowed, analysis, power.of_run(judged.context) if for_report else []),
     }
 
 
-def _judge_nodes(judged: JudgedRun) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+def _judge_nodes(
+    judged: JudgedRun, analyse: Callable[[JudgedRun], dict[str, Any] | None]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The entries of all nodes, and the analysis of the fleet; large fleets take two processes."""
     names = sorted(judged.subjects, key=natural_order)
 
     def judge_part(part: Sequence[str]) -> list[dict[str, Any]]:
         return [_judge_case(case_of(name, judged)) for name in part]
 
-    with beside(lambda: (_analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
+    with beside(lambda: (analyse(judged), _digests(judged.evidence)), len(names)) as analyse_beside:
         judged.compare_nodes()
         judged.compare_figures()
         judged.name_shared_failures()
@@ -155,6 +159,7 @@ def _of_fleet(
     nodes: Sequence[Mapping[str, Any]],
     narrowed: Sequence[str],
     analysis: dict[str, Any] | None,
+    losses: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What the report says of the nodes together."""
     run, criteria, checks = judged.document, judged.context.criteria, judged.context.fleet
@@ -164,7 +169,7 @@ def _of_fleet(
     optional = {
         "coverage": None if gaps.complete else gaps.document(),
         "not_tested": not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
-        "power": power.of_run(judged.context) or None,
+        "power": losses or None,
         "analysis": analysis,
     }
     present = {name: document for name, document in optional.items() if document is not None}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...module_utils.redaction import SecretRedactor
@@ -220,15 +221,23 @@ def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, 
     store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
 
 
-def keep_verdict(folder: run_folder.RunFolder, report: Mapping[str, Any]) -> Path:
-    """Write the least of a report, a fraction of it in size. Returns the file."""
+def keep_verdict(
+    folder: run_folder.RunFolder, report: Mapping[str, Any], excused: Mapping[str, Any] = MappingProxyType({})
+) -> Path:
+    """Write the least of a report, a fraction of it in size. Returns the file.
+
+    ``excused``: by node faults that decided nothing, for later runs.
+    """
     document = {
         "schema": "gpuval.verdict/1",
         **{key: report["run"][key] for key in ("run_id", "created_at", "finished_at", "judged_at")},
         "verdict": report["verdict"],
         "counts": report["counts"],
         "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
-        "faults": {node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node},
+        "faults": {
+            **excused,
+            **{node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node},
+        },
         "evidence": {
             **{node["name"]: node.get("evidence", {}) for node in report["nodes"]},
             **{name: node.get("evidence", {}) for name, node in report["run"].get("busy", {}).items()},

@@ -77,5 +77,5 @@ def _judge(action, options):
     schemas.validate("report", written, what="report.json")
     write_file(folder.path / "report.json", report_file.lines(written))
     if not folder.is_copy:
-        publishing.keep_verdict(folder, report)
+        publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

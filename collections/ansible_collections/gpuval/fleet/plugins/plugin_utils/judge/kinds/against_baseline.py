@@ -9,7 +9,7 @@ from typing import Any
 from ...core import units
 from ...records.documents import Record
 from .. import baseline as baselines
-from ..baseline import Baseline
+from ..baseline import LEAST_NODES, Baseline
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
 from ..peer_samples import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
@@ -17,8 +17,6 @@ from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
 from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures, without_too_little
 
-#: A baseline of fewer nodes fails no node: it is advice.
-LEAST_NODES = 8
 #: The spread of a baseline of n nodes is uncertain: 1 + this/n times as many deviations are needed.
 FEW_NODES = 12
 

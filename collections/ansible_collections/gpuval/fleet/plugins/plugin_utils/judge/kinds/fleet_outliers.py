@@ -27,15 +27,13 @@ from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, ratios_of
 from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
-from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
+from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, KNOWN, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
 from ..populations import CERTAIN, Tails, deviation_of, doubtful_limit, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures, without_too_little
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
-#: A part that is this many times as far off as healthy ones of its SKU differ is no chance, in a single node too.
-KNOWN = 8
 
 Samples = Sequence[PeerSample]
 
@@ -51,7 +49,8 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         else:
             context.nodes[subject.name][check.name] = found
     for key, samples in groups.items():
-        for name in _behind(check, samples, context.history.larger(check, key, len(samples))):
+        of_nodes = [] if check.relative_to else levels_of(check, samples)
+        for name in _behind(check, samples, of_nodes, context.history.larger(check, key, len(samples))):
             context.behind[name][check.stage].add(check.name)
         if len(samples) <= check.min_peers:
             continue
@@ -59,23 +58,28 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         if check.relative_to:
             within.add(_ratios(check, samples), least_margin(check), check.deviations, sign_of(check))
         else:
-            modes = modes_of(check, samples)
-            known = _levels(check, modes.better if modes else samples)
+            modes = modes_of(check, samples, of_nodes)
+            known = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
             levels.add(known, least_margin(check), check.deviations, sign_of(check))
-            _survey_nodes(check, samples, levels)
+            _survey_nodes(check, samples, of_nodes, levels)
 
 
-def _survey_nodes(check: Check, samples: Samples, levels: Tails) -> None:
+def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | None], levels: Tails) -> None:
     """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
-    of_nodes = levels_of(check, samples)
-    deviation = deviation_of([*filter(None, of_nodes)], least_margin(check))
+    known = [*filter(None, of_nodes)]
+    deviation = deviation_of(known, least_margin(check))
     for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
         node, ahead = sample.subject.name, levels.ahead[check.stage]
         levels.deviations[node][check.metric] = deviation
         ahead[node] = max(sign_of(check) * ((level or 1.0) - 1) / deviation, ahead.get(node, 0.0))
         then = dict(_measured_before(check, sample).figures)
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
-        levels.changes[node] += [abs(statistics.median(changes)) / deviation] if changes else []
+        if changes and level:
+            change = statistics.median(changes)
+            levels.changes[node].append(abs(change) / deviation)
+            worst = max(sign_of(check) * (1 - one) for one in (level, level * math.exp(-change)))
+            if worst > doubtful_limit(known, least_margin(check), 0.0):
+                levels.far.add(node)
 
 
 def _measured_before(check: Check, sample: PeerSample) -> PeerSample:
@@ -88,7 +92,7 @@ def sign_of(check: Check) -> int:
     return 1 if check.max_below is not None else -1
 
 
-def _behind(check: Check, samples: Samples, before: PeerGroup | None) -> list[str]:
+def _behind(check: Check, samples: Samples, of_nodes: Sequence[float | None], before: PeerGroup | None) -> list[str]:
     """The nodes that are worse as a whole than normal noise explains, beside these nodes or those of before."""
     if check.relative_to:
         return []
@@ -96,7 +100,7 @@ def _behind(check: Check, samples: Samples, before: PeerGroup | None) -> list[st
         levels = [(one.subject.name, level) for one in samples if (level := _level(check, one, before)) is not None]
         middle, limit = 1.0, before.normal or math.inf
     elif len(samples) > check.min_peers:
-        levels = _levels(check, samples)
+        levels = _named(samples, of_nodes)
         middle, limit = normal_limit([level for _, level in levels], least_margin(check))
     else:
         return []
@@ -110,9 +114,9 @@ def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
-def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
-    levels = zip(samples, levels_of(check, samples), strict=True)
-    return [(sample.subject.name, level) for sample, level in levels if level is not None]
+def _named(samples: Samples, of_nodes: Sequence[float | None]) -> list[tuple[str, float]]:
+    """The nodes that have a level, and it."""
+    return [(one.subject.name, level) for one, level in zip(samples, of_nodes, strict=True) if level is not None]
 
 
 def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
@@ -225,18 +229,19 @@ class _Comparison:
         if not samples:  # as many nodes have one number of links as another
             return 0.0, 0.0, 0.0
         levels, within = self.context.tails[samples[0].group[0]]
+        known_levels = _named(samples, levels_of(check, samples)) if check.relative_to is None else []
         found = 0.0
         for tails, wanted in ((levels, check.relative_to is None), (within, check.scope != "node")):
             deviations = tails.reach(nodes) if wanted and nodes > check.min_peers else 0.0
             if deviations:
-                known = (_ratios if tails is within else _levels)(check, samples)
+                known = _ratios(check, samples) if tails is within else known_levels
                 peers = Peers.of([value for _, value in known])
                 known_noise = repeats if tails is within else 0.0
                 rest = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
                 found = max(found, deviations * rest)
         if check.relative_to or nodes <= check.min_peers:
             return found, 0.0, 0.0
-        of_nodes, least = [level for _, level in _levels(check, samples)], least_margin(check)
+        of_nodes, least = [level for _, level in known_levels], least_margin(check)
         peers = Peers.without_the_far(of_nodes, least, check.deviations)
         doubtful = doubtful_limit(of_nodes, least, peers.deviation) if peers else math.inf
         middle, limit = (1.0, math.inf) if levels.are_long(CERTAIN) else normal_limit(of_nodes, least)
@@ -509,7 +514,7 @@ class _Comparison:
             return [PartResult(part, None, value, unit, why) for part, value in sample.figures], []
         failed: list[PartResult] = []
         doubtful: list[PartResult] = []
-        worst, nearest = None, float("-inf")
+        worst, nearest, is_excused = None, float("-inf"), False
         stages = self._stages_behind(sample) if group.normal else ()
         before = _measured_before(check, sample)
         then = {part: ratio for part, _, ratio in before.compared(check)}
@@ -547,13 +552,16 @@ class _Comparison:
             ):
                 failed.append(PartResult(part, False, value, unit, f"{reason()}{measured}"))
                 continue
-            if was_far or is_beyond(ratio, distance=now):
+            is_far = is_beyond(ratio, distance=now)
+            is_usual = was_far and not is_far and self._is_usual_change(sample, then[part], ratio)
+            is_excused |= is_usual
+            if is_far or (was_far and not is_usual):
                 doubt = f": so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
                 doubtful.append(PartResult(part, False, value, unit, f"{reason()}{measured}{doubt}"))
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
-        is_doubtful = doubtful or any(one.passed is False or one.part in then for one in failed)
+        is_doubtful = is_excused or doubtful or any(one.passed is False or one.part in then for one in failed)
         if check.required and check.retry and is_doubtful:
             self.context.doubtful[sample.subject.name].add(check.stage)
         failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
@@ -563,6 +571,12 @@ class _Comparison:
         """Whether the node as a whole is so far off that it is to be measured again."""
         level = _level(self.check, sample, group)
         return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
+
+    def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
+        """Whether two measurements of healthy nodes were seen to differ as much, in a fleet with long tails."""
+        levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
+        seen = levels.healthy_changes(name)[0] * levels.deviations[name].get(self.check.metric, 0.0)
+        return before > 0 < now and abs(math.log(now / before)) <= seen
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
         """Two errors of the mean of ``count`` measurements (repeats' or changes'), and of the peers' median."""
