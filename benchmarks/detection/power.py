@@ -137,7 +137,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[4, 8, 16, 64])
-    parser.add_argument("--settings", type=lambda text: text.split(","), default=["normal", "nodes t3"])
+    parser.add_argument("--settings", type=lambda text: text.split(","), default=[*SETTINGS])
     parser.add_argument("--smaller", type=float, default=0.8, help="a loss of so much of the smallest one, too")
     return parser.parse_args(given)
 

@@ -34,6 +34,8 @@ MOST_DEVIATIONS = 6.0
 #: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
 #: those of Student's t with 3 degrees, about 1 of 1,000 healthy nodes lies beyond. Never less than ``LEAST_TIMES``.
 TAIL, LEAST_TIMES = 3000.0, 2.0
+#: 1 of 40,000 changes of normal noise is larger than so many of its deviations.
+CHANGE = 4.2
 
 #: Normal noise of n nodes explains so many deviations, times 1 + ``FEW``/(n - 4), and never fewer than ``MOST_NORMAL``.
 NORMAL, FEW, MOST_NORMAL = 3.5, 2.0, 5.5
@@ -98,7 +100,8 @@ class Tails:
         good = [one for name, its in self.changes.items() if name != node and name not in self.far for one in its]
         if not good or not self.changes.get(node):
             return 0.0, 0.0
-        seen, has_tails = LEAST_TIMES * max(good), bool(self.reach(len(self.nodes)))
+        of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / len(good))) / 2)  # the median of their largest
+        seen, has_tails = max(good) * CHANGE / of_normal, bool(self.reach(len(self.nodes)))
         return has_tails * seen, max(seen, has_tails * math.pow(TAIL / len(good), 1 / 3) * max(good))
 
     def are_long(self, error: float) -> bool:
