@@ -34,7 +34,7 @@ RULES: Mapping[str, Callable[[Sequence[float], random.Random], float]] = {
 def draw_fleet(
     draw: random.Random, rule: str, loss: float, *, tails: bool, count: Counter[str], errors: list[float]
 ) -> None:
-    """One fleet; ``count`` is of what is said of nodes that were doubtful once."""
+    """One fleet; ``count``: results of nodes that were doubtful once."""
 
     def measured(node: Sequence[float]) -> list[float]:
         return [

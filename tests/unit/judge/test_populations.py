@@ -231,7 +231,7 @@ def test_where_the_spread_of_a_sku_is_known_a_slow_link_fails_in_a_single_node(n
     fleet = drawn(nodes, planted=fleets.planted("slow link", 0.05, nodes, 1, 4))
     found, _ = judged(fleet)
     assert named(found["node-0000"], "fail") == {fleet.defects["node-0000"].part}
-    assert "healthy ones differ by 0.4 %" in next(
+    assert "healthy ones differ by 0.7193 %" in next(
         one["reason"] for one in found["node-0000"]["checks"] if one["verdict"] == "fail"
     )
 

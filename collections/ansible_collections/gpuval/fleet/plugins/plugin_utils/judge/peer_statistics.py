@@ -27,7 +27,7 @@ MEDIAN_ERROR = 1.2533
 FEW_TO_LEAVE_OUT = 24
 #: A part that is this many borrowed deviations off is no chance, in a single node too: 1 of 100,000 of normal noise.
 KNOWN = 4.265
-#: Of how many measurements a spread is whose count is not known: with fewer it would say nothing.
+#: Of how many measurements a spread is whose count is not known: with fewer it would be of no use.
 FEWEST_MEASUREMENTS = 4
 
 

@@ -95,14 +95,16 @@ class Tails:
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
     def healthy_changes(self, node: str) -> tuple[float, float]:
-        """How far two measurements of the node may differ, in deviations of its nodes: as far as those of good nodes,
-        and as far as tails reach beyond few of these. The first is 0 where first measurements have no long tails."""
+        """How far two measurements of the node may differ, in deviations of its nodes: as far as those of good nodes
+        were seen to, and as far as tails reach beyond few of these."""
         good = [one for name, its in self.changes.items() if name != node and name not in self.far for one in its]
         if not good or not self.changes.get(node):
             return 0.0, 0.0
         of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / len(good))) / 2)  # the median of their largest
-        seen, has_tails = max(good) * CHANGE / of_normal, bool(self.reach(len(self.nodes)))
-        return has_tails * seen, max(seen, has_tails * math.pow(TAIL / len(good), 1 / 3) * max(good))
+        times = CHANGE / of_normal
+        if not self.reach(len(self.nodes)):
+            return max(good), times * max(good)
+        return times * max(good), max(times, math.pow(TAIL / len(good), 1 / 3)) * max(good)
 
     def are_long(self, error: float) -> bool:
         """Whether tails are longer than those of normal noise, with and without any one of the nodes.

@@ -44,7 +44,7 @@ VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "fail"))
 class Finding(NamedTuple):
     """How often a part changed by more than repeats do, and how far at most, as a logarithm.
 
-    ``beyond``: whether healthy peers of a fleet with long tails changed as much (0), or may (1), or not (2)."""
+    ``beyond``: whether healthy peers were seen to change as much (0), or may (1), or not (2)."""
 
     beyond: int
     times: int

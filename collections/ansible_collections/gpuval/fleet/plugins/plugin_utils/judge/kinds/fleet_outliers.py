@@ -573,7 +573,7 @@ class _Comparison:
         return level is not None and sign_of(self.check) * (1 - level) > (group.doubtful or math.inf)
 
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
-        """Whether two measurements of healthy nodes were seen to differ as much, in a fleet with long tails."""
+        """Whether two measurements of healthy nodes were seen to differ as much."""
         levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
         seen = levels.healthy_changes(name)[0] * levels.deviations[name].get(self.check.metric, 0.0)
         return before > 0 < now and abs(math.log(now / before)) <= seen
