@@ -254,6 +254,11 @@ def test_records_of_failed_stages_name_their_cause(node):
         stage("lacks", "fio_of_no_node; exit 127"),
         stage("missing", command=["/no/such/tool"]),
         stage("plain", "echo out of ideas; echo ======; exit 4"),
+        stage(
+            "freed",
+            RESULT.format('{"state":"running","message":"the gang has ended: n2: exit code 3"}')
+            + "; echo saved step 9; echo the gang ends: n2: exit code 3; exit 2",
+        ),
         stage("good", "echo \"KeyError: 'caught'\"; " + RESULT.format('{"state":"success"}')),
         stage("denies", "echo error; " + RESULT.format('{"state":"failure","message":"loss is NaN"}')),
     )
@@ -266,6 +271,8 @@ def test_records_of_failed_stages_name_their_cause(node):
     assert causes["plain"] is causes["good"] is causes["denies"] is None
     assert node.record("types")["message"] == "exit code 1 without a result; cause: rank 1: TypeError: no number"
     assert node.record("plain")["message"].endswith("last output: out of ideas")
+    freed = "exit code 2 without a result; the gang has ended: n2: exit code 3; last output: saved step 9"
+    assert node.record("freed")["message"] == freed, "its own line about the gang is said already"
     assert node.record("denies")["message"] == "loss is NaN"
 
 

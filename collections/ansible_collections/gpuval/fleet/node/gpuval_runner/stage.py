@@ -362,7 +362,7 @@ class StageRun:
         cause = self._find_cause(evidence, state) if state in FAILED else None
         if state in FAILED:
             evidence = replace(evidence, last_line=self._output.last_words())
-            if cause and cause.text.removeprefix(f"{state}: ") not in message:
+            if cause and cause.text.removeprefix(f"{state}: ").removeprefix("the gang ends: ") not in message:
                 evidence = replace(evidence, cause=cause.sentence(), cause_is_known=cause.is_known)
             state, message = judge(evidence)
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
