@@ -22,7 +22,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 
 from tests.kit.actions import run_action
 from tests.kit.builders import healthy, judge, make_run, write_report
-from tests.kit.run_commands import clean_run, find_run, killed, lay_out, open_run, opened, started, variables
+from tests.kit.run_commands import at_work, clean_run, find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
 
@@ -374,6 +374,33 @@ def test_a_window_holds_from_the_next_round_or_once_the_run_is_resumed(results):
     assert said() == "run r1: 2 node(s) at once, from the next round of its watch"
     killed(folder)
     assert said() == "run r1: 2 node(s) at once, once `make validate` resumes it: no controller works on it"
+
+
+@pytest.mark.parametrize(
+    ("subject", "name", "begins"),
+    [("store", "store_away", "the store cannot be read: "), ("", "not_prepared", "the run cannot be prepared: ")],
+)
+def test_a_preparation_that_fails_is_why_no_node_began_and_leaves_a_run_that_has_started_alone(
+    results, subject, name, begins
+):
+    options = {"results_dir": str(results), "run_id": "r1", "preparation_error": "no answer", "failed_subject": subject}
+    folder = opened(results, "r1")
+    outcome = run_action("update_run", options, task_vars=variables(results, "a"))
+    assert outcome.result["reason"] == f"{begins}no answer"
+    launch = folder.read_launch("node-1")
+    assert (launch["state"], launch["class"], launch["message"]) == ("failed", name, f"{begins}no answer")
+    assert "then validate again: it resumes this run" in launch["remedy"]
+    assert [problem["reason"] for problem in folder.read_problems()] == [f"{begins}no answer"]
+
+    probe = {"nodes": {"node-1": {"state": "timeout", "message": "no answer to TCP", "remedy": "look at it"}}}
+    run_folder.write_json(folder.state / "probe.json", probe)
+    run_action("update_run", options, task_vars=variables(results, "a"))
+    assert (folder.read_launch("node-1")["class"], folder.read_launch("node-1")["state"]) == ("timeout", "unreachable")
+
+    folder = at_work(started(results, "r2"))
+    outcome = run_action("update_run", {**options, "run_id": "r2"}, task_vars=variables(results, "a"))
+    assert "reason" not in outcome.result and folder.read_launch("node-1")["state"] == "started"
+    assert folder.read_problems() == []
 
 
 def past_deadline(folder, seconds):

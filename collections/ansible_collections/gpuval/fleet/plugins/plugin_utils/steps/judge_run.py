@@ -68,6 +68,8 @@ def _judge(action, options):
         folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
         earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.path.parent)),
     )  # fmt: skip
+    if not folder.is_copy and run_folder.goes_on(folder, run) and folder.seen().attended:  # this command is its own
+        report["run"].setdefault("resume", "the same command resumes it")
     actions.assign(report, earlier)
     commands.in_remedies(report)
     report["summary"] = summary_lines(report)
