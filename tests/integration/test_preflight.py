@@ -10,7 +10,8 @@ from tests.kit import model_hub
 from tests.kit.container_fleet import needs_docker
 from tests.kit.model_hub import ModelHub
 
-SILENCE_SECONDS = 6
+#: A hub that stalls is to pass it; the others answer from a thread of this machine.
+SILENCE_SECONDS = 9
 MODEL = {"gpuval_model": model_hub.REPOSITORY, "model_preload_silence_seconds": SILENCE_SECONDS}
 
 
@@ -38,7 +39,7 @@ def assert_ended_before_any_launch(fleet, settings, *words, reachable=True):
     """A validation names all `words` and ends with a verdict, and so does the status after it."""
     began = time.monotonic()
     done = fleet.play("gpuval.fleet.validate", "-e", json.dumps({"gpuval_run_id": "new", **settings}))
-    assert time.monotonic() - began < 60, done
+    assert time.monotonic() - began < 240, done  # by default a launch alone may take that long
     before, verdict = done.output.split("FINAL ACCEPTANCE: INCOMPLETE")
     assert "- Problems of the evidence: the run cannot be prepared: " in verdict, done
     assert "- The run has not ended: the same command resumes it" in verdict and "make rerun" not in verdict, done
