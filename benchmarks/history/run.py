@@ -2,7 +2,7 @@
 
     python benchmarks/history/run.py --nodes 100 --runs 4 --copies 50
 
-Runs with the records of eight GPUs per node lie in a real store (the writing is not counted). Measured are the first
+Reports on runs of eight GPUs per node lie in a real store (judging and writing are not counted). Measured are the first
 reading, a second one that reads nothing, and the questions. Then the cache is laid out as that of ``--copies`` runs, by
 DuckDB, with noise of its own in each, and the questions are asked again. Each step is a process of its own.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,23 +30,21 @@ NOISE = 0.003
 
 
 def put_runs(bucket: Path, nodes: int, runs: int) -> int:
-    """Lay the runs out as files of the embedded store; returns the bytes of their records."""
+    """Judge runs and lay them out as files of the embedded store; returns the bytes of their reports."""
     total = 0
     for number in range(runs):
-        begin = (fleet.BEGIN + timedelta(days=number)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        run = {**fleet.run_of(nodes), "run_id": f"run-{number:03d}", "folder": f"run-{number:03d}", "created_at": begin}
-        folder = bucket / run["folder"]
+        run_id = f"{fleet.BEGIN + timedelta(days=number):%Y%m%d-%H%M%S}-{number:04d}"
+        folder = bucket / run_id
         folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps(run))
-        for index, name in enumerate(run["nodes"]):
-            for stage, record in fleet.healthy(name, index, random.Random(f"{number} {name}")).items():  # noqa: S311 - simulated noise, no secret
-                path = folder / "records" / stage / f"{name}.json"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                for gpu in record["environment"].get("gpus", []) if stage == "facts" else []:
-                    gpu["serial"] = f"SN-{name}-{gpu['index']}"
-                data = json.dumps({**record, "run_id": run["run_id"]}).encode()
-                path.write_bytes(data)
-                total += len(data)
+        fleet.write(folder, nodes, number, 2, run_id)
+        run = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**run, "folder": run_id}))
+        fleet.judge(folder)
+        (folder / "report").mkdir()
+        report = (folder / "report.json").replace(folder / "report" / "report.json")
+        total += report.stat().st_size
+        for rest in ("nodes", ".state"):
+            shutil.rmtree(folder / rest)
     return total
 
 
@@ -62,7 +60,7 @@ def copy_cache(root: Path, copies: int) -> None:
         folder = f"copy-{number:03d}"
         run = cache.run(folder)
         run.path.mkdir(exist_ok=True)
-        for name in ("nodes", "records", "gpus", "judged", "metrics"):
+        for name in ("nodes", "records", "metrics"):
             value = f", value * (1 + {NOISE} * (random() + random() + random() - 1.5) * 2) AS value"
             replaced = f"SELECT * REPLACE ('{folder}' AS folder{value if name == 'metrics' else ''})"
             select = f"{replaced} FROM {parquet(first.file(name))}"
@@ -99,7 +97,7 @@ def step(name: str, root: Path) -> dict[str, float]:
 
 
 def _asked(name: str) -> str:
-    return {"node": fleet.name_of(1), "serial": f"SN-{fleet.name_of(1)}-3", "sku": "h200"}[name]
+    return {"node": fleet.name_of(1), "serial": f"GPU-{fleet.name_of(1)}-3", "sku": "h200"}[name]
 
 
 def measured(name: str, root: Path, title: str) -> None:
@@ -129,7 +127,7 @@ def main() -> None:
         embedded = EmbeddedStore(root / "store", "gpuval")
         embedded.start()
         try:
-            print(f"{options.runs} runs of {options.nodes} nodes: {total / 1e6:,.0f} MB of records")
+            print(f"{options.runs} runs of {options.nodes} nodes: {total / 1e6:,.0f} MB of reports")
             for name, title in (("first", "the first reading"), ("second", "again: only what changed")):
                 measured(name, root, title)
         finally:

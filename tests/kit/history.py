@@ -5,6 +5,7 @@ import json
 from datetime import datetime, timedelta, timezone
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import take_record
 
 from tests.kit.builders import check, healthy, judge, make_run, metric
 
@@ -68,13 +69,23 @@ class Run:
         earlier = {**copy.deepcopy(record), "state": "crash", "exit_code": 1}
         record.update(attempt=2, attempts=[earlier])
 
-    def objects(self, *, judged=True):
-        """(key, bytes) of all that lies in the bucket."""
-        yield f"{self.folder}/run.json", json.dumps(self.run).encode()
-        for node, records in self.records.items():
+    def receive_all(self):
+        """What is left of the records when they are received."""
+        sent, self.evidence.records = self.records, {}
+        for node, records in sent.items():
             for stage, record in records.items():
-                yield f"{self.folder}/records/{stage}/{node}.json", json.dumps(record).encode()
-                yield f"{self.folder}/logs/{stage}/{node}.log", b"log\n"
+                data = json.dumps(record).encode()
+                assert take_record(self.evidence, self.run, f"{self.folder}/records/{stage}/{node}.json", data), stage
+
+    def refuse(self, node, stage, data):
+        """A record that is no evidence came instead."""
+        del self.records[node][stage]
+        key = f"{self.folder}/records/{stage}/{node}.json"
+        assert take_record(self.evidence, self.run, key, data) is None
+
+    def objects(self, *, judged=True):
+        """(key, bytes) of what the history reads in the bucket."""
+        yield f"{self.folder}/run.json", json.dumps(self.run).encode()
         if judged:
             report = judge(self.run, self.evidence, CHECKS)
             yield f"{self.folder}/report/report.json", "".join(report_file.lines(report)).encode()

@@ -12,27 +12,20 @@ def resolved(tmp_path):
     def resolve(*runs):
         execute = connection.execute
         execute("CREATE OR REPLACE TEMP TABLE runs (folder VARCHAR, no INTEGER)")
-        execute("CREATE OR REPLACE TEMP TABLE nodes (folder VARCHAR, node VARCHAR, stages VARCHAR[], sku VARCHAR)")
         execute(
-            "CREATE OR REPLACE TEMP TABLE records (folder VARCHAR, node VARCHAR, stage VARCHAR, refused VARCHAR, "
-            "machine_id VARCHAR, serial VARCHAR, kind VARCHAR, gpu_count INTEGER)"
-        )
-        execute(
-            'CREATE OR REPLACE TEMP TABLE gpus (folder VARCHAR, node VARCHAR, "index" INTEGER, serial VARCHAR, '
-            "uuid VARCHAR)"
+            "CREATE OR REPLACE TEMP TABLE nodes (folder VARCHAR, node VARCHAR, stages VARCHAR[], sku VARCHAR, "
+            "machine_id VARCHAR, serial VARCHAR, kind VARCHAR, gpu_count INTEGER, "
+            'gpus STRUCT("index" INTEGER, serial VARCHAR, uuid VARCHAR)[])'
         )
         for number, nodes in enumerate(runs):
             folder = f"run-{number}"
             execute("INSERT INTO runs VALUES (?, ?)", [folder, number])
             for node, facts in nodes.items():
-                execute("INSERT INTO nodes VALUES (?, ?, ['facts'], 'auto')", [folder, node])
-                if facts is None:
-                    continue
-                machine_id, serial, gpus = facts
-                row = [folder, node, machine_id, serial]
-                execute("INSERT INTO records VALUES (?, ?, 'facts', NULL, ?, ?, 'h200', 2)", row)
-                for index, (gpu_serial, uuid) in enumerate(gpus):
-                    execute("INSERT INTO gpus VALUES (?, ?, ?, ?, ?)", [folder, node, index, gpu_serial, uuid])
+                machine_id, serial, gpus = facts or (None, None, [])
+                kind, count = ("h200", 2) if facts else (None, None)
+                listed = [{"index": index, "serial": gpu, "uuid": uuid} for index, (gpu, uuid) in enumerate(gpus)]
+                row = [folder, node, machine_id, serial, kind, count, listed]
+                execute("INSERT INTO nodes VALUES (?, ?, ['facts'], 'auto', ?, ?, ?, ?, ?)", row)
         identity.resolve(connection)
         machines = {(no, node): machine for no, node, machine in
                     execute("SELECT no, node, machine FROM machines").fetchall()}  # fmt: skip

@@ -6,45 +6,30 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.kit.builders import accepted, facts_record, healthy, judge, make_record, make_run, metric
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 10**6) | st.text("aB0 ;-\n", max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["index", "name", "serial", "vendor"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+
+def judged(facts=None, **fields):
+    """The line of a node, as its report tells it; of the training ``fields``."""
+    run = make_run(gpu_count=2)
+    evidence = healthy(run, gpus=2)
+    if facts:
+        evidence.records["node-1"]["facts"] = facts
+    evidence.records["node-1"]["training"].update(fields)
+    (node,) = judge(run, evidence)["nodes"]
+    return projection.line_of("node-1", run["nodes"]["node-1"], node)
 
 
-def setup(command, **fields):
-    return projection.setup_of(make_record(command=command, **fields))
-
-
-def test_arguments_make_a_setup_and_places_do_not():
-    one = setup(["/usr/bin/python3", "-m", "work", "--out", "/tmp/run-1/node-1", "--seconds", "20"])
-    assert setup(["/opt/venv/bin/python3", "-m", "work", "--out", "/tmp/run-1/node-1", "--seconds", "20"]) == one
-    other = make_record(node="n2", command=["python3", "-m", "work", "--out", "/tmp/run-2/n2", "--seconds", "20"])
-    assert projection.setup_of({**other, "run_id": "run-2"}) == one
-    assert setup(["python3", "-m", "work", "--out", "/tmp/run-1/node-1", "--seconds", "300"]) != one
-
-
-def test_a_setup_that_the_stage_reported_is_part_of_it_and_results_are_not():
-    one = setup(["x"], fingerprints={"training_setup": "llama-1b", "answer_sha256": "1"})
-    assert one == setup(["x"], fingerprints={"training_setup": "llama-1b", "answer_sha256": "2"})
-    assert one != setup(["x"], fingerprints={"training_setup": "llama-8b", "answer_sha256": "1"})
-    assert one.startswith("llama-1b ")
+def training(line):
+    return next(one for one in line["records"] if one["stage"] == "training")
 
 
 def test_facts_tell_machine_gpus_and_versions():
     record = facts_record(gpus=2)
     record["environment"]["gpus"][0] |= {"name": "NVIDIA H200", "driver_version": "580.1", "uuid": "GPU-1"}
     record["environment"]["gpus"][1] |= {"name": "NVIDIA H200", "driver_version": "590.1", "serial": "0"}
-    line = projection.of_record(accepted(record), "stamp")
+    line = judged(accepted(record))
     assert (line["machine_id"], line["serial"], line["kind"], line["gpu_count"]) == (
         "machine-of-node-1",
         "S-node-1",
@@ -62,15 +47,14 @@ def test_facts_tell_machine_gpus_and_versions():
 def test_fillers_are_no_identity(filler):
     record = facts_record()
     record["environment"]["identity"] = {"serial": filler, "machine_id": filler}
-    line = projection.of_record(record, "")
+    line = judged(record)
     assert line["serial"] is line["machine_id"] is None
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("identity", "accelerator", "gpus", "os", "firmware"), JSON)))
-def test_facts_of_any_form_are_accepted(environment):
-    line = projection.of_record(make_record(stage="facts", environment=environment), "")
-    assert len(json.dumps(line)) < 100_000
-    assert all(isinstance(gpu["index"], int) for gpu in line["gpus"])
+def test_a_node_that_was_not_judged_is_expected_only():
+    line = projection.line_of("node-1", make_run()["nodes"]["node-1"], None)
+    assert "verdict" not in line
+    assert (line["gpus"], line["records"]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -79,14 +63,13 @@ def test_facts_of_any_form_are_accepted(environment):
      ("crash", "probably out of memory: the kernel killed it", False)],
 )  # fmt: skip
 def test_only_a_failure_of_its_own_counts_as_a_further_attempt(state, message, retried):
-    earlier = make_record(state=state, message=message)
-    line = projection.of_record(make_record(attempt=2, attempts=[earlier]), "")
-    assert line["retried"] is retried
+    line = judged(attempt=2, attempts=[make_record(state=state, message=message)])
+    assert training(line)["retried"] is retried
 
 
 def test_figures_that_are_no_number_are_left_out():
-    line = projection.of_record(make_record(metrics=[metric("a", None), metric("b", 1)]), "")
-    assert [one["name"] for one in line["metrics"]] == ["b"]
+    line = judged(metrics=[metric("a", None), metric("b", 1)])
+    assert [one["name"] for one in training(line)["metrics"]] == ["b"]
 
 
 def test_a_report_is_read_node_by_node(tmp_path):
@@ -97,7 +80,7 @@ def test_a_report_is_read_node_by_node(tmp_path):
     path.write_text("".join(report_file.lines(judge(run, evidence))))
     head, *nodes = report_file.walk(path)
     assert head["run"]["run_id"] == "run-1" and head["nodes"] == []
-    good, bad = map(projection.of_judged, nodes)
+    good, bad = (projection.line_of(node["name"], run["nodes"][node["name"]], node) for node in nodes)
     assert (good["verdict"], good["failed"]) == ("PASS", [])
     assert bad["verdict"] == "FAIL"
     assert {"name": "training_state", "part": "node", "verdict": "fail"} in bad["failed"]
@@ -120,7 +103,8 @@ def test_a_run_with_gangs_is_not_compared_with_one_without():
     alone, together = make_run(stages=["facts"]), make_run(stages=["facts"])
     for node in together["nodes"].values():
         node["gang_stages"] = ["fabric"]
-    asked = [tuple(projection.of_run(run)[0]["stages"]) for run in (alone, together)]
+    lines = [projection.line_of("node-1", run["nodes"]["node-1"], None) for run in (alone, together)]
+    asked = [tuple(line["stages"]) for line in lines]
     assert asked == [("facts",), ("facts", "fabric")]
     verdicts = zip(["PASS", "FAIL"] * 3, asked * 3, strict=True)
     assert not flakiness(

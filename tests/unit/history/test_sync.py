@@ -61,21 +61,38 @@ def test_runs_are_found_by_their_run_json_wherever_they_lie(bucket):
     assert [row["run_id"] for row in bucket.ask()["rows"]] == ["run-0", "run-1", "run-2"]
 
 
-def test_a_second_call_reads_nothing_and_a_changed_record_alone_is_read(bucket):
+def test_a_second_call_reads_nothing_and_a_changed_report_alone_is_read(bucket):
     runs = [Run(number).put(bucket.store) for number in range(2)]
-    first = bucket.sync()
-    assert first.read == len(bucket.gets) == 2 * (1 + 12 + 1)
+    bucket.store.put("run-0/records/training/node-1.json", b"{}")
+    assert bucket.sync().read == len(bucket.gets) == 2 * (1 + 1), "run.json and report.json, and no record"
     assert bucket.sync().read == len(bucket.gets) == 0
 
     runs[1].speed("node-2", [650.0] * 4)
-    key = "run-1/records/training/node-2.json"
-    bucket.store.put(key, json.dumps(runs[1].records["node-2"]["training"]).encode())
-    assert bucket.sync().read == 1
-    assert bucket.gets == [key]
+    runs[1].put(bucket.store)
+    bucket.sync()
+    assert set(bucket.gets) == {"run-1/run.json", "run-1/report/report.json"}
     (figure,) = bucket.ask(node="node-2")["figures"]
     assert [one["median"] for one in figure["runs"]] == [700, 650]
     (figure,) = bucket.ask(node="node-1")["figures"]
     assert [one["median"] for one in figure["runs"]] == [700, 700], "what did not change is still there"
+
+
+def test_a_report_of_release_1_0_has_figures_but_no_versions(bucket):
+    for number in range(2):
+        run = Run(number)
+        ((_, head), (key, data)) = run.objects()
+        report = json.loads(data)
+        for node in report["nodes"] if number == 0 else ():
+            del node["versions"]
+            for stage in node["stages"]:
+                del stage["setup"]
+                stage.pop("versions", None)
+        bucket.store.put(f"run-{number}/run.json", head)
+        bucket.store.put(key, json.dumps(report).encode())
+    document = bucket.ask(node="node-1")
+    assert [(row["driver"], row["verdict"]) for row in document["rows"]] == [(None, "PASS"), ("580.1", "PASS")]
+    assert [[run["run_id"] for run in figure["runs"]] for figure in document["figures"]] == [["run-0"], ["run-1"]]
+    assert document["figures"][0]["setup"] == "", "nothing says that its arguments were the same"
 
 
 def test_what_is_gone_from_the_bucket_is_forgotten(bucket):
@@ -83,7 +100,6 @@ def test_what_is_gone_from_the_bucket_is_forgotten(bucket):
         Run(number).put(bucket.store)
     bucket.sync()
     bucket.store.delete_prefix("run-1/")
-    bucket.store.delete_prefix("run-2/records/training/node-3.json")
     bucket.store.delete_prefix("run-2/report/")
     assert bucket.sync().forgotten == 1
     document = bucket.ask(node="node-3")
@@ -113,17 +129,12 @@ def test_hostile_records_are_no_evidence_and_reported(bucket):
     told.append(metric("training_model_tflops", 1e308, "\ud800\x00'\"; TFLOP/s", "link:a>b"))
     run.records["node-3"]["training"]["metrics"] += told
     run.records["node-3"]["training"]["fingerprints"]["odd_setup"] = "\udfff\x00\u202e'"
-    run.put(bucket.store, judged=False)
-    records = run.records["node-2"]
-    hostile = {
-        "training": json.dumps({**records["training"], "node": "node-1"}).encode(),
-        "loading": b"[" * 100_000,
-        "inference": b" " * (2 << 20),
-    }
-    for stage, data in hostile.items():
-        bucket.store.put(f"run-0/records/{stage}/node-2.json", data)
-    bucket.store.put("run-0/records/training/node-99.json", json.dumps(records["training"]).encode())
-    bucket.store.put("run-0/records/training/..json", b"{}")
+    run.receive_all()
+    training = {**run.records["node-2"]["training"], "node": "node-1"}
+    run.refuse("node-2", "training", json.dumps(training).encode())
+    run.refuse("node-2", "loading", b"[" * 100_000)
+    run.refuse("node-2", "inference", b" " * (2 << 20))
+    run.put(bucket.store)
     document = bucket.ask()
     assert bucket.ask(node="node-3", metric="odd_*,training_model_tflops")["figures"]
     assert document["refused_count"] == 3
@@ -300,7 +311,8 @@ def test_records_are_exported_for_a_document_database_and_as_parquet(bucket, tmp
         run = Run(number)
         run.run["nodes"]["node-1"]["labels"] = {"rack": "r1", "site.row": "b"}
         run.put(bucket.store)
-    bucket.store.put("run-1/records/training/node-2.json", b"{}")
+    run.refuse("node-2", "training", b"{}")
+    run.put(bucket.store)
     lines, table_file = tmp_path / "records.jsonl", tmp_path / "records.parquet"
     assert exported(bucket, lines) == [str(lines)]
     assert exported(bucket, lines) == []

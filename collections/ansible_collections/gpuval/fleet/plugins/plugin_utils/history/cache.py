@@ -1,21 +1,18 @@
-"""The cache of the bucket as Parquet files: a folder for each run, readable with any DuckDB.
+"""The cache of the bucket's reports as Parquet files: a folder for each run, readable with any DuckDB.
 
     <run>/run.json         the run as it was read last, with the stamp of its object
     <run>/state.json       which run, and the stamps of the run.json and report.json behind the files
-    <run>/nodes.parquet    the expected nodes
-    <run>/records.parquet  each record without its metrics, with its object's stamp; the reason for refused ones
+    <run>/nodes.parquet    the expected nodes; where the run was judged with verdict, identity, GPUs and versions
+    <run>/records.parquet  the judged stages of each node: state, workload, setup, versions
     <run>/metrics.parquet  node, stage, part, metric, unit, revision, value
-    <run>/gpus.parquet     the GPUs of each node, by its facts
-    <run>/judged.parquet   the verdicts, where the run was judged
 
-Files are replaced atomically, records.parquet last: after an interruption the records are read again.
+Files are replaced atomically, state.json last: after an interruption the report is read again.
 """
 
 # ruff: noqa: S608 - names and files are this project's own; values are parameters
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -23,15 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 
 from ..runs import folder as run_folder
 from . import database
-from .database import json_lines, parquet
+from .database import text
 
 #: Version of the files' format; a cache of another version is rebuilt.
-FORMAT = 5
-TABLES = ("nodes", "records", "gpus", "judged", "metrics")
+FORMAT = 6
+#: By table its columns from a node's line, and their order.
+_SELECTED = {
+    "nodes": ("* EXCLUDE (records) FROM {lines}", "node"),
+    "records": ("node, r.* EXCLUDE (metrics) FROM (SELECT node, unnest(records) AS r FROM {lines})", "stage, node"),
+    "metrics": (
+        """node, stage, m.scope AS part, m.name AS metric, m.unit, m.revision, m.value
+        FROM (SELECT node, r.stage, unnest(r.metrics) AS m FROM (SELECT node, unnest(records) AS r FROM {lines}))""",
+        "stage, metric, part, node",
+    ),
+}
+TABLES = tuple(_SELECTED)
 #: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
 
@@ -49,10 +57,14 @@ class CachedRun:
     def state(self) -> dict[str, Any]:
         """The state of the run; empty if its files are unusable."""
         state = run_folder.read_object(self.path / "state.json")
-        return state if state.get("format") == FORMAT and all(self.file(name).exists() for name in TABLES) else {}
+        return state if (state.get("format"), state.get("sizes")) == (FORMAT, self._sizes()) else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        run_folder.write_json(self.path / "state.json", {"format": FORMAT, **state})
+        run_folder.write_json(self.path / "state.json", {"format": FORMAT, "sizes": self._sizes(), **state})
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of the tables: a file of another size is damaged."""
+        return {name: self.file(name).stat().st_size for name in TABLES if self.file(name).exists()}
 
     @property
     def remembered(self) -> dict[str, Any]:
@@ -100,55 +112,16 @@ class Cache:
     def runs(self) -> list[CachedRun]:
         return [CachedRun(path) for path in sorted(self.path.iterdir()) if path.is_dir() and path.name[0] != "."]
 
-    def stamps(self, run: CachedRun) -> dict[tuple[str, str], str]:
-        """By stage and node the stamp of the record that was read."""
-        found = self.connection.execute(f"SELECT stage, node, stamp FROM {parquet(run.file('records'))}")
-        return {(stage, node): stamp for stage, node, stamp in found.fetchall()}
-
-    def write_table(self, run: CachedRun, name: str, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace nodes.parquet or judged.parquet."""
-        draft = run.path / f".{name}.jsonl"
-        write_lines(draft, lines)
-        table = json_lines(draft, database.COLUMNS[name])
-        self._replace(run, name, f"SELECT ? AS folder, * FROM {table}", "node", [folder])
-        draft.unlink()
-
-    def write_records(self, run: CachedRun, folder: str, lines: Path, gone: Iterable[tuple[str, str]]) -> None:
-        """Put records in, from a file of JSON lines; rows of the (stage, node) pairs in ``gone`` are dropped first."""
-        execute = self.connection.execute
-        dropped = run.path / ".gone.jsonl"
-        write_lines(dropped, ({"stage": stage, "node": node} for stage, node in gone))
-        keys = json_lines(dropped, {"stage": "VARCHAR", "node": "VARCHAR"})
-        fresh = f"(SELECT ? AS folder, * FROM {json_lines(lines, database.COLUMNS['records'])})"
-        execute(f"CREATE OR REPLACE TEMP VIEW gone AS SELECT * FROM {keys}")
-
-        def kept(name: str) -> str:
-            path = run.file(name)
-            return f"UNION ALL BY NAME SELECT * FROM {parquet(path)} ANTI JOIN gone USING (node, stage)"
-
-        old = all(run.file(name).exists() for name in ("metrics", "gpus", "records"))
-        metrics = f"""SELECT folder, node, stage, m.scope AS part, m.name AS metric, m.unit, m.revision, m.value
-            FROM (SELECT folder, node, stage, unnest(metrics) AS m FROM {fresh}) {kept("metrics") if old else ""}"""
-        self._replace(run, "metrics", metrics, "stage, metric, part, node", [folder])
-        gpus = f"""SELECT folder, node, stage, g."index", g.model, g.serial, g.uuid
-            FROM (SELECT folder, node, stage, unnest(gpus) AS g FROM {fresh}) {kept("gpus") if old else ""}"""
-        self._replace(run, "gpus", gpus, 'node, "index"', [folder])
-        records = f"SELECT * EXCLUDE (metrics, gpus) FROM {fresh} {kept('records') if old else ''}"
-        self._replace(run, "records", records, "stage, node", [folder])
-        execute("DROP VIEW gone")
-        dropped.unlink()
-
-    def _replace(self, run: CachedRun, name: str, select: str, order: str, parameters: list[Any]) -> None:
-        draft = run.path / f".{name}.parquet"
-        target = str(draft).replace("'", "''")
-        self.connection.execute(
-            f"COPY (SELECT * FROM ({select}) ORDER BY {order}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)",
-            parameters,
-        )
-        draft.replace(run.file(name))
-
-
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        for line in lines:
-            stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+    def write(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all tables of a run by those of its nodes' lines."""
+        draft = self._temporary / "lines.jsonl"
+        with draft.open("wb") as stream:
+            stream.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+        for name, (columns, order) in _SELECTED.items():
+            target = run.path / f".{name}.parquet"
+            self.connection.execute(
+                f"COPY (SELECT * FROM (SELECT ? AS folder, {columns.format(lines=database.json_lines(draft))}) "
+                f"ORDER BY {order}) TO {text(str(target))} (FORMAT parquet, COMPRESSION zstd)",
+                [folder],
+            )
+            target.replace(run.file(name))

@@ -18,24 +18,21 @@ except ImportError as error:
 #: Max memory of DuckDB; it spills the rest to disk.
 MEMORY = "1GB"
 THREADS = 4
-#: Max line of one record or node.
+#: Max line of one node.
 MAX_LINE_BYTES = 64 << 20
 
-#: Columns of the cached files, as they are read from JSON lines.
-GPUS = 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]'
-METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR, revision INTEGER)[]"
+_VERSIONS = "MAP(VARCHAR, VARCHAR)"
+_METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR, revision INTEGER)[]"
+#: Columns of a node's line (projection.line_of).
 COLUMNS = {
-    "records": {
-        "node": "VARCHAR", "stage": "VARCHAR", "stamp": "VARCHAR", "refused": "VARCHAR", "state": "VARCHAR",
-        "retried": "BOOLEAN", "workload": "VARCHAR", "setup": "VARCHAR", "versions": "MAP(VARCHAR, VARCHAR)",
-        "machine_id": "VARCHAR", "serial": "VARCHAR", "kind": "VARCHAR", "gpu_count": "INTEGER", "gpus": GPUS,
-        "metrics": METRICS,
-    },
-    "nodes": {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": "MAP(VARCHAR, VARCHAR)"},
-    "judged": {
-        "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
-        "renumbered": "VARCHAR[]", "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
-    },
+    "node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR", "labels": _VERSIONS, "verdict": "VARCHAR",
+    "class": "VARCHAR", "flaky": "BOOLEAN", "renumbered": "VARCHAR[]",
+    "failed": "STRUCT(name VARCHAR, part VARCHAR, verdict VARCHAR)[]", "versions": _VERSIONS,
+    "refused": "STRUCT(stage VARCHAR, reason VARCHAR)[]", "machine_id": "VARCHAR", "serial": "VARCHAR",
+    "kind": "VARCHAR", "gpu_count": "INTEGER",
+    "gpus": 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]',
+    "records": f"STRUCT(stage VARCHAR, workload VARCHAR, state VARCHAR, retried BOOLEAN, setup VARCHAR, "
+    f"versions {_VERSIONS}, metrics {_METRICS})[]",
 }  # fmt: skip
 
 
@@ -61,9 +58,9 @@ def errors() -> tuple[type[Exception], ...]:
     return () if DUCKDB_ERROR else (duckdb.Error,)
 
 
-def json_lines(path: Path, columns: dict[str, str]) -> str:
-    """The table of a file of JSON lines, for FROM."""
-    fields = ", ".join(f"{_quoted(name)}: {text(kind)}" for name, kind in columns.items())
+def json_lines(path: Path) -> str:
+    """The table of a file of nodes' lines, for FROM."""
+    fields = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in COLUMNS.items())
     form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
     return f"read_json({text(str(path))}, columns={{{fields}}}, {form})"
 
@@ -76,7 +73,3 @@ def parquet(*paths: Path) -> str:
 def text(value: str) -> str:
     """A text of SQL."""
     return "'" + value.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""The chosen records of all runs as one file for databases and notebooks: JSON lines for MongoDB, or Parquet."""
+"""The chosen stages of all judged runs as one file for databases and notebooks: JSON lines for MongoDB, or Parquet."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ WITH own AS (SELECT DISTINCT no, node FROM chosen), measured AS (
 )
 SELECT r.run_id || '/' || rec.node || '/' || rec.stage AS _id, r.run_id, {time} AS "time", r.profile, rec.node,
     k.machine, k.sku, {labels} AS labels, rec.stage, rec.workload, rec.state, rec.retried, {versions} AS versions,
-    j.verdict, j.class, coalesce(j.flaky, FALSE) AS flaky, coalesce(x.metrics, []) AS metrics
+    n.verdict, n.class, n.flaky, coalesce(x.metrics, []) AS metrics
 FROM own o JOIN runs r USING (no) JOIN records rec ON rec.folder = r.folder AND rec.node = o.node
 JOIN machines k ON k.no = o.no AND k.node = o.node JOIN nodes n ON n.folder = r.folder AND n.node = o.node
-LEFT JOIN judged j ON j.folder = r.folder AND j.node = o.node
-LEFT JOIN records f ON f.folder = r.folder AND f.node = o.node AND f.stage = 'facts'
 LEFT JOIN measured x ON x.no = o.no AND x.node = o.node AND x.stage = rec.stage
-WHERE rec.refused IS NULL ORDER BY o.no, rec.node, rec.stage"""
+ORDER BY o.no, rec.node, rec.stage"""
 
 
 def write(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
@@ -45,7 +43,7 @@ def write(history: History, path: Path, draft: Path, *, dry: bool) -> list[str]:
     select = _RECORDS.format(
         time=time,
         labels=_FIELDS.format("n.labels"),
-        versions=_FIELDS.format("map_concat(coalesce(f.versions, MAP {}), coalesce(rec.versions, MAP {}))"),
+        versions=_FIELDS.format("map_concat(coalesce(n.versions, MAP {}), rec.versions)"),
         wanted="SEMI JOIN wanted w ON w.stage = m.stage AND w.metric = m.metric" if history.question.metrics else "",
     )
     history.execute("SET preserve_insertion_order = true")

@@ -34,16 +34,13 @@ MAX_REFUSED = 100
 #: Only figures that agree in these are compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
 
-#: Each chosen node of each run: c (no, node, part), r (run), m (machine), j (verdict), f (facts), bad (refused).
+#: Each chosen node of each run: c (no, node, part), r (run), m (machine), n (the node as it was judged).
 _JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
-    LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
-    LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
-    LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
-        ON bad.folder = r.folder AND bad.node = c.node"""
+    JOIN nodes n ON n.folder = r.folder AND n.node = c.node"""
 
 #: The columns of metrics: a GPU of a stage that numbers them otherwise than the facts is none of ``parts``.
 _PLACED = """* REPLACE (CASE WHEN part LIKE 'gpu:%' AND (folder, node, stage)
-    IN (SELECT (folder, node, unnest(renumbered)) FROM judged)
+    IN (SELECT (folder, node, unnest(renumbered)) FROM nodes)
     THEN part || ' as ' || stage || ' numbers it' ELSE part END AS part)"""
 
 
@@ -86,7 +83,7 @@ class Question:
 
 
 class History:
-    """The cached runs as tables: runs, nodes, records, metrics, gpus, judged, and the identities."""
+    """The cached runs as tables: runs, nodes, records, metrics, and the identities."""
 
     def __init__(self, cache: Cache, question: Question, checks: Iterable[Check]) -> None:
         self.question = question
@@ -228,8 +225,8 @@ class History:
         document |= {"held_count": held, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
         self._add_changes(document["drifts"])
         refused = self._table(
-            "SELECT run_id, node, stage, refused AS reason FROM records JOIN runs USING (folder) "
-            "WHERE refused IS NOT NULL AND (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node, stage"
+            "SELECT run_id, node, unnest(refused, max_depth := 2) FROM nodes JOIN runs USING (folder) "
+            "WHERE (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node"
         )
         document["refused"] = refused[:MAX_REFUSED]
         document["refused_count"] = len(refused)
@@ -243,10 +240,9 @@ class History:
     def _node_rows(self) -> list[dict[str, Any]]:
         """A row for each run of the node or GPU: its place and its verdict."""
         rows = self._table(
-            f"""SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(j.verdict, ?) AS verdict,
-                j.class, coalesce(j.flaky, FALSE) AS flaky,
-                coalesce(j.failed, []) AS failed,
-                f.versions, coalesce(bad.refused, 0) AS refused
+            f"""SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(n.verdict, ?) AS verdict,
+                n.class, coalesce(n.flaky, FALSE) AS flaky, coalesce(n.failed, []) AS failed, n.versions,
+                len(n.refused) AS refused
             FROM {_JUDGED_NODES} ORDER BY r.no, c.node, c.part""",
             NOT_JUDGED,
         )
@@ -259,16 +255,16 @@ class History:
     def _run_rows(self) -> list[dict[str, Any]]:
         """A row for each run: how many of the nodes had which verdict, and on which drivers."""
         return self._table(
-            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (j.verdict = 'PASS') AS "PASS",
-                count(*) FILTER (j.verdict = 'FAIL') AS "FAIL",
-                count(*) FILTER (j.verdict = 'INCOMPLETE') AS "INCOMPLETE",
-                count(*) FILTER (j.verdict IS NULL) AS not_judged, count(*) FILTER (j.flaky) AS flaky,
+            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (n.verdict = 'PASS') AS "PASS",
+                count(*) FILTER (n.verdict = 'FAIL') AS "FAIL",
+                count(*) FILTER (n.verdict = 'INCOMPLETE') AS "INCOMPLETE",
+                count(*) FILTER (n.verdict IS NULL) AS not_judged, count(*) FILTER (n.flaky) AS flaky,
                 list_sort(list(DISTINCT m.sku)) AS skus,
-                coalesce(list_sort(list(DISTINCT f.versions['driver']) FILTER (f.versions['driver'] IS NOT NULL)), [])
+                coalesce(list_sort(list(DISTINCT n.versions['driver']) FILTER (n.versions['driver'] IS NOT NULL)), [])
                     AS driver,
-                coalesce(list_sort(list(DISTINCT f.versions['vbios']) FILTER (f.versions['vbios'] IS NOT NULL)), [])
+                coalesce(list_sort(list(DISTINCT n.versions['vbios']) FILTER (n.versions['vbios'] IS NOT NULL)), [])
                     AS firmware,
-                coalesce(sum(bad.refused), 0)::INTEGER AS refused
+                sum(len(n.refused))::INTEGER AS refused
             FROM {_JUDGED_NODES} GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
         )
 
@@ -291,11 +287,11 @@ class History:
     def _flaky(self) -> list[dict[str, Any]]:
         """Machines that passed only on a further attempt, or back and forth, the worst first."""
         found = self.execute(
-            """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), j.verdict,
-                coalesce(j.flaky, FALSE), coalesce(g.gpus, [])
+            """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), n.verdict, n.flaky,
+                coalesce(g.gpus, [])
             FROM (SELECT DISTINCT machine FROM machines JOIN chosen USING (no, node)) own
             JOIN machines m USING (machine) JOIN runs r USING (no)
-            JOIN judged j ON j.folder = r.folder AND j.node = m.node
+            JOIN nodes n ON n.folder = r.folder AND n.node = m.node AND n.verdict IS NOT NULL
             LEFT JOIN (SELECT no, node, list(gpu) AS gpus FROM parts GROUP BY ALL) g ON g.no = m.no AND g.node = m.node
             WHERE r.shown ORDER BY m.machine, r.no"""
         )
@@ -419,8 +415,10 @@ class History:
         versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         for one, run_id, name, values in self.execute(
             """WITH reported AS (
-                SELECT f.one, f.run_id, unnest(map_entries(rec.versions)) AS entry FROM flagged_runs f
-                JOIN records rec ON rec.folder = f.folder AND rec.node = f.node AND rec.stage IN ('facts', f.stage)
+                SELECT f.one, f.run_id, unnest(map_entries(coalesce(of.versions, MAP {}))) AS entry
+                FROM flagged_runs f JOIN (SELECT folder, node, 'facts' AS stage, versions FROM nodes UNION ALL
+                    SELECT folder, node, stage, versions FROM records) of
+                ON of.folder = f.folder AND of.node = f.node AND of.stage IN ('facts', f.stage)
             ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM reported GROUP BY ALL"""
         ).fetchall():
             versions[one, run_id][name] = some_of(values, 4)

@@ -1,4 +1,4 @@
-"""Synchronise the cache with the bucket: list each run, and read only the objects that changed."""
+"""Synchronise the cache with the bucket: read the reports that changed, and the run.json of each run once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ...module_utils.store import Entry, Store
 from ..core import files, schemas
 from ..core.escape import one_line
 from ..records import report_file
-from ..records.evidence import MAX_RECORD_BYTES, Refused, accept_record, parse_key
 from ..runs import folder as run_folder
 from ..store import stored_runs
-from ..store.reading import read_all
 from . import HistoryError, database, projection
-from .cache import FORMAT, Cache, CachedRun, write_lines
+from .cache import Cache, CachedRun
 
 MAX_REPORT_BYTES = 2 << 30
 MAX_PROBLEMS = 100
 PIECE = 8 << 20
 LOCK_SECONDS = 600
+
+#: What a report that is none raises.
+DAMAGES: tuple[type[Exception], ...] = (ValueError, RecursionError, KeyError, TypeError)
 
 Show = Callable[[str], None]
 
@@ -64,7 +65,7 @@ def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
                 done.add_problem(f"{folder}/run.json belongs to run {run_id}, like {known[run_id]}: ignored")
             known.setdefault(run_id, folder)
         for folder in known.values():
-            _Reader(store, cache, found[folder][0], folder, done).bring(found[folder][1], show)
+            _bring(store, cache, folder, done, show)
         kept = {cached.path for cached, *_ in found.values()}
         for cached in cache.runs():
             if cached.path not in kept:
@@ -106,117 +107,59 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> di
     return run
 
 
-@dataclass
-class _Reader:
-    """One run, from the bucket into the cache."""
-
-    store: Store
-    cache: Cache
-    cached: CachedRun
-    folder: str
-    done: Synced
-
-    def bring(self, entry: Entry, show: Show) -> None:
+def _bring(store: Store, cache: Cache, folder: str, done: Synced, show: Show) -> None:
+    """Put a run into the cache if its run.json or its report changed; an unusable report counts as none."""
+    cached = cache.run(folder)
+    run, state = cached.remembered["run"], cached.state
+    key = f"{folder}/report/report.json"
+    entry = next((entry for entry in store.list(key) if entry.key == key), None)
+    done.listed += entry is not None
+    stamps = [cached.remembered["stamp"], entry.stamp if entry else None]
+    if state.get("stamps") != stamps:
+        refused = None
         try:
-            self._bring(entry, show)
-        except database.errors():  # a file of the cache is damaged, or of another version
-            run = self.cached.remembered["run"]
-            self.cached.remove()
-            self.cached.remember(entry.stamp, run)
-            self._bring(entry, show)
-
-    def _bring(self, entry: Entry, show: Show) -> None:
-        run, state = self.cached.remembered["run"], self.cached.state
-        if state.get("run_stamp") != entry.stamp:
-            self.cache.write_table(self.cached, "nodes", self.folder, projection.of_run(run))
-        self._records(run, new=not state, show=show)
-        after = {
-            "folder": self.folder,
-            "run_stamp": entry.stamp,
+            if entry:
+                show(f"run {run['run_id']}: reading its report")
+                done.read += 1
+            with tempfile.TemporaryDirectory(dir=cached.path) as draft:
+                cache.write(cached, folder, _lines(store, entry, run, Path(draft) / "report.json"))
+        except (*DAMAGES, *database.errors()) as error:
+            refused = one_line(f"{key} is refused, so run {run['run_id']} is not judged: {error}")
+            cache.write(cached, folder, (projection.line_of(name, node, None) for name, node in run["nodes"].items()))
+        state = {
+            "folder": folder,
+            "stamps": stamps,
             "run_id": run["run_id"],
             "created_at": one_line(run["created_at"], 32),
             "profile": one_line(run["profile"], 64),
-            **self._report(run, state),
+            "refused": refused,
         }
-        if {"format": FORMAT, **after} != state:
-            self.cached.write_state(after)
+        cached.write_state(state)
+    if state["refused"]:
+        done.add_problem(state["refused"])
 
-    def _records(self, run: Mapping[str, Any], *, new: bool, show: Show) -> None:
-        known = {} if new else self.cache.stamps(self.cached)
-        wanted: dict[tuple[str, str], Entry] = {}
-        present = set()
-        for entry in self.store.list(f"{self.folder}/records/"):
-            self.done.listed += 1
-            place = parse_key(self.folder, entry.key)
-            if place is None or place[2] not in run["nodes"] or place[1] not in run["nodes"][place[2]]["stages"]:
-                continue  # no expected node and stage: never evidence
-            key = place[1], place[2]
-            present.add(key)
-            if known.get(key) != entry.stamp:
-                wanted[key] = entry
-        gone = known.keys() - present
-        if not (wanted or gone or new):
-            return
-        if wanted:
-            show(f"run {run['run_id']}: reading {len(wanted):,} of {len(present):,} records")
-        lines = self.cached.path / ".records.jsonl"
-        write_lines(lines, self._projected(run, wanted))
-        self.cache.write_records(self.cached, self.folder, lines, gone | wanted.keys())
-        lines.unlink()
 
-    def _projected(self, run: Mapping[str, Any], wanted: Mapping[tuple[str, str], Entry]) -> Iterator[dict[str, Any]]:
-        answers = read_all(self.store, wanted.values(), lambda _: MAX_RECORD_BYTES)
-        for (stage, node), (entry, raw) in zip(wanted, answers, strict=True):
-            self.done.read += 1
-            if raw is None:  # deleted since it was listed
-                continue
-            try:
-                record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
-            except Refused as refusal:
-                self.done.add_problem(f"run {run['run_id']}: record of {node} {stage} refused: {refusal}")
-                yield projection.of_refusal(node, stage, entry.stamp, str(refusal))
-            else:
-                yield projection.of_record(record, entry.stamp)
+def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
+    """The lines of the run's nodes, judged by its report. Raises ValueError for an invalid report or another run's."""
+    expected = dict(run["nodes"])
+    for node in _judged_nodes(store, entry, run, draft) if entry else ():
+        if node["name"] in expected:
+            yield projection.line_of(node["name"], expected.pop(node["name"]), node)
+    for name, node in expected.items():
+        yield projection.line_of(name, node, None)
 
-    def _report(self, run: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of state.json about the report; an unusable report counts as none."""
-        key = f"{self.folder}/report/report.json"
-        entry = next((entry for entry in self.store.list(key) if entry.key == key), None)
-        self.done.listed += entry is not None
-        stamp = entry.stamp if entry else None
-        if state and state["report_stamp"] == stamp and state["run_stamp"] == self.cached.remembered["stamp"]:
-            if state["report_refused"]:
-                self.done.add_problem(state["report_refused"])
-            return {"report_stamp": stamp, "report_refused": state["report_refused"]}
-        refused = None
-        try:
-            self.cache.write_table(self.cached, "judged", self.folder, self._judged(entry, run))
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            refused = one_line(f"{key} is refused, so run {run['run_id']} is not judged: {error}")
-            self.done.add_problem(refused)
-            self.cache.write_table(self.cached, "judged", self.folder, [])
-        return {"report_stamp": stamp, "report_refused": refused}
 
-    def _judged(self, entry: Entry | None, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The nodes of a report. Raises ValueError for an invalid report or another run's."""
-        if entry is None:
-            return
-        with tempfile.TemporaryDirectory(dir=self.cached.path) as draft:
-            path = Path(draft) / "report.json"
-            self.done.read += 1
-            _download(self.store, entry, path)
-            report = report_file.walk(path)
-            head = {"fleet": {"checks": [], "problems": []}, **next(report)}
-            schemas.validate("report", head, what="report")
-            if head["run"]["run_id"] != run["run_id"]:
-                raise ValueError(f"it belongs to run {head['run']['run_id']}")
-            seen = set()
-            tables, head = head, {**head, "criteria": {}, "figures": []}  # they are valid
-            for node in report:
-                schemas.validate("report", {**head, "nodes": [node]}, what="report")
-                if node["name"] in run["nodes"] and node["name"] not in seen:
-                    seen.add(node["name"])
-                    yield projection.of_judged(report_file.unpack_node(node, tables))
+def _judged_nodes(store: Store, entry: Entry, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:
+    _download(store, entry, draft)
+    report = report_file.walk(draft)
+    head = {"fleet": {"checks": [], "problems": []}, **next(report)}
+    schemas.validate("report", head, what="report")
+    if head["run"]["run_id"] != run["run_id"]:
+        raise ValueError(f"it belongs to run {head['run']['run_id']}")
+    tables, head = head, {**head, "criteria": {}, "figures": []}  # they are valid
+    for node in report:
+        schemas.validate("report", {**head, "nodes": [node]}, what="report")
+        yield report_file.unpack_node(node, tables)
 
 
 def _download(store: Store, entry: Entry, path: Path) -> None:

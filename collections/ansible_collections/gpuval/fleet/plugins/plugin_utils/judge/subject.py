@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 
+from ..records import properties
 from ..records.documents import Metric, Record
 
 #: The stage that reports what a node is.
-FACTS = "facts"
+FACTS = properties.FACTS
 
 
 def revision_of(metric: Metric) -> int:

@@ -22,6 +22,7 @@ from ..core.text import natural_order
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
+from ..records.properties import properties_of, setup_of
 from ..records.states import FINAL_STATES
 from . import acceptance, coverage, not_tested, power, retries
 from .analysis import fleet
@@ -294,7 +295,11 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     records = case.subject.records
     stages = [
-        _stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)) for stage in case.expected["stages"]
+        {
+            **_stage(stage, records, failed=stage in failed, slow=was_slow(case, stage)),
+            **(_surroundings(records[stage]) if stage in records else {}),
+        }
+        for stage in case.expected["stages"]
     ]
     verdict = node_verdict(checks)
     return {
@@ -308,6 +313,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
         "catalogue_sku": case.subject.catalogue_sku,
         "accelerator": case.subject.accelerator,
         "identity": case.identity,
+        "versions": properties_of(case.facts) if case.facts else {},
         "stages": stages,
         "checks": checks,
         "problems": case.problems,
@@ -343,6 +349,12 @@ def _stage(name: str, records: Mapping[str, Record], *, failed: bool, slow: bool
         "retried_for": cause,
         **{key: value for key, value in record.items() if key in copied},
     }
+
+
+def _surroundings(record: Record) -> dict[str, Any]:
+    """What the figures of a stage depend on, for comparisons with other runs."""
+    versions = properties_of(record) if record["stage"] != FACTS else {}
+    return {"setup": setup_of(record), **({"versions": versions} if versions else {})}
 
 
 def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:

@@ -11,14 +11,14 @@ from ..core.errors import SettingError
 from ..core.text import meant, pattern_of
 from ..records import environment
 from ..records.documents import Record
+from ..records.properties import PATHS
 from .entries import Entry, own_entry
 
 
 @dataclass(frozen=True)
 class Version:
-    """Where the facts tell a version, and what is done where it is another."""
+    """A property of the facts (``records.properties``) that may be declared, and what to do where it is another."""
 
-    path: str
     metric: str
     what: str
     remedy: str
@@ -26,24 +26,22 @@ class Version:
 
 KINDS: Mapping[str, Version] = {
     "driver": Version(
-        "gpus[].driver_version", "gpu_driver_version", "the GPU driver",
-        "install the declared driver and reboot, or correct gpuval_versions",
+        "gpu_driver_version", "the GPU driver", "install the declared driver and reboot, or correct gpuval_versions"
     ),
     "runtime": Version(
-        "gpus[].runtime_version", "gpu_runtime_version", "CUDA or ROCm of the driver",
+        "gpu_runtime_version", "CUDA or ROCm of the driver",
         "install the driver that brings the declared CUDA or ROCm, or correct gpuval_versions",
     ),
     "vbios": Version(
-        "gpus[].firmware_version", "gpu_firmware_version", "VBIOS or firmware of the GPU",
+        "gpu_firmware_version", "VBIOS or firmware of the GPU",
         "flash the declared firmware, or have the GPU replaced by one that carries it",
     ),
-    "kernel": Version("os.kernel", "kernel_version", "the kernel", "boot the declared kernel"),
-    "os": Version("os.version", "os_version", "the operating system", "install the declared release"),
-    "bios": Version("firmware.bios_version", "bios_version", "the BIOS", "flash the declared BIOS and reboot"),
-    "bmc": Version("firmware.bmc_version", "bmc_version", "the BMC", "flash the declared firmware of the BMC"),
+    "kernel": Version("kernel_version", "the kernel", "boot the declared kernel"),
+    "os": Version("os_version", "the operating system", "install the declared release"),
+    "bios": Version("bios_version", "the BIOS", "flash the declared BIOS and reboot"),
+    "bmc": Version("bmc_version", "the BMC", "flash the declared firmware of the BMC"),
     "nic_firmware": Version(
-        "nics[].firmware_version", "nic_firmware_version", "firmware of the RDMA devices",
-        "flash the declared firmware and reset the device",
+        "nic_firmware_version", "firmware of the RDMA devices", "flash the declared firmware and reset the device"
     ),
 }  # fmt: skip
 
@@ -89,7 +87,7 @@ def _checks(kind: str, version: Version, texts: list[str], facts: Record | None,
     )  # fmt: skip
     if facts is None:
         return [entry("missing", "no facts say what the node has")]
-    pairs = environment.members(facts["environment"], version.path)
+    pairs = environment.members(facts["environment"], PATHS[kind])
     if not pairs:
         return [entry("missing", f"the facts do not tell the version of {version.what}")]
     wrong = [(member, text) for member, text in pairs if not any(pattern_of(one).fullmatch(text) for one in texts)]
@@ -100,7 +98,7 @@ def _checks(kind: str, version: Version, texts: list[str], facts: Record | None,
         if part == "node":  # one of a list without indexes: once is enough
             break
     gpus = len(environment.members(facts["environment"], "gpus[].index"))
-    if version.path.startswith("gpus[]") and len(pairs) < gpus:
+    if PATHS[kind].startswith("gpus[]") and len(pairs) < gpus:
         entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {version.what}"))
     return entries or [entry("pass", f"{version.what} is {', '.join(sorted({text for _, text in pairs}))}")]
 

@@ -1,6 +1,6 @@
 """The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
 
-``report.html`` also shows the curves and versions that lie beside it, where they do.
+``report.html`` also shows the curves that lie beside it, where they do.
 """
 
 from __future__ import annotations

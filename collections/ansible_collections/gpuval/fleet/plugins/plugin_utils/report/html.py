@@ -60,7 +60,7 @@ def page_of(
     report: Mapping[str, Any],
     directory: Path | None,
     files: results.Files,
-    found: Iterator[results.Found],
+    found: Iterator[results.NodeCurves],
     evidence: Place = RESULTS,
 ) -> str:
     """The page of a report whose results are being read: they are waited for when all else is made."""
@@ -85,11 +85,10 @@ def page_of(
         "evidence_links": lambda node: checks.evidence_links(node, linked, evidence),
         "columns": tabled.columns,
         "spread": spread,
+        "properties": environment.of_fleet(report),
     }
-    read = list(found)
-    data["curves"] = [curves.shared(drawn, texts) for drawn, _ in read]
+    data["curves"] = [curves.shared(drawn, texts) for drawn in found]
     data["texts"] = texts.all()
-    shown["properties"] = environment.of_fleet(report, (versions for _, versions in read))
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
     return template.load("page/assets/report.html.j2", _escaped).render(
         **shown, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)

@@ -1,5 +1,5 @@
-"""What the page shows of the nodes' own files: curves and versions. Several processes read those of a fleet, while this
-one makes the other forms of the report."""
+"""The curves of the nodes' own files. Several processes read those of a fleet, while this one makes the other forms of
+the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.beside import processors
 from ...core.escape import NODE_NAME
-from . import curves, environment
+from . import curves
 
 MAX_PROCESSES = 4
 #: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
@@ -23,12 +23,12 @@ MORE_POINTS = 4
 
 #: Which files of evidence lie in the results, by node.
 Files = Mapping[str, frozenset[str]]
-#: Curves of a node as ``curves.as_data`` packs them, and its versions: property and value.
-Found = tuple[list[list[Any]], list[tuple[str, str]]]
+#: Curves of a node as ``curves.as_data`` packs them.
+NodeCurves = list[list[Any]]
 
 
 @contextmanager
-def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[Found]]]:
+def reading(report: Mapping[str, Any], directory: Path | None) -> Iterator[tuple[Files, Iterator[NodeCurves]]]:
     """The files of a run's results, and what each node of the report has in them, which waits for its reading.
 
     Of a fleet other processes read them from now on, by fork as Ansible's own; when a form fails, they end with it.
@@ -62,9 +62,8 @@ def _files(directory: Path | None) -> dict[str, frozenset[str]]:
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 
-def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> Found:
+def _of_node(directory: Path, nodes: int, node: Mapping[str, Any]) -> NodeCurves:
     if not node["files"]:
-        return [], []
+        return []
     folder = directory / "nodes" / node["name"]
-    drawn = curves.of_node(folder, node, node["files"])
-    return curves.as_data(drawn, nodes, node["more"]), sorted(set(environment.of_node(folder, node)))
+    return curves.as_data(curves.of_node(folder, node, node["files"]), nodes, node["more"])
