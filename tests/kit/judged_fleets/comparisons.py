@@ -7,7 +7,6 @@ from unittest import mock
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes, make_baseline
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import correlation
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 
 from tests.kit.builders import SHIPPED, TIME, check, facts_record, make_record, metric
 from tests.kit.judged_fleets.fleet import Fleet, fleet, judged
@@ -371,9 +370,8 @@ def whole_fleets(_folder):
 
 def _baseline_of(made, report=None, **options):
     report = report or made.judged(alone=False)["report"]
-    subjects = subjects_of(made.run, made.evidence)
     options = {"name": "site", "version": 1, "created_at": TIME, **options}
-    return baseline.Baseline.of(make_baseline.make(subjects, report, **options))
+    return baseline.Baseline.of(make_baseline.make(report, **options))
 
 
 @fleet

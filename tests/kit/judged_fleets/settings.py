@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     versions,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 
 from tests.kit.builders import SHIPPED, SPEED, TIME
 from tests.kit.judged_fleets.comparisons import drawn
@@ -220,7 +219,7 @@ def files_of_baselines(folder):
     made = drawn(6)
     report = made.judged(alone=False)["report"]
     options = {"name": "site", "version": 1, "created_at": TIME}
-    document = make_baseline.make(subjects_of(made.run, made.evidence), report, **options)
+    document = make_baseline.make(report, **options)
     path = folder / baseline.file_name(document)
     path.write_text(json.dumps(document))
     documents = {"title": baseline.read(path).title, "next": baseline.next_version(folder, "site"),
@@ -236,11 +235,9 @@ def files_of_baselines(folder):
     documents["large"] = _or_error(baseline.read, folder / "large.json")
     for name, count, gpus in (("one_gpu", 1, 1), ("two_gpus", 1, 2)):
         few = drawn(count, gpus=gpus, checks=made.checks[:1])
-        subjects = subjects_of(few.run, few.evidence)
-        documents[name] = _or_error(make_baseline.make, subjects, few.judged(alone=False)["report"], **options)
+        documents[name] = _or_error(make_baseline.make, few.judged(alone=False)["report"], **options)
     bad = drawn(3)
     for name in bad.run["nodes"]:
         bad.record(name, "training", state="crash")
-    subjects = subjects_of(bad.run, bad.evidence)
-    documents["no_good_node"] = _or_error(make_baseline.make, subjects, bad.judged(alone=False)["report"], **options)
+    documents["no_good_node"] = _or_error(make_baseline.make, bad.judged(alone=False)["report"], **options)
     return _without(documents, folder)

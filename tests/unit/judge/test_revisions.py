@@ -6,7 +6,6 @@ import pytest
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, make_baseline, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 
 from tests.kit.builders import TIME, facts_record, healthy, make_record, make_run, metric
 from tests.kit.builders import check as make_check
@@ -188,9 +187,7 @@ def test_the_error_of_a_speed_is_the_least_deviation(uncertainty, verdict_):
 
 def made(run, evidence):
     report = judged((run, evidence))
-    return baseline.Baseline.of(
-        make_baseline.make(subjects_of(run, evidence), report, name="b", version=1, created_at=TIME)
-    )
+    return baseline.Baseline.of(make_baseline.make(report, name="b", version=1, created_at=TIME))
 
 
 def test_a_baseline_of_medians_is_held_against_medians():

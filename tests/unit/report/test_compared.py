@@ -58,7 +58,7 @@ def test_compares_with_the_latest_alike_run_before(tmp_path):
     assert found.verdicts == [("b", "PASS", "FAIL")]
     (speed,) = [row for row in found.rows if row.key == SPEED]
     assert (speed.nodes, speed.then, speed.now) == (2, 50_000, 52_550)
-    assert [(one.node, round(one.change, 3)) for one in found.changes if one.row.key == SPEED] == [("a", 0.1)]
+    assert [(one.node, round(one.change, 3)) for one in found.changes if one.key == SPEED] == [("a", 0.1)]
     page = html_report(now, tmp_path / "run-20")
     assert "With run run-10" in page
     assert "make rerun INVENTORY=hosts" in page
@@ -75,7 +75,7 @@ def test_figures_of_another_revision_are_left_out(tmp_path):
     found = compared.of_results(now, kept(tmp_path, now, 20))
     (speed,) = [row for row in found.rows if row.key == SPEED]
     assert speed.nodes == 1
-    assert {name: SPEED in figures for name, figures in found.earlier.figures.items()} == {"a": False, "b": True}
+    assert {name: SPEED in figures for name, figures in found.earlier.comparable.items()} == {"a": False, "b": True}
 
 
 def test_no_other_run_is_no_comparison(tmp_path):

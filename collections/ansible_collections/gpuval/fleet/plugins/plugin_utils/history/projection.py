@@ -65,7 +65,7 @@ def _record(stage: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]
         "workload": stage.get("workload"),
         "state": stage["state"],
         "retried": stage["flaky"],
-        "setup": stage.get("setup", ""),
+        "setup": " ".join(stage.get("setup", {}).values()),
         "versions": _bounded(stage.get("versions", {})),
         "metrics": [metric for metric in node["metrics"].get(stage["name"], ()) if metric["value"] is not None],
     }

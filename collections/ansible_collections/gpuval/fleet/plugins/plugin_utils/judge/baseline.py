@@ -22,7 +22,7 @@ from .subject import Subject
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
 #: A baseline keeps figures apart by these, where their records report them.
-SETUPS = ("torch", "fingerprints.training_setup")
+TORCH, TRAINING_SETUP = SETUPS = ("torch", "fingerprints.training_setup")
 #: A baseline of fewer nodes fails no node: it is advice, and lends no spreads.
 LEAST_NODES = 8
 

@@ -5,6 +5,7 @@ Outliers among their parts are left out, so that the baseline of a run with bad 
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,13 @@ from typing import Any
 
 from ..core import schemas, units
 from ..core.errors import SettingError
-from ..records.documents import Record
+from ..records import properties
 from . import peer_statistics
-from .baseline import SCHEMA, SETUPS, spreads_of
+from .baseline import SCHEMA, SETUPS, TORCH, TRAINING_SETUP, spreads_of
 from .peer_groups import as_wide_as_all
-from .peer_samples import LEAST, MOST, is_part_of, values_at
-from .subject import Subject, revision_of
+from .peer_samples import LEAST, MOST, is_part_of
+from .subject import revision_of
+from .subjects import kind_of
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
@@ -39,26 +41,23 @@ _Key = tuple[str, str, str, str, int, str, Any, str, tuple[tuple[str, str], ...]
 
 
 def make(
-    subjects: Mapping[str, Subject],
-    report: Mapping[str, Any],
-    *,
-    name: str,
-    version: int,
-    created_at: str,
-    spreads_only: bool = False,
+    report: Mapping[str, Any], *, name: str, version: int, created_at: str, spreads_only: bool = False
 ) -> dict[str, Any]:
-    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises SettingError.
+    """The baseline of a judged run by its report. Raises SettingError.
 
     ``spreads_only``: how much parts of a node differ, for runs that are too small to show it; no figures.
     """
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
-    accepted = [subjects[node] for node in sorted(subjects) if verdicts.get(node) == "PASS"]
+    accepted = sorted((node for node in report["nodes"] if node["verdict"] == "PASS"), key=operator.itemgetter("name"))
     if not accepted:
         raise SettingError(f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes")
+    if any("versions" not in node for node in accepted):
+        run_id = report["run"]["run_id"]
+        raise SettingError(f"the report on run {run_id} is of release 1.0: `make report RUN={run_id}`, then try again")
     gathered: dict[_Key, _Gathered] = defaultdict(_Gathered)
-    for subject in accepted:
-        for stage, record in subject.records.items():
-            _gather(subject, stage, record, gathered)
+    for node in accepted:
+        for stage in node["stages"]:
+            _gather(node, stage, gathered)
     figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
     if not figures:
         raise SettingError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
@@ -84,37 +83,39 @@ def make(
     return document
 
 
-def _gather(subject: Subject, stage: str, record: Record, gathered: dict[_Key, _Gathered]) -> None:
-    if record["state"] != "success":
+def _gather(node: Mapping[str, Any], stage: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
+    if stage["state"] != "success":
         return
-    found = [(path, values_at(record, [path])[0][0]) for path in SETUPS]
-    setup = tuple((path, value) for path, value in found if value)
+    reported = {
+        TORCH: properties.versions_of(node, stage).get(TORCH),
+        TRAINING_SETUP: stage["setup"].get("training_setup"),
+    }
+    setup = tuple((path, text) for path in SETUPS if (text := reported[path]))
+    metrics, gpus = node["metrics"].get(stage["name"], ()), None if node["gpus"] is None else int(node["gpus"])
     spreads = {
         (metric["name"], metric["scope"]): metric["value"]
-        for metric in record["metrics"]
+        for metric in metrics
         if metric["name"].endswith("_spread_ratio") and metric["value"] is not None and metric["value"] >= 0
     }
-    times = Counter((metric["name"], metric["scope"]) for metric in record["metrics"])
-    for metric in record["metrics"]:
+    times = Counter((metric["name"], metric["scope"]) for metric in metrics)
+    for metric in metrics:
         value, unit, part = metric["value"], metric["unit"], metric["scope"]
-        if times[metric["name"], part] > 1 or not _has(subject, part):
+        if times[metric["name"], part] > 1 or not _has(gpus, part):
             continue
         if value is None or not LEAST < abs(value) < MOST or not any(units.compatible(unit, one) for one in _SPEEDS):
             continue
-        gpus = None if subject.gpus is None else int(subject.gpus)
-        scope = part.split(":")[0]
-        revision = revision_of(metric)
-        key = (stage, metric["name"], scope, unit, revision, subject.kind, gpus, record["workload"], setup)
+        scope, revision = part.split(":")[0], revision_of(metric)
+        key = (stage["name"], metric["name"], scope, unit, revision, kind_of(node), gpus, stage["workload"], setup)
         figure = gathered[key]
-        figure.nodes[subject.name][part] = value
+        figure.nodes[node["name"]][part] = value
         spread = spreads.get((_spread_name(metric["name"]), part))
         if spread is not None:
             figure.spreads.append(spread)
 
 
-def _has(subject: Subject, part: str) -> bool:
-    """Whether the node can have the part; the number of ranks and links is unknown."""
-    return not part.startswith("gpu:") or subject.gpus is None or is_part_of(part, int(subject.gpus))
+def _has(gpus: int | None, part: str) -> bool:
+    """Whether a node of so many GPUs can have the part; the number of ranks and links is unknown."""
+    return not part.startswith("gpu:") or gpus is None or is_part_of(part, gpus)
 
 
 def _spread_name(name: str) -> str:

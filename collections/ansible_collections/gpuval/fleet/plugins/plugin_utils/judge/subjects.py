@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -59,13 +59,23 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         catalogue_sku=found,
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
-        kind=found or ", ".join(sorted(set(models))) or expected["sku"],
+        kind=_kind(found, models, expected["sku"]),
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
         precisions=_precisions(sku) if sku else frozenset(),
     )
     subject.measured = _measured(sku, subject) if sku else {}
     return subject
+
+
+def _kind(catalogue_sku: str | None, models: Sequence[str], declared: str) -> str:
+    return catalogue_sku or ", ".join(sorted(set(models))) or declared
+
+
+def kind_of(node: Mapping[str, Any]) -> str:
+    """Of a report's node, as of its subject: what nodes must share to be compared."""
+    models = [gpu["model"] for gpu in node["identity"].get("gpus", ()) if "model" in gpu]
+    return _kind(node.get("catalogue_sku"), models, node["sku"])
 
 
 def _last_measured(record: Record) -> Record:

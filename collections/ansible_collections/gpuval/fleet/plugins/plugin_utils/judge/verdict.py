@@ -313,6 +313,7 @@ def _judge_case(case: NodeCase) -> dict[str, Any]:
         "catalogue_sku": case.subject.catalogue_sku,
         "accelerator": case.subject.accelerator,
         "identity": case.identity,
+        "gpus": case.subject.gpus,
         "versions": properties_of(case.facts) if case.facts else {},
         "stages": stages,
         "checks": checks,

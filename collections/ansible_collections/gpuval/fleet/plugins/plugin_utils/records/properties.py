@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core import units
 from ..core.escape import one_line
@@ -23,6 +24,7 @@ MAX_TEXT = 160
 #: Suffix of fingerprints that identify the setup of a stage, not its result.
 SETUP = "_setup"
 MAX_SETUPS = 8
+ARGUMENTS = "arguments"
 
 
 class NodeProperty(NamedTuple):
@@ -100,7 +102,7 @@ def _human(text: str, unit: str) -> str:
         return text
 
 
-def setup_of(record: Record) -> str:
+def setup_of(record: Record) -> dict[str, str]:
     """What the figures of a record depend on: setups that its stage reported, and a digest of its arguments."""
     placeholders = {record["run_id"]: "{run_id}", record["node"]: "{node}"}
     words: list[str] = []
@@ -109,5 +111,14 @@ def setup_of(record: Record) -> str:
         for name, placeholder in placeholders.items():
             text = text.replace(name, placeholder)
         words.append(text)
-    setups = [one_line(text, 80) for name, text in sorted(record["fingerprints"].items()) if name.endswith(SETUP)]
-    return " ".join([*setups[:MAX_SETUPS], hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]])
+    setups = sorted(name for name in record["fingerprints"] if name.endswith(SETUP))
+    return {
+        **{one_line(name, 80): one_line(record["fingerprints"][name], 80) for name in setups[:MAX_SETUPS]},
+        ARGUMENTS: hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8],
+    }
+
+
+def versions_of(node: Mapping[str, Any], stage: Mapping[str, Any]) -> Mapping[str, str]:
+    """By name the properties that a stage reported, in a report; those of the facts are the node's."""
+    versions: Mapping[str, str] = (node if stage["name"] == FACTS else stage).get("versions", {})
+    return versions

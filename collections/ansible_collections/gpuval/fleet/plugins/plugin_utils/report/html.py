@@ -209,17 +209,17 @@ def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, there:
 def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> dict[str, Any]:
     """The figures of the table of nodes, beside the fleet's and those of an earlier run: [value of each column]."""
     baseline = {row.key: row.then for row in comparison.baseline_rows}
-    earlier = comparison.earlier.figures if comparison.earlier else {}
+    earlier = comparison.earlier.comparable if comparison.earlier else {}
     return {
         "columns": [
             [stage, metric, unit, short(float(median)), short(baseline.get((stage, metric)))]
-            for (stage, metric), (median, unit, _) in zip(table.columns, table.medians, strict=True)
+            for (stage, metric), (median, unit, *_) in zip(table.columns, table.medians, strict=True)
         ],
         "earlier": comparison.earlier.run_id if comparison.earlier else "",
         "baseline": comparison.baseline if baseline else "",
         "now": [[short(cell[0]) if cell else None for cell in row.cells] for row in table.rows],
         "then": {
-            number: [short(before[key][0]) if key in before else None for key in table.columns]
+            number: [short(before.get(key)) for key in table.columns]
             for number, row in enumerate(table.rows)
             if (before := earlier.get(row.node["name"]))
         },

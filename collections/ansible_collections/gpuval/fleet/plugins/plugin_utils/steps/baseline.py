@@ -10,8 +10,7 @@ from typing import Any, Literal
 from ..core.errors import SettingError
 from ..core.step_options import PathText
 from ..judge import baseline as baseline_file
-from ..judge import baseline_changes, judging, make_baseline
-from ..judge.subjects import subjects_of
+from ..judge import baseline_changes, make_baseline
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
 
@@ -38,13 +37,10 @@ def baseline(action: RunAction, options: BaselineOptions) -> dict[str, Any]:
 def _make(action, options):
     if not NAME.fullmatch(options.name):
         raise SettingError(f"baseline_name {options.name!r}: letters, digits, '.', '_' and '-' only, at most 63")
-    folder = action.folder(options)
-    run, report = folder.read_run(), run_folder.read_report(folder)
-    into = options.directory
-    subjects = subjects_of(run, judging.read_evidence(folder, run))
+    report, into = run_folder.read_report(action.folder(options)), options.directory
     version = baseline_file.next_version(into, options.name)
     document = make_baseline.make(
-        subjects, report, name=options.name, version=version, created_at=run_folder.now(),
+        report, name=options.name, version=version, created_at=run_folder.now(),
         spreads_only=options.state == "spreads",
     )  # fmt: skip
     path = into / baseline_file.file_name(document)
@@ -59,7 +55,7 @@ def _compare(options):
     before, after = (baseline_file.read(Path(getattr(options, key))) for key in ("before", "after"))
     changes = baseline_changes.diff(before, after)
     lines = [f"from {before.title} to {after.title}:", *baseline_changes.lines(changes)]
-    return {"changed": False, "lines": lines, "clear": sum(one.clear for one in changes)}
+    return {"changed": False, "lines": lines, "clear": sum(one.is_clear for one in changes)}
 
 
 def _lines(document, path, into):

@@ -4,73 +4,50 @@ this controller; a file that cannot be read is passed over, since a comparison d
 from __future__ import annotations
 
 import json
-import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...judge.analysis.distribution import LEAST_DIFFERENCE, relative
+from ...judge.analysis.distribution import LEAST_DIFFERENCE
 from ...judge.baseline import Baseline
+from ...judge.compare import ComparedFigure, FigureChange, Figures, compare, medians
 from ...records import report_file
 from ...runs import applied_criteria, origin
 from ...runs import folder as run_folder
-from .nodes import FIGURES, Measured, figures
+from .nodes import FIGURES, figures
 
 #: So many runs before this one are searched for one with the same nodes.
 MAX_SEARCHED = 50
 MAX_CHANGES = 24
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
-Key = tuple[str, str]
-
 
 @dataclass(frozen=True)
-class Earlier:
-    """What is compared of an earlier run: verdict and figures by name of the node."""
+class EarlierRun:
+    """What is compared of an earlier run: verdict and figures by name of the node; ``comparable``: those of which this
+    run has the same."""
 
     run_id: str
     created_at: str
     verdicts: Mapping[str, str]
-    figures: Mapping[str, Mapping[Key, Measured]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure of the fleet, its medians: ``then`` over the ``nodes`` that both runs have."""
-
-    key: Key
-    unit: str
-    now: float
-    then: float
-    nodes: int
-
-    @property
-    def change(self) -> float | None:
-        return relative(self.now, self.then)
-
-
-@dataclass(frozen=True)
-class Change:
-    """One figure of one node that moved by 2 % or more."""
-
-    node: str
-    row: Row
-    change: float
+    figures: Figures
+    comparable: dict[str, dict[Any, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``verdicts`` are nodes whose verdict changed: name, then, now. ``baseline`` is its title; empty without one."""
+    """``verdicts`` are nodes whose verdict changed: name, then, now. ``changes``: figures of nodes that moved by 2 % or
+    more. ``baseline`` is its title; empty without one."""
 
-    earlier: Earlier | None = None
-    rows: Sequence[Row] = ()
+    earlier: EarlierRun | None = None
+    rows: Sequence[FigureChange] = ()
     verdicts: Sequence[tuple[str, str, str]] = ()
-    changes: Sequence[Change] = ()
+    changes: Sequence[FigureChange] = ()
     left_out: int = 0
     baseline: str = ""
-    baseline_rows: Sequence[Row] = field(default=())
+    baseline_rows: Sequence[FigureChange] = field(default=())
 
     def __bool__(self) -> bool:
         return bool(self.earlier or self.baseline_rows)
@@ -86,52 +63,26 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
     earlier = earlier_run(report, directory)
     if earlier is None:
         return Comparison(baseline=title, baseline_rows=baseline_rows)
-    comparable: dict[str, Mapping[Key, Measured]] = {
-        name: {key: one for key, one in before.items() if one.is_comparable(now.get(name, {}).get(key, one))}
-        for name, before in earlier.figures.items()
-    }
-    earlier = replace(earlier, figures=comparable)
-    rows, changes = with_earlier(now, comparable)
+    pairs = [one for one in compare(earlier.figures, now) if one.then is not None and one.now is not None]
+    for one in pairs:
+        earlier.comparable.setdefault(one.node, {})[one.key] = one.then
+    moved = [one for one in pairs if one.change is not None and abs(one.change) >= LEAST_DIFFERENCE]
+    moved.sort(key=lambda one: -abs(one.change or 0.0))
     verdicts = [
         (node["name"], earlier.verdicts[node["name"]], node["verdict"])
         for node in report["nodes"]
         if earlier.verdicts.get(node["name"], node["verdict"]) != node["verdict"]
     ]
-    left = len(changes) - MAX_CHANGES
-    return Comparison(earlier, rows, verdicts, changes[:MAX_CHANGES], max(0, left), title, baseline_rows)
+    left = max(0, len(moved) - MAX_CHANGES)
+    return Comparison(earlier, _rows(pairs), verdicts, moved[:MAX_CHANGES], left, title, baseline_rows)
 
 
-def with_earlier(
-    now: Mapping[str, Mapping[Key, Measured]], then: Mapping[str, Mapping[Key, Measured]]
-) -> tuple[list[Row], list[Change]]:
-    """Each figure over the nodes that have it in both, and what moved of single nodes, the most first."""
-    rows, changes = [], []
-    for key in FIGURES:
-        both = [
-            (name, one[key], then[name][key]) for name, one in now.items() if key in one and key in then.get(name, {})
-        ]
-        if not both:
-            continue
-        unit = both[0][1][1]
-        rows.append(
-            Row(
-                key,
-                unit,
-                statistics.median(one[0] for _, one, _ in both),
-                statistics.median(other[0] for _, _, other in both),
-                len(both),
-            )
-        )
-        for name, (value, *_), (other, *_) in both:
-            change = relative(value, other)
-            if change is not None and abs(change) >= LEAST_DIFFERENCE:
-                changes.append(Change(name, Row(key, unit, value, other, 1), change))
-    return rows, sorted(changes, key=lambda one: -abs(one.change))
+def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
+    """The medians in the order of the table of nodes."""
+    return sorted(medians(changes), key=lambda row: FIGURES.index(row.key))
 
 
-def with_baseline(
-    report: Mapping[str, Any], now: Mapping[str, Mapping[Key, Measured]], directory: Path
-) -> tuple[str, list[Row]]:
+def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
     """The baseline's title, and its figures for the kind of node that the run has most of."""
     kept = applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")
     if not kept:
@@ -143,24 +94,21 @@ def with_baseline(
     kind = Counter(kinds.values()).most_common(1)[0][0] if kinds else None
     alike = [node for node in report["nodes"] if kinds[node["name"]] == kind]
     workloads = {(stage["name"], stage.get("workload")) for node in alike for stage in node["stages"]}
-    rows = []
-    for key in FIGURES:
-        fitting = [
-            one
-            for (stage, metric, _), found in baseline.figures.items()
-            if (stage, metric) == key
-            for one in found
-            if (one["sku"], one["gpus"]) == kind and (stage, one["workload"]) in workloads
-        ]
-        values = [now[node["name"]][key] for node in alike if key in now[node["name"]]]
-        best = max(fitting, key=lambda one: one["nodes"], default=None)
-        if best and values and values[0].is_comparable(Measured(0.0, best["unit"], best.get("revision", 1))):
-            median = statistics.median(one.value for one in values)
-            rows.append(Row(key, best["unit"], median, best["median"], len(values)))
-    return baseline.title, rows
+    fitting = [
+        one
+        for found in baseline.figures.values()
+        for one in found
+        if (one["sku"], one["gpus"]) == kind and (one["stage"], one["workload"]) in workloads
+    ]
+    of_kind = {
+        (one["stage"], one["metric"]): ComparedFigure(one["median"], one["unit"], one.get("revision", 1))
+        for one in sorted(fitting, key=lambda one: one["nodes"])
+    }
+    names = [node["name"] for node in alike]
+    return baseline.title, _rows(compare(dict.fromkeys(names, of_kind), {name: now[name] for name in names}))
 
 
-def earlier_run(report: Mapping[str, Any], directory: Path) -> Earlier | None:
+def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None:
     """The latest run before this one of the same inventory and profile that ended and shares a node with it."""
     results, names = directory.parent, {node["name"] for node in report["nodes"]}
     own = run_folder.read_object(directory / "run.json")
@@ -177,7 +125,7 @@ def earlier_run(report: Mapping[str, Any], directory: Path) -> Earlier | None:
         try:
             nodes = list(_nodes(results / run_id / "report.json", names))
             verdicts = {node["name"]: node["verdict"] for node in nodes}
-            return Earlier(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
+            return EarlierRun(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
         except _DAMAGED:
             continue
     return None

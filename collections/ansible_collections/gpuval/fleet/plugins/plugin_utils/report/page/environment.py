@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.escape import one_line
-from ...records.properties import FACTS, IMAGE, MAX_TEXT, TITLES
+from ...records.properties import IMAGE, MAX_TEXT, TITLES, versions_of
 
 
 def of_fleet(report: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
@@ -25,11 +25,9 @@ def of_fleet(report: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, list[
 
 
 def _titled(node: Mapping[str, Any]) -> set[tuple[str, str]]:
-    versions = {FACTS: node.get("versions", {})}
-    versions |= {stage["name"]: stage["versions"] for stage in node["stages"] if "versions" in stage}
     return {
-        (TITLES[name], one_line(f"{stage}: {text}", MAX_TEXT) if name == IMAGE else text)
-        for stage, properties in versions.items()
-        for name, text in properties.items()
+        (TITLES[name], one_line(f"{stage['name']}: {text}", MAX_TEXT) if name == IMAGE else text)
+        for stage in node["stages"]
+        for name, text in versions_of(node, stage).items()
         if name in TITLES
     }

@@ -6,7 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from ...judge.compare import ComparedFigure
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
@@ -21,17 +23,6 @@ FIGURES = (
 _MAIN = frozenset(FIGURES)
 
 
-class Measured(NamedTuple):
-    """A figure; only those of one unit and revision are compared."""
-
-    value: float
-    unit: str
-    revision: int = 1
-
-    def is_comparable(self, other: Measured) -> bool:
-        return self[1:] == other[1:]
-
-
 @dataclass(frozen=True)
 class Row:
     """A node with its hardware and rack as text; ``cells`` are its figures, None where it has none."""
@@ -39,7 +30,7 @@ class Row:
     node: Mapping[str, Any]
     hardware: str
     rack: str
-    cells: list[Measured | None]
+    cells: list[ComparedFigure | None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class NodeTable:
 
     columns: list[tuple[str, str]]
     rows: list[Row]
-    medians: list[Measured]
+    medians: list[ComparedFigure]
 
 
 def table(report: Mapping[str, Any]) -> NodeTable:
@@ -66,7 +57,7 @@ def table(report: Mapping[str, Any]) -> NodeTable:
     return NodeTable(columns, rows, medians)
 
 
-def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], Measured]:
+def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ComparedFigure]:
     """The main figures of a node, of several GPUs the median."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for stage in dict.fromkeys(stage for stage, _ in FIGURES):
@@ -74,7 +65,7 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], Measured]:
             if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
                 found.setdefault((stage, metric["name"]), []).append(metric)
     return {
-        key: Measured(statistics.median(one["value"] for one in metrics), *kinds.pop())
+        key: ComparedFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
         for key, metrics in found.items()
         if len(kinds := {(one["unit"], one.get("revision", 1)) for one in metrics}) == 1
     }
