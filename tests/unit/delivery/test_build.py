@@ -57,8 +57,10 @@ def folder(tmp_path):
     run = make_run(list(IDS), stages=STAGES)
     evidence = healthy(run)
     evidence.records["node-10"]["training"] = make_record(
-        "node-10", state="crash", message="peer 10.20.30.40 of node-10 died; see nodes/node-10/training.log"
-    )
+        "node-10", state="crash", message="peer 10.20.30.40 of node-10 died; see nodes/node-10/training.log",
+        image="bastion.corp/node-10/train:1", environment={"torch": "2.13 of gpu-host-17"},
+        fingerprints={"training_setup": "large at 10.20.30.40"},
+    )  # fmt: skip
     facts = facts_record("node-10")
     facts["environment"]["os"] = {"hostname": "gpu-host-17", "name": "Ubuntu 24.04"}
     facts["environment"]["nics"] = [{"kind": "interface", "name": "eth0", "address": "02:fc:00:00:00:0a"}]

@@ -375,19 +375,20 @@ def test_links_lead_to_files_that_are_there(mixed, tmp_path):
 
 
 def test_versions_and_who_differs(mixed, tmp_path):
-    for node, driver in (("good", "580.1"), ("slow", "580.1"), ("crashed", "570.9</td>")):
-        record = facts_record(node)
-        record["environment"]["gpus"][0]["driver_version"] = driver
-        put(tmp_path, node, "facts", record, ".json")
+    drivers = {"good": "580.1", "slow": "580.1", "crashed": "570.9</td>"}
+    for node in mixed["nodes"]:
+        node["versions"] = {"driver": drivers[node["name"]]} if node["name"] in drivers else {}
+    mixed["nodes"][0]["stages"][-1]["versions"] = {"image": "registry/train:1", "unknown": "x"}
     words = Page(html_report(mixed, tmp_path)).words
     assert "GPU driver 580.1 2 nodes 570.9</td> 1 node: crashed" in words
+    assert f"Image {mixed['nodes'][0]['stages'][-1]['name']}: registry/train:1" in words
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"environment": [1]}', '{"environment": {"gpus": {"x": 1}, "os": 3}}', "["]
-)
-def test_records_in_the_results_are_not_trusted(mixed, tmp_path, text):
-    put(tmp_path, "good", "facts", text, ".json")
+def test_a_report_of_release_1_0_has_no_versions(mixed, tmp_path):
+    for node in mixed["nodes"]:
+        del node["versions"]
+        for stage in node["stages"]:
+            stage.pop("versions", None)
     assert "No record has one." in Page(html_report(mixed, tmp_path)).words
 
 

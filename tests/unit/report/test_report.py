@@ -577,6 +577,7 @@ def test_figures_have_seven_digits_and_counts_all():
     [
         (lambda document: document["criteria"].clear(), "not among the criteria"),
         (lambda document: document["figures"].clear(), "not among the figures"),
+        (lambda document: document["properties"].clear(), "not among the properties"),
         (lambda document: document["nodes"][2]["metrics"]["training"]["values"].pop(), "shorter"),
     ],
 )

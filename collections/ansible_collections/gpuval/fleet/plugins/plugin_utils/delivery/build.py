@@ -243,8 +243,6 @@ def _stages(
         with (draft / path).open("wb") as stream:
             stream.writelines(stage_file.pieces(head, parts))
         _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, converter, evidence)
-        shown = {"image": head["image"], "environment": head["environment"]}
-        (evidence / f"{stage['name']}.json").write_text(json.dumps(shown), encoding="utf-8")
         (evidence / f"{stage['name']}.log").touch()
         seconds = "" if stage["duration_seconds"] is None else f"{stage['duration_seconds']:.3f}"
         rows.append((identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path))

@@ -38,22 +38,30 @@ def converted(original: dict[str, Any], converter: DeliveryConverter, name: str)
     return report
 
 
+_CONVERTED = ("sku", "catalogue_sku", "unproven", "versions")
+
+
 def _node(node: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
     """Key by key: a new field of the report is not delivered before it is added here."""
     identity = converter.name(node["name"])
     return {
         "name": identity,
         "id": identity,
-        **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator") if key in node},
-        **{key: _converted(node[key], converter) for key in ("sku", "catalogue_sku", "unproven") if key in node},
+        **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator", "gpus") if key in node},
+        **{key: _converted(node[key], converter) for key in _CONVERTED if key in node},
         **({"action": _action(node["action"], converter)} if "action" in node else {}),
         "labels": {text(key, converter): text(value, converter) for key, value in node.get("labels", {}).items()},
         "identity": _converted(without_internal(node["identity"]), converter),
-        "stages": [{**stage, "message": text(stage["message"], converter)} for stage in node["stages"]],
+        "stages": [_stage(stage, converter) for stage in node["stages"]],
         "checks": [_check(check, converter) for check in node["checks"]],
         "metrics": _converted(node["metrics"], converter),
         "problems": _converted(node["problems"], converter),
     }
+
+
+def _stage(stage: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:
+    reported = {key: _converted(stage[key], converter) for key in ("setup", "versions") if key in stage}
+    return {**stage, "message": text(stage["message"], converter), **reported}
 
 
 def _action(action: Mapping[str, Any], converter: DeliveryConverter) -> dict[str, Any]:

@@ -9,17 +9,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..records import environment
+from ..records.documents import Record
+from ..records.properties import properties_of
 
 SCHEMA = "gpuval.delivered_stage/1"
 _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
 #: Fields of the header that gpuval writes; nodes have no influence on them.
 OWN_FIELDS = ("schema", "stage", "verdict", "state")
-#: Versions by their path in the facts (records/environment.py).
+#: Versions of the node and the properties of its facts that tell them (records/properties.py).
 SOFTWARE = {
-    "os": "os.name", "kernel": "os.kernel", "docker": "engines.docker", "podman": "engines.podman",
-    "driver": "gpus[].driver_version", "runtime": "gpus[].runtime_version", "firmware": "gpus[].firmware_version",
+    "os": "os_name", "kernel": "kernel", "docker": "docker", "podman": "podman", "driver": "driver",
+    "runtime": "runtime", "firmware": "vbios",
 }  # fmt: skip
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
@@ -32,12 +33,11 @@ def header(
     node: Mapping[str, Any],
     stage: Mapping[str, Any],
     record: Mapping[str, Any] | None,
-    facts: Mapping[str, Any] | None,
+    facts: Record | None,
 ) -> dict[str, Any]:
     """The header, with names and addresses not converted yet."""
     known = record or {}
     fields = {key: known[key] if key in known else stage.get(key) for key in _RECORD}
-    software = _software(facts)
     return {
         "schema": SCHEMA,
         "run_id": run["run_id"],
@@ -49,7 +49,7 @@ def header(
         "sku": node.get("catalogue_sku") or node["sku"],
         "accelerator": node["accelerator"],
         "gpus": node["identity"].get("gpus", []),
-        "software": software,
+        "software": _software(facts),
         **fields,
         "metrics": known.get("metrics", []),
         "environment": without_internal(known.get("environment") or {}),
@@ -71,11 +71,10 @@ def without_internal(value: Any) -> Any:
     return value
 
 
-def _software(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+def _software(facts: Record | None) -> dict[str, str]:
     """Versions that the node runs, from its facts."""
-    reported = (facts or {}).get("environment")
-    found = {name: sorted(set(environment.texts(reported, path))) for name, path in SOFTWARE.items()}
-    return {name: ", ".join(versions) for name, versions in found.items() if versions}
+    reported = properties_of(facts) if facts else {}
+    return {name: reported[known] for name, known in SOFTWARE.items() if known in reported}
 
 
 def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:

@@ -12,7 +12,6 @@ from ...module_utils.store import Entry, Store
 from ..core import files, schemas
 from ..core.escape import one_line
 from ..records import report_file
-from ..runs import folder as run_folder
 from ..store import stored_runs
 from . import HistoryError, database, projection
 from .cache import Cache, CachedRun
@@ -38,6 +37,9 @@ class Synced:
     forgotten: int = 0
     problems: list[str] = field(default_factory=list)
 
+    def add_listed(self, count: int) -> None:
+        self.listed += count
+
     def add_problem(self, text: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(one_line(text))
@@ -46,7 +48,8 @@ class Synced:
 def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
     """Read the objects that changed; drop runs from the cache that are gone from the bucket.
 
-    ``show`` gets a line for each run that is read. Raises HistoryError if another process holds the cache.
+    ``show`` gets a line for each run that is read. Raises RunError if another process holds the cache, or
+    the bucket has too many folders.
     """
     late = HistoryError(
         f"another `make history` has held {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
@@ -54,7 +57,7 @@ def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
     with files.locked(cache.lock, LOCK_SECONDS, late):
         done = Synced()
         found = {}
-        for folder, entry in find_runs(store, done):
+        for folder, entry in stored_runs.run_files(store, done.add_listed):
             cached = cache.run(folder)
             run = _read_run(store, cached, entry, done)
             if run is not None:
@@ -73,18 +76,6 @@ def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
                 cached.remove()
         done.runs = len(known)
         return done
-
-
-def find_runs(store: Store, done: Synced) -> Iterator[tuple[str, Entry]]:
-    """Every folder of the bucket that holds a run.json, with its entry. Raises HistoryError."""
-
-    def listed(count: int) -> None:
-        done.listed += count
-
-    try:
-        yield from stored_runs.run_files(store, listed)
-    except run_folder.RunError as error:
-        raise HistoryError(str(error)) from None
 
 
 def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> dict[str, Any] | None:
@@ -156,7 +147,7 @@ def _judged_nodes(store: Store, entry: Entry, run: Mapping[str, Any], draft: Pat
     schemas.validate("report", head, what="report")
     if head["run"]["run_id"] != run["run_id"]:
         raise ValueError(f"it belongs to run {head['run']['run_id']}")
-    tables, head = head, {**head, "criteria": {}, "figures": []}  # they are valid
+    tables, head = head, {**head, "criteria": {}, "figures": [], "properties": []}  # they are valid
     for node in report:
         schemas.validate("report", {**head, "nodes": [node]}, what="report")
         yield report_file.unpack_node(node, tables)

@@ -1,6 +1,6 @@
 """report.json as a file: a line for each node, and what nodes have in common once.
 
-A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has two
+A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has three
 tables before its nodes:
 
 * ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
@@ -8,6 +8,7 @@ tables before its nodes:
   required evidence, leaves out nothing. ``{value}`` in a reason stands for the value of the check, as people read it.
 * ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
   or a list of values where the scopes differ. Floats have seven digits; records have them all.
+* ``properties``: versions and setups. A node or a stage has the number of its own.
 
 ``packed`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
 """
@@ -36,7 +37,9 @@ TEXTS = ("metric", "kind", "severity", "part", "unit", "expected", "reason", "so
 _WHOLE = frozenset(TEXTS)
 _texts_of = operator.itemgetter(*TEXTS)
 _VALUE = "{value}"
-_TABLES = ("criteria", "figures")
+_TABLES = ("criteria", "figures", "properties")
+#: Of a node and of a stage: what stands in ``properties``.
+_SHARED = ("versions", "setup")
 _Row = dict[str, Any]
 _Form = tuple[tuple[str, str, int, str], ...]
 
@@ -70,15 +73,18 @@ def packed(report: Mapping[str, Any]) -> dict[str, Any]:
     criteria = _criteria(report["nodes"])
     stages = _stages(criteria)
     figures: dict[_Form, tuple[int, list[_Row]]] = {}
+    properties: dict[str, int] = {}
     nodes = [
         {
-            **node,
+            **_pack_shared(node, properties),
+            "stages": [_pack_shared(stage, properties) for stage in node["stages"]],
             "checks": [_pack_check(check, criteria, stages) for check in node["checks"]],
             "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
         }
         for node in report["nodes"]
     ]
-    tables = {"criteria": criteria, "figures": [rows for _, rows in figures.values()]}
+    tables: dict[str, Any] = {"criteria": criteria, "figures": [rows for _, rows in figures.values()]}
+    tables["properties"] = [json.loads(shared) for shared in properties]
     head = {key: value for key, value in report.items() if key not in ("nodes", "fleet")}
     return {**head, **tables, "nodes": nodes, "fleet": report["fleet"]}
 
@@ -101,9 +107,19 @@ def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]
             raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
     try:
         node["metrics"] = {stage: _unpack_metrics(one, figures) for stage, one in node["metrics"].items()}
-    except IndexError:
-        raise ValueError(f"{node['name']}: its metrics are not among the figures") from None
+        for entry in (node, *node["stages"]):
+            numbers = {key: entry[key] for key in _SHARED if type(entry.get(key)) is int}
+            entry.update({key: head["properties"][number] for key, number in numbers.items()})
+    except LookupError:
+        raise ValueError(
+            f"{node['name']}: its metrics are not among the figures, or its versions not among the properties"
+        ) from None
     return node
+
+
+def _pack_shared(entry: Mapping[str, Any], properties: dict[str, int]) -> dict[str, Any]:
+    numbers = {key: properties.setdefault(_dump_node(entry[key]), len(properties)) for key in _SHARED if key in entry}
+    return {**entry, **numbers}
 
 
 def _key(check: Mapping[str, Any]) -> str:
