@@ -403,3 +403,12 @@ def test_a_figure_has_a_revision_or_none():
     for revision in (0, 1.5, "2", None):
         with pytest.raises(Refused):
             accept(make_record(metrics=[{**figure, "revision": revision}]))
+
+
+@pytest.mark.parametrize(("opened_ago", "is_taken"), [(600.0, True), (60.0, False), (-3500.0, True)])
+def test_a_stage_is_no_longer_than_its_run_by_a_clock_that_was_not_set_back(monkeypatch, opened_ago, is_taken):
+    found, run = evidence.Evidence(), make_run(["node-1"], stages=["training"])
+    monkeypatch.setattr(evidence.time, "time", lambda: evidence._seconds(run["created_at"]) + opened_ago)
+    raw = json.dumps(make_record(duration_seconds=400.0)).encode()
+    assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw)) == is_taken
+    assert bool(found.problems) != is_taken

@@ -180,7 +180,7 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
             raise Refused(
                 f"attempt {one['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
-        if (one["duration_seconds"] or 0) > age + AGE_SLACK_SECONDS:
+        if 0 <= age < (one["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
             raise Refused(f"it took {one['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
         for text in filter(None, (one["started_at"], one["updated_at"], one["finished_at"])):
             if not begun <= _seconds(text) <= until:
