@@ -2,7 +2,7 @@
 
     python benchmarks/localisation/run.py
     python benchmarks/localisation/run.py --nodes 232 --faults "1 bad node" --fleets 200 --clean 0
-    python benchmarks/localisation/run.py --nodes 8,64 --set link_score=3 --set controls=0
+    python benchmarks/localisation/run.py --nodes 8,64 --set score=3 --set round_pairs=0
 
 Everything is drawn from --seed; nothing is measured on nodes.
 """

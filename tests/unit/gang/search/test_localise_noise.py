@@ -7,13 +7,13 @@ import itertools
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search import climb
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import Noise, deviation
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
@@ -45,22 +45,14 @@ def test_no_node_is_accused_where_bigger_groups_are_slower_by_nature_or_two_node
         assert finding.clean, (seed, finding)
 
 
-def test_what_is_expected_of_two_nodes_hides_no_node_that_is_slow_in_groups_alone():
+def test_a_whole_gang_that_is_far_slower_than_its_pairs_is_reported_and_no_node_is_accused():
     gang = build(16, 1)
-    gang.bad = {"node-003": Fault("slow", 0.5, least=8)}
-    finding = find(gang, Limits(floor_bytes_per_second=USUAL))
-    assert finding.of_class("bad") == ["node-003"]
-    assert "% slower than usual" in finding.evidence["node-003"][0]
-
-
-def test_groups_that_are_all_far_slower_than_is_expected_of_two_are_reported_and_no_node_is_accused():
-    gang = build(16, 1)
-    gang.bad = {node: Fault("slow", 0.5, least=4) for node in gang.nodes}
+    gang.bad = {node: Fault("slow", 0.4, least=4) for node in gang.nodes}
     finding = find(gang, Limits(floor_bytes_per_second=USUAL))
     assert set(finding.nodes.values()) == {"healthy"}
+    assert not finding.clean
     (line,) = finding.gang
-    assert line.startswith("groups of 4 are ")
-    assert line.endswith(" slower than expected of two nodes, all of them")
+    assert re.fullmatch(r"the whole gang: is .* % slower in 2 of 2 rounds; each pair is fine", line)
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.5), (0.9, 0.2)])
@@ -195,9 +187,9 @@ def test_a_slow_node_is_accused_by_more_rounds_where_few_nodes_are_measured():
     done = search(gang)
     assert done.finding().of_class("bad") == ["node-002"]
     fresh = [group for round_ in done.rounds for group in round_.groups if group.tested == ("node-002",)]
-    assert len(fresh) >= 4
+    assert len(fresh) >= 6
     beside = [round_ for round_ in done.rounds for group in round_.groups if group.purpose == "control"]
-    assert len(beside) >= 4  # each test has a good pair beside it: what is usual is noisy, too
+    assert len(beside) >= 6  # each test has a good pair beside it: what is usual is noisy, too
 
 
 def test_of_three_nodes_the_pairs_come_in_turn():
@@ -253,23 +245,6 @@ def test_of_many_results_explained_results_do_not_make_the_noise_smaller():
     drawn = random.Random(1)
     whole = [drawn.gauss(0, 0.06) for _ in range(2000)]
     assert deviation([value for value in whole if value > -0.06], EXPECTED) > 0.055
-
-
-def test_with_few_rounds_left_sizes_are_left_out_and_never_the_whole_gang():
-    line = [f"n{one:03}" for one in range(256)]
-    bounds = climb.Bounds(0.05, 0.03, -math.inf, {})
-    for left in range(1, 9):
-        ran, sizes = [], []
-        for round_ in range(left):
-            wanted = climb.climb(line, ran, bounds, left - round_).wanted
-            if not wanted:
-                break
-            sizes.append(len(wanted[0].nodes))
-            ran += [climb.Ran(round_, one.nodes, one.tested, one.purpose, 24.0) for one in wanted]
-        assert sizes[-1] == 256
-        assert sizes == sorted(set(sizes))
-        assert len(sizes) == min(left, 7)
-        assert climb.climb(line, ran, bounds, 0) == climb.Climb()
 
 
 def test_the_next_round_is_the_same_in_every_process():

@@ -32,7 +32,7 @@ def _boundaries(explanation: Explanation, topology: Topology, level: str) -> Non
     place = {node: name for name, nodes in groups.items() for node in nodes}
     known = (item for item in explanation.unexplained() if item.one in place and item.two in place)
     crossing = [item for item in known if place[item.one] != place[item.two]]
-    if sum(item.is_low for item in crossing) < explanation.tuning.boundary_results:
+    if sum(item.is_low for item in crossing) < explanation.tuning.several:
         return
     around: dict[str, list[Measurement]] = defaultdict(list)
     between: dict[Link, list[Measurement]] = defaultdict(list)
@@ -55,7 +55,7 @@ def _add_boundary(
     """Add the boundary if nodes that are fine elsewhere are low across it."""
     tuning, across = explanation.tuning, set(items)
     lows = [item for item in items if item.is_low]
-    if len(lows) < tuning.boundary_results:
+    if len(lows) < tuning.several:
         return
     fine = set()
     for node in {node for item in items for node in item.pair}:
@@ -65,7 +65,7 @@ def _add_boundary(
     # Both sides have to be fine: with one alone, the partner may be the bad node.
     clear = [item for item in items if fine.issuperset(item.pair)]
     low = [item for item in clear if item.is_low]
-    if len(low) < tuning.boundary_results or len(low) < tuning.boundary_share * len(clear):
+    if len(low) < tuning.several or len(low) < tuning.share * len(clear):
         return
     is_inside = {node: place[node] == boundary.names[0] for item in low for node in item.pair}
     if 2 <= sum(is_inside.values()) <= len(is_inside) - 2:
@@ -86,12 +86,12 @@ def _bad_links(explanation: Explanation) -> None:
         if len(soft) == len(values) > tuning.partners:
             rest = soft[1:]  # one result may be slow by chance, however slow
             level, others = statistics.median(rest), explanation.count - len(whole)
-            is_low = level < -margin and noise.score(rest, others) <= -noise.bar(tuning.link_score)
+            is_low = level < -margin and noise.score(rest, others) <= -noise.bar(tuning.score)
         else:
-            level, is_low = HARD, not soft and len(values) >= tuning.link_failures
+            level, is_low = HARD, not soft and len(values) >= tuning.several
         if not is_low:
             continue
-        each_time = all(item.relative <= level / tuning.worst_times for item in whole)
+        each_time = all(item.relative <= level / (tuning.link_times / 2) for item in whole)
         # With other partners: a slow node may look like a slow link by chance.
         aside = explanation.explained.union(whole)
         elsewhere = ([item.relative for item in explanation.by_node[node] if item not in aside] for node in pair)
@@ -116,7 +116,7 @@ def _are_far_above(explanation: Explanation, values: Sequence[float], level: flo
     level = -tuning.gross * tuning.link_times if level == HARD else level
     return (
         bool(values)
-        and min(values) > level / tuning.worst_times
+        and min(values) > level / (tuning.link_times / 2)
         and statistics.fmean(values) > level / tuning.link_times
     )
 
@@ -175,7 +175,7 @@ def _nodes(explanation: Explanation) -> None:
                 else:
                     del candidates[partner]
     right = {node: sum(item.is_right for item in items) for node, items in live.items()}
-    needed = explanation.tuning.right_results
+    needed = explanation.tuning.partners
     explanation.good = {node for node in live if right[node] >= needed} - set(explanation.implicated)
 
 
@@ -207,10 +207,10 @@ def _is_cleared(explanation: Explanation, node: str, items: Sequence[Measurement
     """
     tuning, margin = explanation.tuning, explanation.setting.margin
     fresh = [item.relative for item in items if item.is_test_of(node)]
-    needed = tuning.partners + 1 if len(explanation.nodes) > tuning.small_gang else tuning.node_tests
+    needed = tuning.partners + 1 if len(explanation.nodes) > tuning.small_gang else tuning.tests
     if len(fresh) < needed or any(item.has_failed for item in items):
         return False
-    if len(fresh) >= tuning.node_tests:
+    if len(fresh) >= tuning.tests:
         return statistics.fmean(fresh) >= -margin
     others = explanation.count - len(explanation.by_node[node])
     least = explanation.setting.surely_slow + tuning.sure_score * explanation.noise.error(len(fresh), others)
@@ -220,11 +220,8 @@ def _is_cleared(explanation: Explanation, node: str, items: Sequence[Measurement
 def _open_links(explanation: Explanation) -> None:
     """Pairs that are low although both nodes are fine: a bad link, chance, or an intermittent node."""
     tuning, margin = explanation.tuning, explanation.setting.margin
-    many = explanation.count >= tuning.many_measurements
-    noisier = max(0.0, explanation.sigma / explanation.noise.expected - 1) if many else 0.0
-    deviations = min(tuning.max_link_deviations, tuning.link_deviations + tuning.link_noise_deviations * noisier)
-    bound = max(margin, deviations * explanation.sigma)
-    bounds = {"pair": bound, "link": margin, "control": 2 * bound, "vouch": 2 * bound if many else bound}
+    bound = max(margin, tuning.link_deviations * explanation.sigma)
+    bounds = {"link": margin, "control": 2 * bound}
     found: dict[Link, list[Measurement]] = defaultdict(list)
     tested: dict[Link, list[float]] = defaultdict(list)
     for item in explanation.unexplained():

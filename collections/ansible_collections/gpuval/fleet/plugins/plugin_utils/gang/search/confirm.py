@@ -59,7 +59,7 @@ class Plan:
         """Of three nodes the pairs run in turn; the pair without the slow node is the measure, and noisy too."""
         states, explanation = self.states, self.explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
-        if not unclear and all(self._times(*pair) >= self.tuning.link_tests for pair in explanation.open_links):
+        if not unclear and all(self._times(*pair) >= self.tuning.tests for pair in explanation.open_links):
             return
         one, two, three = self.line
         every = [(one, two), (one, three), (two, three)]
@@ -78,11 +78,11 @@ class Plan:
                 continue
             for node in pair:
                 turn = self.asked("confirm", (node,))
-                if turn <= tuning.repeats:
+                if turn <= tuning.partners:
                     self._pair_up(node, self._good, "confirm", turn, avoid=fresh_partners(explanation, node))
         for pair, low in explanation.open_links.items():
             failed = any(item.has_failed for item in low)
-            if self.asked("link", pair) < (tuning.link_failures if failed else tuning.link_tests):
+            if self.asked("link", pair) < (tuning.several if failed else tuning.tests):
                 self._add(*pair, "link", *pair)
 
     def _test_nodes(self) -> None:
@@ -95,11 +95,11 @@ class Plan:
 
     def _repeat_missing(self) -> None:
         for pair in self.states.missing:
-            if self.asked("repeat", pair) < self.tuning.repeats:
+            if self.asked("repeat", pair) < self.tuning.partners:
                 self._add(*pair, "repeat", *pair)
         for node in self.states.silent:
             turn = self.asked("silent", (node,))
-            if turn < self.tuning.repeats:
+            if turn < self.tuning.partners:
                 self._pair_up(node, self._good, "silent", turn)
 
     def _vouch(self) -> None:
@@ -107,7 +107,7 @@ class Plan:
         explanation = self.explanation
         fine = {node for node in self.line if not all(item.has_failed for item in explanation.by_node[node])}
         for node in self.states.unvouched:
-            if self.asked("vouch", (node,)) < self.tuning.node_tests // 2:
+            if self.asked("vouch", (node,)) < self.tuning.tests // 2:
                 for partners in (self._good, fine - set(explanation.implicated)):
                     if self._pair_up(node, partners, "vouch", 0):
                         break
@@ -117,7 +117,7 @@ class Plan:
     def _add_controls(self) -> None:
         """Pairs of good nodes that have no test."""
         left = [node for node in self.line if node in self._free and node in self._good]
-        for _ in range(min(self.tuning.controls, len(left) // 2)):
+        for _ in range(min(self.tuning.round_pairs, len(left) // 2)):
             node = next((node for node in left if node in self._free), None)
             if node is None or not self._pair_up(node, left, "control", 1, names_tested=False):
                 return

@@ -57,10 +57,10 @@ def _tier(
         within = _speeds(item for item in known if place[item.one] == place[item.two])
         apart = [item for item in known if item.value is not None and place[item.one] != place[item.two]]
         pairs = {frozenset((place[item.one], place[item.two])) for item in apart}
-        if min(len(within), len(pairs)) < tuning.boundary_results:
+        if min(len(within), len(pairs)) < tuning.several:
             continue
         across, usual = _speeds(apart), statistics.median(within)
-        if sum(value - usual < -setting.margin for value in across) >= tuning.tiered_share * len(across):
+        if sum(value - usual < -setting.margin for value in across) >= tuning.share * len(across):
             return statistics.median(across) - usual, level
     return None
 
@@ -91,7 +91,7 @@ class _Explainer:
             return self._from(None)
         known = sorted(statistics.median(values) for values in of_pair.values())
         # Of three nodes with a slow one, a single pair has the usual speed.
-        is_few = len(self.nodes) <= self.setting.tuning.fastest_first
+        is_few = len(self.nodes) <= self.setting.tuning.several
         high = known[-1] if is_few else known[int(0.9 * (len(known) - 1))]
         for start in (high, self._better_half(), statistics.median(known)):
             explanation = self._from(start)
@@ -111,8 +111,12 @@ class _Explainer:
     def _is_isolated(self, explanation: Explanation) -> bool:
         """Whether a few nodes are fast with each other, and all others are far slower with every partner."""
         tuning, others = self.setting.tuning, [node for node in self.nodes if node not in explanation.good]
-        near = (item.relative >= -tuning.far for node in others for item in explanation.by_node[node])
-        return len(explanation.good) >= tuning.few and not any(near)
+        near = (
+            item.relative >= -tuning.several * self.setting.margin
+            for node in others
+            for item in explanation.by_node[node]
+        )
+        return len(explanation.good) >= tuning.several and not any(near)
 
     def _from(self, centre: float | None) -> Explanation:
         """Good nodes from the centre, the centre from good nodes, until both are stable."""
@@ -133,7 +137,7 @@ class _Explainer:
                 break
             moved = statistics.median(value - shifts.get(number, 0.0) for number, value in good)
             new_shifts = self._shifts(good, moved)
-            settled = abs(moved - centre) < self.setting.tuning.settled and shifts.keys() == new_shifts.keys()
+            settled = (moved, shifts) == (centre, new_shifts)
             centre, shifts = moved, new_shifts
             if turn > 0 and settled:
                 break
@@ -168,7 +172,7 @@ class _Explainer:
         group = {node: self.topology.place(node, LEVELS[0]) for node in self.nodes}
         for some in (of_best, self.measurements):
             near = _speeds(item for item in some if group[item.one] == group[item.two])
-            if len(near) >= self.setting.tuning.boundary_results:
+            if len(near) >= self.setting.tuning.several:
                 return statistics.median(near)
         return statistics.median(_speeds(of_best) or _speeds(self.measurements))
 

@@ -152,9 +152,9 @@ class Explanation:
 
     def faster(self) -> int:
         """Pairs faster than usual by more than noise explains: the usual speed is unclear."""
-        return sum(item.relative > self.tuning.fast for item in self.measurements)
+        return sum(item.relative > self.tuning.gross for item in self.measurements)
 
     def most_tests(self) -> int:
         """Fresh tests after which a node stays suspect; of three nodes no rounds are left for more."""
-        is_small = self.tuning.fastest_first < len(self.nodes) <= self.tuning.small_gang
-        return self.tuning.small_gang_tests if is_small else self.tuning.node_tests
+        is_small = self.tuning.several < len(self.nodes) <= self.tuning.small_gang
+        return self.tuning.small_gang_tests if is_small else self.tuning.tests

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from .climb import Climb
 from .explanation import Boundary, Explanation, Link
 from .node_state import BAD, HEALTHY, SUSPECT, NodeState, NodeStates, sentence
 from .statistics import percent
@@ -53,16 +52,13 @@ def conclude(
     topology: Topology,
     explanation: Explanation,
     states: NodeStates,
-    grown: Climb,
     floor: float | None,
 ) -> Findings:
-    """From pairs and growing groups; `floor`: the speed in bytes/s that two good nodes are expected to reach."""
+    """From pairs; `floor`: the speed in bytes/s that two good nodes are expected to reach."""
     nodes = {node: NodeState(state.name, state.reason) for node, state in states.nodes.items()}
-    nodes |= {node: NodeState(SUSPECT, reason) for node, reason in grown.suspect.items()}
-    nodes |= {node: NodeState(BAD, reason) for node, reason in grown.bad.items()}
     boundaries = dict(states.boundaries)
-    _whole_groups(line, topology, explanation.tuning.whole_group, nodes, boundaries)
-    gang = [*_too_slow(explanation, nodes, floor), *_of_the_gang(line, explanation), *grown.groups]
+    _whole_groups(line, topology, explanation.tuning.several, nodes, boundaries)
+    gang = [*_too_slow(explanation, nodes, floor), *_of_the_gang(line, explanation)]
     open_links = [
         pair
         for pair, low in explanation.open_links.items()
@@ -111,8 +107,8 @@ def _too_slow(explanation: Explanation, nodes: dict[str, NodeState], floor: floa
     if explanation.centre is None or not floor:
         return []
     tuning, centre = explanation.tuning, math.exp(explanation.centre)
-    doubt = tuning.floor_score * explanation.sigma / math.sqrt(max(1, explanation.usual()[1]))
-    if centre >= floor * (1 - max(explanation.setting.margin, min(doubt, tuning.fall))):
+    doubt = tuning.score * explanation.sigma / math.sqrt(max(1, explanation.usual()[1]))
+    if centre >= floor * (1 - max(explanation.setting.margin, min(doubt, tuning.gross))):
         return []
     for node, state in nodes.items():
         if state.name == HEALTHY:
@@ -124,9 +120,9 @@ def _too_slow(explanation: Explanation, nodes: dict[str, NodeState], floor: floa
 def _of_the_gang(line: Sequence[str], explanation: Explanation) -> list[str]:
     tuning, lines = explanation.tuning, []
     faster = explanation.faster()
-    if faster >= max(tuning.fast_pairs, tuning.fast_share * explanation.count):
+    if faster >= tuning.several:
         lines.append(
-            f"{faster} pairs are at least {100 * tuning.fast:g} % faster than usual, so most of the gang may be "
+            f"{faster} pairs are at least {100 * tuning.gross:g} % faster than usual, so most of the gang may be "
             "slow: declare racks, or set gpuval_gang_expected_bytes_per_second"
         )
     answered = [node for node in line if explanation.by_node[node]]

@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from ...core import schemas
-from . import climb, pairs
+from . import pairs
 from .confirm import Plan
 from .explain import explain
 from .explanation import Boundary, Explanation, Link, Measurement, Setting, Wanted
 from .findings import Findings, conclude
 from .node_state import HEALTHY, NodeStates, classify
-from .statistics import FAILED, HARD, Result
+from .statistics import FAILED, Result, percent
 from .topology import Topology
 from .tuning import DEFAULT, Tuning
 
@@ -31,8 +31,6 @@ __all__ = ["Boundary", "Findings", "Group", "Limits", "Result", "Round", "Search
 
 SCHEMA = "gpuval.localisation/1"
 BUS, LATENCY = "bus_bytes_per_second", "latency_seconds"
-#: Purposes of groups that do not confirm anything.
-UNCONFIRMING = ("pair", "climb", "again", "bisect")
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class Limits:
 
     `deadline_seconds`: of one round; `wall_seconds`: of all rounds, 0 is no limit. `margin_ratio`: a smaller deviation
     from good pairs is ignored; `noise_ratio`: the expected noise of one measurement; `floor_bytes_per_second`: what a
-    good pair reaches, if known. `tapered`: pairs of different racks are slower by design. `climb`: run growing groups
-    when all pairs are fine.
+    good pair reaches, if known. `tapered`: pairs of different racks are slower by design. `climb`: run the whole
+    gang when all pairs are fine.
     """
 
     rounds: int = 20
@@ -139,27 +137,24 @@ class Search:
         if len(self.line) < 2:
             return []
         paired = sum(round_.groups[0].purpose == "pair" for round_ in self.rounds)
-        wanted = min(self.limits.pair_rounds, pairs.length(len(self.line)))
+        every = pairs.length(len(self.line))
+        wanted = min(self.limits.pair_rounds, every)
         if paired < wanted:
             return self._pairs(paired)
         explanation, states = self._state()
-        unclear = not explanation.good or (len(self.line) <= self.tuning.mesh and explanation.faster())
-        if unclear and paired < pairs.length(len(self.line)) and paired < wanted + self._further():
+        is_unclear = len(self.line) <= 2 * self.tuning.small_gang and explanation.faster()
+        if paired < every and (is_unclear or not explanation.good):
             return self._pairs(paired)
-        confirming = sum(round_.groups[0].purpose not in UNCONFIRMING for round_ in self.rounds)
-        if confirming < self._further():
-            tests = Plan(self.line, self.topology, explanation, states, self._used(), self._asked).make()
-            if tests:
-                return tests
-        elif explanation.open_links or any(state.open for state in states.nodes.values()):
-            self.stopped = f"the limit of {confirming} rounds of confirmation"
-            return []
-        return self._climb(explanation, states).wanted
-
-    def _further(self) -> int:
-        tuning, count = self.tuning, len(self.line)
-        least = tuning.min_further_tiny if count <= tuning.tiny_gang else tuning.min_further
-        return max(least, tuning.further + 2 * math.ceil(math.log2(max(2, count))))
+        tests = Plan(self.line, self.topology, explanation, states, self._used(), self._asked).make()
+        if tests:
+            return tests
+        whole_gang, fault = self._whole_gang(explanation, states)
+        wanted = every if len(self.line) <= self.tuning.small_gang else wanted
+        if whole_gang and paired < wanted:  # links outside the ring
+            return self._pairs(paired)
+        if fault and paired < wanted + self.tuning.partners:  # it may have come since the pairs ran
+            return self._pairs(paired % every)
+        return whole_gang
 
     def _pairs(self, place: int) -> list[Wanted]:
         return [Wanted(pair, "pair") for pair in pairs.rounds(self.line, self.topology, place + 1)[place]]
@@ -215,32 +210,42 @@ class Search:
         known = [result for results in self.results for result in (results or {}).values()]
         return next((name for name in (BUS, LATENCY) if any(getattr(one, name) is not None for one in known)), "")
 
-    def _climb(self, explanation: Explanation, states: NodeStates) -> climb.Climb:
+    def _whole_gang(self, explanation: Explanation, states: NodeStates) -> tuple[list[Wanted], str]:
+        """The group of all nodes, which runs once all pairs are fine, and again if it is bad; and its fault, if any.
+
+        Bus bandwidth falls with size by nature, by less than `gross` and a margin for each doubling.
+        """
         found = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
-        line = [node for node in self.line if states.nodes[node].name == HEALTHY]
-        if not self.limits.climb or found or len(line) < len(self.line):
-            return climb.Climb()
-        ran, name = [], self._figure()
-        for number, group, result in self._with_results():
-            if len(group.nodes) > 2:
-                state, value = _reading(result, name)
-                if state in FAILED or (state == "slow" and value is None):
-                    value = HARD
-                elif state == "ok" and value is None:
-                    value = 0.0
-                ran.append(climb.Ran(number, group.nodes, group.tested, group.purpose, value))
-        floor = self.limits.floor_bytes_per_second
-        expected = math.log(floor) if floor and name == BUS else -math.inf
-        bounds = climb.Bounds(self.limits.margin_ratio, explanation.sigma, expected, self._used(), self.tuning)
-        return climb.climb(line, ran, bounds, self.limits.rounds - len(self.rounds))
+        is_fine = all(states.nodes[node].name == HEALTHY for node in self.line)
+        if not self.limits.climb or found or not is_fine or len(self.line) <= self.tuning.partners:
+            return [], ""
+        usual = explanation.centre or 0.0
+        least = usual - self.tuning.gross - self.limits.margin_ratio * math.log2(len(self.line) / 2)
+        readings = [
+            _reading(result, self._figure())
+            for _, group, result in self._with_results()
+            if len(group.nodes) == len(self.line)
+        ]
+        bad = [
+            f"is {percent(value - usual)}" if value is not None else state
+            for state, value in readings
+            if (value is None and state != "ok") or (value is not None and value < least)
+        ]
+        if len(bad) == len(readings) < self.tuning.partners:
+            return [Wanted(tuple(self.line), "climb", tuple(self.line))], ""
+        if len(bad) < len(readings) and FAILED.isdisjoint(bad):
+            return [], ""
+        how = " and ".join(dict.fromkeys(bad))
+        return [], f"the whole gang: {how} in {len(bad)} of {len(readings)} rounds; each pair is fine"
 
     def finding(self) -> Findings:
         """What the results so far show; also while the search is under way."""
         explanation, states = self._state()
         is_bus = self._figure() == BUS
         floor = self.limits.floor_bytes_per_second if is_bus else None
-        grown = self._climb(explanation, states)
-        found = conclude(self.line, self.topology, explanation, states, grown, floor)
+        found = conclude(self.line, self.topology, explanation, states, floor)
+        fault = self._whole_gang(explanation, states)[1]
+        found.gang += [fault] if fault else []
         if not is_bus:
             found.centre_bytes_per_second = None
         if not self.rounds or self.results[0] is None:

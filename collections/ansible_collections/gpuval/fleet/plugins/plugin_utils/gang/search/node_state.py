@@ -58,7 +58,7 @@ def classify(explanation: Explanation) -> NodeStates:
         if node not in states.nodes:
             states.nodes[node] = _other(explanation, node, answered, gaps, failed, bad)
             right = sum(item.is_right for item in explanation.by_node[node])
-            if node in answered and right < explanation.tuning.right_results:
+            if node in answered and right < explanation.tuning.partners:
                 states.unvouched.append(node)
     ran = answered.union(*(item.pair for item in explanation.missing))
     for node in set(states.silent) - ran:
@@ -86,7 +86,7 @@ def _unsure(explanation: Explanation, healthy: Sequence[str]) -> list[str]:
     for node in healthy:
         own = [item.relative for item in explanation.by_node[node] if item in all_good]
         rest = len(good) - len(own)
-        if not own or not rest or len(own) >= tuning.plenty_results or node in explanation.cleared:
+        if not own or not rest or len(own) >= tuning.small_gang_tests or node in explanation.cleared:
             continue
         offset = statistics.fmean(own) - (whole - sum(own)) / rest
         if offset - tuning.sure_score * explanation.noise.error(len(own), rest) < explanation.setting.surely_slow:
@@ -145,7 +145,7 @@ def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeStat
     if failed:
         if len(failed) >= tuning.partners and not right and len(confirmed) >= tuning.partners and enough:
             return NodeState(BAD, reason)
-        if right and len(failed) >= tuning.intermittent_partners and len(fresh) >= tuning.partners:
+        if right and len(failed) >= tuning.several and len(fresh) >= tuning.partners:
             return NodeState(BAD, f"{reason}; right {right} time(s): intermittent")
         return NodeState(SUSPECT, reason + tail, open=more)
     if len(partners) >= tuning.partners and enough and _is_slow(explanation, node, seen, fresh):
@@ -153,7 +153,7 @@ def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeStat
             return NodeState(BAD, reason)
         return NodeState(SUSPECT, f"{reason}; most of the gang is as slow: compare with the hardware's specification")
     noise = explanation.noise
-    if noise.sigma > tuning.noisy * noise.expected:
+    if noise.sigma > noise.expected:
         tail += f"; one measurement has {100 * noise.sigma:.2g} % of noise, {100 * noise.expected:.2g} % is expected"
     return NodeState(SUSPECT, reason + tail, open=more)
 
@@ -168,14 +168,14 @@ def _is_slow(explanation: Explanation, node: str, seen: Sequence[Measurement], f
     usual, among = explanation.usual()
     rest = _without_worst_partner(explanation, node, seen)
     whole, new = ([item.relative for item in items] for items in (seen, fresh))
-    is_near = statistics.median(whole) - usual > -tuning.far_margins * margin
-    if is_near and noise.known < tuning.known_residuals and len(fresh) < tuning.node_tests:
-        return False
+    is_near = statistics.median(whole) - usual > -2 * tuning.surely_margins * margin
+    if is_near and len(explanation.nodes) <= tuning.small_gang and len(fresh) < tuning.tests:
+        return False  # the noise is known from few results
     least = statistics.median(whole) - tuning.clip_deviations * noise.sigma
     away, *parts = ([max(value, least) - usual for value in values] for values in (whole, new, rest))
     if statistics.median(rest) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
         return False
-    return noise.score(away, among) <= -noise.bar(tuning.node_bar(len(explanation.nodes)))
+    return noise.score(away, among) <= -noise.bar(tuning.score)
 
 
 def _without_worst_partner(explanation: Explanation, node: str, seen: Sequence[Measurement]) -> list[float]:
@@ -209,7 +209,7 @@ def _other(
     unclear = [item for item in own if item.is_low and item.other(node) not in bad]
     if unclear and not right:
         return NodeState(SUSPECT, f"{sentence(unclear, node)}; inconclusive: either node", open=True)
-    needed = explanation.tuning.right_results
+    needed = explanation.tuning.partners
     return NodeState(UNTESTED, f"too few right results without another explanation: {right}, {needed} needed")
 
 
@@ -223,11 +223,11 @@ def _boundary(explanation: Explanation, boundary: Boundary) -> NodeState:
     fresh = [item for item in items if item.purpose == "boundary"]
     low, rounds = [item for item in fresh if item.is_low], {item.round for item in fresh}
     values = [item.relative for item in fresh]
-    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.boundary_fresh, len(items) // 2)
+    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.boundary_pairs, len(items) // 2)
     noise = explanation.noise
-    if enough and noise.score(values, explanation.usual()[1]) <= -noise.bar(tuning.boundary_score):
+    if enough and noise.score(values, explanation.usual()[1]) <= -noise.bar(tuning.score):
         return NodeState(BAD, reason)
-    return NodeState(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < tuning.link_tests)
+    return NodeState(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < tuning.tests)
 
 
 def _messages(missing: Sequence[Measurement], nodes: Sequence[str]) -> dict[str, str]:

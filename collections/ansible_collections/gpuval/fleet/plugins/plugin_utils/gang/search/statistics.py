@@ -62,8 +62,7 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1, tunin
     count, prior = len(residuals), tuning.prior
     if count >= tuning.many_residuals:
         above = [value for value in residuals if value > 0] or [0.0]  # low ones may have been explained away
-        middles = (statistics.median(map(abs, residuals)), statistics.median(above))
-        seen = MAD_TO_DEVIATION * max(middles)
+        seen = MAD_TO_DEVIATION * max(statistics.median(map(abs, residuals)), statistics.median(above))
         return math.sqrt((prior * expected**2 + count * seen**2) / (prior + count))
     known = count - means
     if known < 1:
@@ -92,10 +91,8 @@ class Noise:
         The quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library has
         none. Where few measurements are far noisier than expected, the noise may be higher yet.
         """
-        tuning = self.tuning
-        doubt = max(1.0, self.sigma / (tuning.noisy * self.expected)) ** (tuning.doubt / (self.known + tuning.doubt))
-        known, z = self.known + tuning.prior / 4, score
-        return (z + (z**3 + z) / (4 * known) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * known**2)) * doubt
+        known, z = self.known + self.tuning.prior / 4, score
+        return z + (z**3 + z) / (4 * known) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * known**2)
 
     def score(self, values: Sequence[float], among: int) -> float:
         """Standard deviations between the mean of the values and that of `among` good pairs."""
