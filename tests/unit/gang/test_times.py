@@ -51,7 +51,7 @@ SAVE = """
   tasks:
     - copy: {{content: "{{{{ dict({cases} | zip(query('vars', *{cases}))) | to_json }}}}", dest: {file}, mode: "0600"}}
 """
-PROFILE = yaml.safe_load((settings.ROLES / "run/tasks/open.yml").read_text())[-1]["gpuval.fleet.open_run"]["profile"]
+PROFILE = yaml.safe_load((settings.ROLES / "run/tasks/open.yml").read_text())[-1]["gpuval.fleet.controller"]["profile"]
 #: Name of a case: the play's hosts and what is set. `few` are two nodes, `all` 180.
 CASES = {
     **{f"ssh_{profile}": ("few", {"gpuval_profile": profile}) for profile in ("quick", "standard", "burnin")},
