@@ -1,36 +1,37 @@
-"""Destinations of a delivery: an S3 service with its own keys, or a folder.
-
-Files that are there already are not sent again; each sent file is verified at the destination.
-"""
+"""Destinations of a delivery: an S3 service with its own keys, or a folder. rclone sends and verifies the files."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
-import secrets
-import shutil
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import errno
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 from urllib.parse import urlsplit
 
-from botocore.exceptions import ClientError
-
-from ...module_utils.store import CLIENT_ERRORS, Connection, Store
+from ...module_utils.store import Connection
+from ..core.escape import one_line
+from ..store.rclone import TRANSFERS, call_rclone
 from . import DeliveryError, pack
 
-STREAMS = 8
-SINGLE_BYTES = 64 << 20
-TIMEOUT_SECONDS = 60.0
-METADATA = "sha256"
-_MD5 = re.compile("[0-9a-f]{32}")
+#: Files of one call of rclone: progress is shown between calls.
+BATCH_FILES = 256
+#: What to add where a batch fails with such a text. Keys that may write and not read: rclone asks for nothing that is
+#: there, and the service verifies the checksum that comes with a file. An ETag that is no MD5, as of buckets that
+#: encrypt with a KMS key: checksums are kept in the metadata.
+FALLBACKS = (
+    ("Forbidden", ("--no-check-dest", "--s3-no-head")),
+    ("corrupted on transfer", ("--s3-server-side-encryption", "aws:kms")),
+)
+#: rclone's words for an object without a checksum to compare: it is sent again.
+SAME_SIZE = "Size of src and dst objects identical"
 
 
 @dataclass
-class Sent:
+class SentFiles:
     """How many files were sent, and how many were there already."""
 
     sent: int = 0
@@ -50,133 +51,83 @@ def parse(destination: str) -> tuple[str, str, str]:
     return "s3", place.netloc, prefix
 
 
-def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder: Path) -> Sent:
-    """Copy files from below ``source`` to below ``folder``. Raises DeliveryError."""
-    sent = Sent()
+def check_keys(connection: Connection) -> None:
+    if not connection.access_key or not connection.secret_key:
+        raise DeliveryError(
+            "an S3 destination needs its own keys: set delivery_s3_access_key and delivery_s3_secret_key; "
+            "the keys of the run's store are never used"
+        )
+
+
+def send_to_folder(root: Path, source: Path, files: Sequence[pack.File], folder: Path) -> SentFiles:
+    """Copy files from below ``source`` to below ``folder``. Raises DeliveryError, and OSError for the folder."""
     if folder.resolve().is_relative_to(root.resolve()):
         raise DeliveryError(f"delivery_destination {folder} is inside the delivery itself: set another folder")
-    for file in files:
-        target = folder / file.path
-        if target.is_file() and not target.is_symlink() and _is(file, target):
-            sent.there += 1
-            continue
-        sent.sent += 1
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            shutil.copyfile(source / file.path, draft)
-            if not _is(file, draft):
-                raise DeliveryError(
-                    f"{file.path} arrived in {folder} with another checksum: check its disk, then deliver again"
-                )
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-    return sent
+    folder.mkdir(parents=True, exist_ok=True)
+    return send(None, source, files, str(folder), lambda _line: None)
 
 
-def _is(file: pack.File, path: Path) -> bool:
-    return path.stat().st_size == file.bytes and pack.digest(path) == file.sha256
+def send(
+    connection: Connection | None, source: Path, files: Sequence[pack.File], target: str, show: Callable[[str], object]
+) -> SentFiles:
+    """Send files from below ``source`` to ``target`` in their order by batches; a second call resumes.
+
+    ``target`` is a folder, or with a connection a path below its bucket. Raises DeliveryError.
+    """
+    progress = SentFiles()
+    for batch in _batches(files):
+        sent = _send_batch(connection, source, [file.path for file in batch], target)
+        progress.sent, progress.there = progress.sent + sent, progress.there + len(batch) - sent
+        if connection is not None and len(batch) > 1:
+            show(f"delivery: {progress.sent} files sent, {progress.there} already there, of {len(files)}")
+    return progress
 
 
-class Bucket:
-    """A bucket and prefix of an S3 service."""
-
-    def __init__(self, connection: Connection, prefix: str) -> None:
-        if not connection.access_key or not connection.secret_key:
-            raise DeliveryError(
-                "an S3 destination needs its own keys: set delivery_s3_access_key and delivery_s3_secret_key; "
-                "the keys of the run's store are never used"
-            )
-        self._store = Store(connection, timeout=TIMEOUT_SECONDS, attempts=5)
-        self._client = self._store.client
-        self._bucket, self._prefix = connection.bucket, prefix
-
-    def send(
-        self,
-        source: Path,
-        files: list[pack.File],
-        below: str,
-        say: Callable[[str], object] = lambda _line: None,
-    ) -> Sent:
-        """Put files from ``source`` under the prefix; the last two of the list come last and mark completion.
-
-        Raises DeliveryError, which names the first file that failed; a second call resumes there.
-        """
-        sent = 0
-        most = max(0, len(files) - 2)
-        with ThreadPoolExecutor(STREAMS) as pool:
-            for start in range(0, most, 256):  # bounded, so that a failure shows before everything else is tried
-                batch = files[start : min(start + 256, most)]
-                sent += sum(pool.map(lambda file: self._one(source, file, below), batch))
-                done = start + len(batch)
-                say(f"delivery: {sent} files sent, {done - sent} already there, of {len(files)}")
-        sent += sum(self._one(source, file, below) for file in files[most:])
-        return Sent(sent, len(files) - sent)
-
-    def _one(self, source: Path, file: pack.File, below: str) -> bool:
-        """Send one file unless it is there; returns whether it was sent."""
-        key = "/".join(part for part in (self._prefix, below, file.path) if part)
-        path = source / file.path
-        try:
-            if self._there(key, file, path, checked=True):
-                return False
-            self._put(key, file, path)
-            there = self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES)
-            if there is None and file.bytes <= SINGLE_BYTES:
-                return True  # write-only keys; the service verified the checksum that came with it
-            if not there:
-                raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: deliver again")
-        except (*CLIENT_ERRORS, OSError) as error:
-            raise DeliveryError(
-                f"cannot send {key} to {self._bucket}: {error}. Check delivery_destination, delivery_s3_endpoint and "
-                "the keys, then run `make deliver` again: it resumes"
-            ) from None
-        return True
-
-    def _put(self, key: str, file: pack.File, path: Path) -> None:
-        extra: dict[str, Any] = {"Metadata": {METADATA: file.sha256}, "ContentType": _content_type(path.name)}
-        if file.bytes > SINGLE_BYTES:
-            self._client.upload_file(str(path), self._bucket, key, ExtraArgs=extra)
-            return
-        data = path.read_bytes()
-        checksum = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentMD5=checksum, **extra)
-
-    def _there(self, key: str, file: pack.File, path: Path, *, checked: bool) -> bool | None:
-        """Whether the object is this file; None if the keys may not read it.
-
-        Compares the ETag; then the SHA-256 of its metadata, if the service ``checked`` the bytes on arrival; else the
-        bytes.
-        """
-        try:
-            head = self._client.head_object(Bucket=self._bucket, Key=key)
-            if head["ContentLength"] != file.bytes:
-                return False
-            etag = head.get("ETag", "").strip('"')
-            if _MD5.fullmatch(etag) and etag == pack.digest(path, "md5"):
-                return True
-            if checked and head.get("Metadata", {}).get(METADATA) == file.sha256:
-                return True
-            return self._hash(key) == file.sha256
-        except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if status in (403, 404):  # AWS answers 403 for a missing object too, if the keys may not list
-                return None if status == 403 else False
-            raise
-
-    def _hash(self, key: str) -> str:
-        found = hashlib.sha256()
-        body = self._client.get_object(Bucket=self._bucket, Key=key)["Body"]
-        try:
-            for piece in body.iter_chunks(1 << 20):
-                found.update(piece)
-        finally:
-            body.close()
-        return found.hexdigest()
+def _batches(files: Sequence[pack.File]) -> Iterator[list[pack.File]]:
+    """Files of one content type each; the last two are alone: they mark a delivery as complete."""
+    for _key, group in itertools.groupby(
+        enumerate(files), lambda entry: (_is_plain_text(entry[1].path), max(0, entry[0] - len(files) + 3))
+    ):
+        alike = [file for _index, file in group]
+        yield from (alike[start : start + BATCH_FILES] for start in range(0, len(alike), BATCH_FILES))
 
 
-def _content_type(name: str) -> str:
-    kinds = {".html": "text/html; charset=utf-8", ".json": "application/json", ".csv": "text/csv; charset=utf-8",
-             ".md": "text/markdown; charset=utf-8", ".gz": "application/gzip", ".zip": "application/zip"}  # fmt: skip
-    return kinds.get(Path(name).suffix, "text/plain; charset=utf-8")
+def _is_plain_text(path: str) -> bool:
+    """Whether the type of a file is none that its suffix tells."""
+    return Path(path).suffix in ("", ".log")
+
+
+def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str], target: str, *more: str) -> int:
+    """How many files of the batch were sent; the others were there with the same checksum. Raises DeliveryError."""
+    options = ["--no-traverse", "--checksum", "--retries", "1", "--use-json-log", "-vv", *TRANSFERS, *more]
+    if _is_plain_text(paths[0]):
+        options += ["--header-upload", "Content-Type: text/plain; charset=utf-8"]
+    remote = f"models:{connection.bucket}/{target}/" if connection else target
+    with tempfile.NamedTemporaryFile("w", prefix="gpuval-files-", encoding="utf-8") as names:
+        names.writelines(f"{path}\n" for path in paths)
+        names.flush()
+        done = call_rclone(connection, "copy", str(source), remote, "--files-from-raw", names.name, *options)
+    if done.returncode:
+        for problem, fallback in FALLBACKS:
+            if connection and problem in done.stderr and fallback[0] not in more:
+                return _send_batch(connection, source, paths, target, *more, *fallback)
+        _raise_failure(done.stderr, connection, target)
+    lines = _log_lines(done.stderr)
+    sent = sum(line["msg"].startswith("Copied") for line in lines)
+    unverified = [line["object"] for line in lines if line["msg"] == SAME_SIZE]
+    return sent + (_send_batch(connection, source, unverified, target, *more, "--ignore-times") if unverified else 0)
+
+
+def _log_lines(output: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def _raise_failure(output: str, connection: Connection | None, target: str) -> NoReturn:
+    failures = [line for line in _log_lines(output) if line.get("level") in ("error", "critical")]
+    failure = failures[0] if failures else {"msg": output[-800:]}
+    reason = one_line(f"{failure.get('object', '')} {failure['msg']}".strip())
+    if "no space left on device" in reason:
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+    place = f"{connection.bucket}/{target}" if connection else target
+    remedy = "delivery_destination, delivery_s3_endpoint and the keys" if connection else "that folder"
+    raise DeliveryError(f"cannot send to {place}: {reason}. Check {remedy}, then run `make deliver` again: it resumes")

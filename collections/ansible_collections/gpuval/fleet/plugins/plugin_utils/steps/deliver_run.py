@@ -51,7 +51,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     ids = _ids(action, held, options.unmapped)
     sensitive = _sensitive(options, variables)
     place = destination.parse(options.destination) if options.destination else None
-    bucket = _bucket(action, options, place) if place and place[0] == "s3" else None
+    connection = _connection(action, options, place) if place and place[0] == "s3" else None
     request = build.Request(folder, name, options.format, ids)
     result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
     if action.check_mode:
@@ -62,7 +62,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
         return {**result, "changed": not request.target.exists(), "msg": what}
     try:
         built = build.build(request, sensitive, action.display.display)
-        sent = _send(action, place, bucket, request, built)
+        sent = _send(action, place, connection, request, built)
     except OSError as error:
         folders = {"gpuval_results_dir": folder.path.parent}
         if place and place[0] == "folder":
@@ -139,7 +139,7 @@ def _sensitive(options, variables):
     return sensitive
 
 
-def _bucket(action, options, place):
+def _connection(action, options, place):
     own = log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
     if options.s3_secret_key and options.s3_secret_key in {options.store["secret_key"], *own}:
         raise DeliveryError(
@@ -160,16 +160,18 @@ def _bucket(action, options, place):
         session_token=options.s3_session_token or None,
         ca_file=options.s3_ca_file or None,
     )
-    return destination.Bucket(connection, place[2])
+    destination.check_keys(connection)
+    return connection
 
 
-def _send(action, place, bucket, request, built):
+def _send(action, place, connection, request, built):
     if place is None:
         return None
     source = built.path if request.form == "folder" else built.path.parent
     below = request.name if request.form == "folder" else ""
-    if bucket is not None:
-        return bucket.send(source, built.files, below, action.display.display)
+    if connection is not None:
+        target = "/".join(part for part in (place[2], below) if part)
+        return destination.send(connection, source, built.files, target, action.display.display)
     return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
 
 

@@ -46,21 +46,22 @@ def rclone_config(connection: Connection) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
-    """Copy a folder, or one file; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile.
+def call_rclone(connection: Connection | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run rclone; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile.
 
-    Files that are there with the same checksum are not sent again. Raises StoreError.
+    Raises StoreError if it does not end within COPY_SECONDS.
     """
-    trusted = ["--ca-cert", str(Path(connection.ca_file).expanduser())] if connection.ca_file else []
+    ca_file = connection.ca_file if connection else None
+    trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
     with tempfile.TemporaryDirectory(prefix="gpuval-copy-") as scratch:
         config = Path(scratch, "rclone.conf")
-        files.replace(config, rclone_config(connection).encode(), files.PRIVATE)
+        files.replace(config, rclone_config(connection).encode() if connection else b"", files.PRIVATE)
         command = [find_rclone(), "--config", str(config), "--contimeout", "15s", "--low-level-retries", "3", *trusted]
-        command += ["copyto" if single else "copy", source, target, "--checksum", *options]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")}
         try:
-            done = subprocess.run(
-                command,
-                env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
+            return subprocess.run(
+                [*command, *arguments],
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=COPY_SECONDS,
@@ -68,6 +69,14 @@ def run_rclone(connection: Connection, source: str, target: str, *options: str, 
             )
         except subprocess.TimeoutExpired as error:
             raise StoreError(f"the copy did not end within {COPY_SECONDS} s: run again to resume it") from error
+
+
+def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
+    """Copy a folder, or one file, by `call_rclone`. Files that are there with the same checksum are not sent again.
+
+    Raises StoreError.
+    """
+    done = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[-800:]
         raise StoreError(f"the copy failed ({words}): check the store's endpoint, keys and free space, then run again")
