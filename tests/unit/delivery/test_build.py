@@ -25,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import ScanTargets
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -336,6 +337,13 @@ def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
         make(folder)
     assert "a secret" in str(error.value) and SECRET not in str(error.value)
     assert not (folder.path / "delivery/acceptance").exists()
+
+
+def test_a_secret_that_the_scan_alone_reads_stops_the_delivery(folder):
+    folder.evidence_file("node-1", "loading", "logs").write_text("careless: only-the-scan-knows\n")
+    request = Request(folder, "acceptance", "folder", IDS, ScanTargets(secrets={"only-the-scan-knows"}))
+    with pytest.raises(DeliveryError, match="logs/loading/atl1node212.log: a secret"):
+        build(request, sensitive_data())
 
 
 def test_a_folder_as_destination(folder, tmp_path):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.word_pattern import any_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.conversion import DeliveryConverter, InternalData
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import DeliveryScan, ScanTargets
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, jumps
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +103,7 @@ def test_texts(case):
 def test_a_secret_is_found_in_every_form(before):
     secret = plant("key")
     converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({secret})))
-    scan = Scan(converter)
+    scan = DeliveryScan(ScanTargets(secrets={secret}), ())
     for form in (
         secret,
         quote(secret, safe=""),
@@ -121,8 +121,9 @@ def test_a_secret_is_found_in_every_form(before):
 
 def test_a_secret_with_quotes_is_found_in_json():
     converter = DeliveryConverter(InternalData(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
+    scan = DeliveryScan(ScanTargets(secrets={'pa"ss\\wörd-1'}), ())
     for form in (json.dumps('pa"ss\\wörd-1'), json.dumps('pa"ss\\wörd-1', ensure_ascii=False)):
-        assert list(Scan(converter).text(form)) == ["a secret"]
+        assert list(scan.text(form)) == ["a secret"]
         assert converter.text(form) == '"***"'
 
 
@@ -135,7 +136,9 @@ def test_an_address_and_a_name_in_base64_are_hidden():
 
 
 def test_the_last_look_finds_what_was_left():
-    scan = Scan(DeliveryConverter(KNOWN))
+    scan = DeliveryScan(
+        ScanTargets({*KNOWN.names, *KNOWN.aliases}, set(KNOWN.secrets), set(KNOWN.addresses)), KNOWN.names.values()
+    )
     found = {
         text: list(scan.text(text))
         for text in (f"x {SECRET}", "at 203.0.113.9", "at 2001:db8::17: no", "on node-1 now", quote(SECRET, safe=""))

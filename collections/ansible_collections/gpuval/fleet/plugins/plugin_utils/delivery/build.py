@@ -32,8 +32,9 @@ from ..report.place import DELIVERY
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
-from .conversion import DeliveryConverter, InternalData, is_ordinary
-from .scan import Scan, own_terms, own_words, problems
+from .conversion import DeliveryConverter, InternalData
+from .ordinary_names import is_ordinary
+from .scan import DeliveryScan, ScanTargets, own_terms, own_words, problems
 from .sensitive import Sensitive
 
 #: Only head and tail of a longer log are delivered, and less of each where a node has many long ones.
@@ -49,12 +50,13 @@ README = Path(__file__).with_name("README.md.txt")
 
 @dataclass(frozen=True)
 class Request:
-    """One delivery to make. ``form`` is folder, tar.gz or zip."""
+    """One delivery to make. ``form`` is folder, tar.gz or zip. ``targets`` are what the scan read by itself."""
 
     folder: run_folder.RunFolder
     name: str
     form: str
     ids: Mapping[str, str]
+    targets: ScanTargets = field(default_factory=ScanTargets)
 
     @property
     def directory(self) -> Path:
@@ -142,8 +144,14 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
         manifest["replaced"][kind] = manifest["replaced"].get(kind, 0) + 1
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
-    common = own_terms(sensitive.secrets, COLLECTION)
-    scan = Scan(converter, common)
+    targets = ScanTargets(
+        names=request.targets.names | set(request.ids),
+        secrets=request.targets.secrets | sensitive.secrets,
+        addresses=request.targets.addresses | sensitive.addresses,
+        claimed=sensitive.claimed,
+    )
+    common = own_terms(targets.secrets, COLLECTION)
+    scan = DeliveryScan(targets, set(request.ids.values()), common)
     found = problems(scan, draft, [file.path for file in sealed])
     found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
     if found:

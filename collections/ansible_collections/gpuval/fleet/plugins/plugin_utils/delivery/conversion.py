@@ -15,16 +15,8 @@ from urllib.parse import unquote
 from ...module_utils.redaction import HIDDEN, SecretRedactor, base64_forms
 from ...module_utils.word_pattern import any_of
 from . import addresses
+from .ordinary_names import is_ordinary
 
-#: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
-ORDINARY = frozenset(
-    {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
-     "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",
-     "home", "data", "facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "collective",
-     "vendor_tools", "rdma", "storage", "combined_load", "endpoints",
-     "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd", "gaudi", "vm"}
-)  # fmt: skip
-SHORTEST_NAME = 3
 #: Shorter ones occur by chance in text that looks like base64.
 SHORTEST_ENCODED = 6
 #: Suffixes of file names, which are not domains.
@@ -38,11 +30,6 @@ _PERCENT = re.compile(r"(?<![^\s\"'<>])[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
 MAX_UNQUOTED = 3
 #: Different addresses that get a placeholder of their own; a log may be made of addresses.
 MAX_PLACEHOLDERS = 1 << 17
-
-
-def is_ordinary(name: str) -> bool:
-    """Whether a name is a common word or a number."""
-    return len(name) < SHORTEST_NAME or name.lower() in ORDINARY or not re.search("[A-Za-z]", name)
 
 
 @dataclass(frozen=True)

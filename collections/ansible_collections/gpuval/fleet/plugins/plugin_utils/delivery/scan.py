@@ -1,51 +1,119 @@
 """The final scan of a delivery: no known secret, address or worker name in its bytes, in any encoding.
 
-It reads the written bytes and shares no code with the redaction, so it finds the redaction's bugs.
+It reads the written bytes, takes what to search for from inventory, settings and run.json, and shares no code with the
+redactor and the conversion, so it finds their bugs. What those know beyond it, it searches for as well.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import ipaddress
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
-from ...module_utils.redaction import SHORTEST_SECRET
-from ...module_utils.word_pattern import any_of
-from .conversion import NOT_OF_NUMA, DeliveryConverter
+from ansible.errors import AnsibleError
+
+from .ordinary_names import is_ordinary
 
 PIECE_BYTES = 4 << 20
 #: A match across the end of a piece is found with the next one.
 OVERLAP = 8192
 MAX_FOUND = 20
+#: A shorter text may occur by chance.
+SHORTEST_SECRET = 8
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:pass(?:word|wd|phrase)?|secrets?|token|cookie|credentials?|(?:secret|access|api|private)_key)$", re.I
+)
+#: Variables with addresses or names of nodes, and those whose entries may be secret.
+_HOST_VARIABLES = ("ansible_host", "ansible_ssh_host")
+_MAPPINGS = ("gpuval_environment",)
+#: The number of a NUMA node: node0 of a CPU is not the worker node0.
+_NO_NUMA_NODE = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TOKEN = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*", re.ASCII)
 _PART = re.compile(r"[a-z0-9]+", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_-]+")
 _KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md", ".txt"})
 
 
-class Scan:
-    """Searches for the converter's secrets, addresses of nodes, and names of workers that are no id.
+@dataclass
+class ScanTargets:
+    """What must not be in a delivery. Names that only their nodes gave are ``claimed``, and no error."""
+
+    names: set[str] = field(default_factory=set)
+    secrets: set[str] = field(default_factory=set)
+    addresses: set[str] = field(default_factory=set)
+    claimed: set[str] = field(default_factory=set)
+
+
+def read_targets(
+    run: Mapping[str, Any], inventory: Mapping[str, Mapping[str, Any]], *settings: Mapping[str, Any]
+) -> ScanTargets:
+    """From run.json, each node's variables in the inventory, and settings: options, the controller's environment."""
+    targets = ScanTargets(names=set(run["nodes"]))
+    for variables in inventory.values():
+        for name in variables:
+            is_secret = bool(_SECRET_NAME.search(name))
+            if not is_secret and name not in (*_HOST_VARIABLES, *_MAPPINGS):
+                continue
+            with contextlib.suppress(AnsibleError):  # a template that has no value
+                value = variables[name]
+                if name in _HOST_VARIABLES:
+                    (targets.addresses if _address(str(value)) else targets.names).add(str(value))
+                else:
+                    targets.secrets |= _secrets(value, is_secret)
+    for mapping in settings:
+        targets.secrets |= _secrets(mapping, False)
+    return targets
+
+
+def _secrets(value: Any, is_secret: bool) -> set[str]:
+    """Texts below names of secrets. Names of users are words of any text."""
+    if isinstance(value, Mapping):
+        entries = ((str(name), entry) for name, entry in value.items())
+        return set().union(
+            *(_secrets(entry, is_secret or bool(_SECRET_NAME.search(name))) for name, entry in entries
+              if not name.endswith("_USERNAME"))
+        )  # fmt: skip
+    if isinstance(value, (list, tuple)):
+        return set().union(*(_secrets(entry, is_secret) for entry in value))
+    return {str(value)} if is_secret and isinstance(value, str) else set()
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0].strip("[]"))
+    except ValueError:
+        return None
+
+
+class DeliveryScan:
+    """Searches for secrets, addresses of nodes, and names of workers that are no id.
 
     Secrets among ``own_terms`` are skipped: gpuval's own text contains them.
     """
 
-    def __init__(self, converter: DeliveryConverter, own_terms: Collection[str] = ()) -> None:
-        known = converter.known
-        given = {identity.lower() for identity in known.names.values()}
-        secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
+    def __init__(self, targets: ScanTargets, ids: Collection[str], own_terms: Collection[str] = ()) -> None:
+        ids_lower = {identity.lower() for identity in ids}
+        secrets = [secret for secret in targets.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
         self._secrets = sorted({form for secret in secrets for form in (secret, *_in_json(secret))})
-        shown = {*known.addresses} - set(known.names.values())
-        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
-        names = {name for name in converter.literal if name.lower() not in given}
-        certain = any_of(names - known.claimed)
-        self._names = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{certain})(?![A-Za-z0-9_-])")
+        parsed = {address for address in map(_address, targets.addresses | targets.names) if address}
+        shown = {str(address) for address in parsed
+                 if not (address.is_loopback or address.is_unspecified or address.is_multicast)} - set(ids)  # fmt: skip
+        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{_any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
+        names = {name for name in targets.names | targets.claimed
+                 if not is_ordinary(name) and not _address(name) and name.lower() not in ids_lower}  # fmt: skip
+        certain = _any_of(names & targets.names)
+        self._names = re.compile(rf"{_NO_NUMA_NODE}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{certain})(?![A-Za-z0-9_-])")
         #: A name within a longer word is counted, and is no error: spare-node-1 may be another machine than node-1.
         #: So is a name that only its node gave: it could be chosen to stop the delivery.
-        self._within = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
-        self._encoded = re.compile(any_of({form for text in (*self._secrets, *shown) for form in _in_base64(text)}))
+        self._within = re.compile(rf"{_NO_NUMA_NODE}(?<![A-Za-z0-9])(?:{_any_of(names)})(?![A-Za-z0-9])")
+        self._encoded = re.compile(_any_of({form for text in (*self._secrets, *shown) for form in _in_base64(text)}))
         self.within: dict[str, int] = {}
 
     def file(self, path: Path) -> list[str]:
@@ -57,10 +125,8 @@ class Scan:
 
     def text(self, text: str) -> Iterator[str]:
         yield from self._plain(text)
-        if "%" in text:
-            plain = _unquoted(text)
-            if plain != text:
-                yield from (f"{what}, URL-encoded" for what in self._plain(plain))
+        for plain in _unquotings(text):
+            yield from (f"{kind}, URL-encoded" for kind in self._plain(plain))
         if self._encoded.search(text):
             yield "a secret or an address in base64"
         for name in self._within.findall(text):
@@ -73,6 +139,17 @@ class Scan:
             yield "the address of a node"
         if self._names.search(text):
             yield "the name of a worker"
+
+
+def _any_of(words: Iterable[str], levels: int = 2) -> str:
+    """A pattern of literal words, the longest first, grouped by their first characters for speed."""
+    if not levels:
+        return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        groups.setdefault(word[:1], []).append(word[1:])
+    branches = [f"{re.escape(first)}(?:{_any_of(rest, levels - 1)})" for first, rest in sorted(groups.items())[::-1]]
+    return "|".join(branches) or "(?!)"
 
 
 def _in_base64(text: str) -> set[str]:
@@ -89,11 +166,14 @@ def _in_json(text: str) -> set[str]:
     return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
-def _unquoted(text: str) -> str:
-    """URL-encoded text decoded, at most three times."""
+def _unquotings(text: str) -> Iterator[str]:
+    """URL-encoded text decoded once, twice and three times, as far as that changes it."""
     for _time in range(3):
-        text = unquote(text, errors="replace")
-    return text
+        plain = unquote(text, errors="replace") if "%" in text else text
+        if plain == text:
+            return
+        yield plain
+        text = plain
 
 
 def _pieces(path: Path) -> Iterator[str]:
@@ -104,7 +184,7 @@ def _pieces(path: Path) -> Iterator[str]:
             before = piece[-OVERLAP:]
 
 
-def problems(scan: Scan, folder: Path, names: Iterable[str]) -> list[str]:
+def problems(scan: DeliveryScan, folder: Path, names: Iterable[str]) -> list[str]:
     """``<file>: <kind of finding>`` for the first files with findings."""
     found: list[str] = []
     for name in names:

@@ -16,25 +16,28 @@ from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
 from ..records import environment
-from .conversion import home_folders, is_ordinary
+from .conversion import home_folders
+from .ordinary_names import is_ordinary
 
 #: Variables of a node with its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 USERS = ("ansible_user", "ansible_ssh_user")
-SECRETS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_become_password",
-           "ansible_become_pass", "ansible_sudo_pass", "gpuval_hf_token", "gpuval_s3_secret_key",
-           "gpuval_s3_access_key", "gpuval_s3_session_token", "gpuval_s3_read_access_key",
-           "gpuval_s3_read_secret_key")  # fmt: skip
 URLS = ("gpuval_s3_endpoint",)
 HOSTS = ("gpuval_store_address",)
-MAPPINGS = ("gpuval_environment", "gpuval_secrets")
-VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *SECRETS, *URLS, *HOSTS, *MAPPINGS, "gpuval_node_ids")
+VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *URLS, *HOSTS, "gpuval_environment", "gpuval_secrets", "gpuval_node_ids")
+#: The end of variables that name a file of secrets.
+_FILES = ("_file", "_path", "_dir")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
 _PROXY_COMMAND = re.compile(r"ProxyCommand[= ]\s*(.*)", re.IGNORECASE)
 _WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable of that name may hold a secret itself."""
+    return (is_secret(name) or name.lower().endswith("_pass")) and not name.lower().endswith(_FILES)
 
 
 class Sensitive:
@@ -70,16 +73,16 @@ class Sensitive:
                 self._machine(host, None)
                 self.users |= {user} - {""}
         self.users |= {_text(values.get(name)) for name in USERS} - {""}
-        self.secrets |= {_text(values.get(name)) for name in SECRETS} - {""}
+        self.secrets |= {_text(value) for name, value in values.items() if is_secret_variable(name)} - {""}
         for name in URLS:
             self._machine(urlsplit(_text(values.get(name))).hostname or "", None)
         for name in HOSTS:
             self._machine(_text(values.get(name)), None)
-        given = values.get("gpuval_secrets")
-        self.secrets |= {_text(value) for value in given.values()} - {""} if isinstance(given, Mapping) else set()
+        secrets = values.get("gpuval_secrets")
+        self.secrets |= {_text(value) for value in secrets.values()} - {""} if isinstance(secrets, Mapping) else set()
         variables = values.get("gpuval_environment")
         if isinstance(variables, Mapping):
-            self.secrets |= {_text(value) for name, value in variables.items() if is_secret(str(name))} - {""}
+            self.secrets |= {_text(value) for name, value in variables.items() if is_secret_variable(str(name))} - {""}
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
         """From a node's facts: the host name that it claims, and the MAC addresses of its interfaces."""

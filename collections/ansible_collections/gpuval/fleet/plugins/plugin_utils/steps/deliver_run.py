@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...module_utils.redaction import is_secret
+from ansible.errors import AnsibleError
+
 from ...module_utils.store import Connection
 from ..core.errors import disk_problem
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
 from ..core.text import some_of
 from ..core.urls import in_clear
-from ..delivery import DeliveryError, build, destination, log_bundle
-from ..delivery.sensitive import VARIABLES, Sensitive
+from ..delivery import DeliveryError, build, destination, log_bundle, scan
+from ..delivery.sensitive import VARIABLES, Sensitive, is_secret_variable
 from ..runs import folder as run_folder
-from ..runs import node_ids, overview
+from ..runs import job_secrets, node_ids, overview
 from ..runs.action import RunAction, RunOptions
 from ..runs.node_ids import MAX_SHOWN
 
@@ -46,13 +49,15 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     name = options.name or run["run_id"]
     if node_ids.unsafe(name):
         raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
-    variables = _variables(action, run)
+    hosts = _hosts(action, run)
+    variables = {name: _variables(values) for name, values in hosts.items()}
     held = node_ids.held(_mapping(run, variables), run["nodes"])
     ids = _ids(action, held, options.unmapped)
     sensitive = _sensitive(options, variables)
     place = destination.parse(options.destination) if options.destination else None
     connection = _connection(action, options, place) if place and place[0] == "s3" else None
-    request = build.Request(folder, name, options.format, ids)
+    targets = scan.read_targets(run, hosts, {**vars(options), "store": dict(options.store)}, os.environ)
+    request = build.Request(folder, name, options.format, ids, targets)
     result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
     if action.check_mode:
         report = run_folder.read_report(folder)
@@ -83,14 +88,20 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
     }
 
 
-def _variables(action, run):
-    """Variables of the run's nodes that are still in the inventory, and of the play's hosts."""
-    hostvars, found = action.task_vars["hostvars"], {}
-    for name in dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]]):
-        if name in hostvars:
-            values = hostvars[name]
-            found[name] = {variable: values[variable] for variable in VARIABLES if variable in values}
-    return found
+def _hosts(action, run):
+    """The variables of the run's nodes that are still in the inventory, and of the play's hosts."""
+    hostvars = action.task_vars["hostvars"]
+    names = dict.fromkeys([*run["nodes"], *action.task_vars["ansible_play_hosts_all"]])
+    return {name: hostvars[name] for name in names if name in hostvars}
+
+
+def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
+    variables = {name: values[name] for name in VARIABLES if name in values}
+    for name in values:
+        if name not in variables and is_secret_variable(name):
+            with contextlib.suppress(AnsibleError):  # a template that has no value, of no use here
+                variables[name] = values[name]
+    return variables
 
 
 def _mapping(run, variables):
@@ -129,11 +140,11 @@ def _sensitive(options, variables):
     for node, values in variables.items():
         sensitive.add_variables(node, values)
     sensitive.secrets |= log_bundle.secrets_of_store(project_path(options.store["state_dir"]) / "store")
-    sensitive.secrets |= {options.store[key] for key in STORE_KEYS} - {""}
+    sensitive.secrets |= {options.store[key] for key in STORE_KEYS} - {""} | job_secrets.hidden(options.store)
     sensitive.secrets |= {getattr(options, key) for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {
         ""
     }
-    sensitive.secrets |= {value for name, value in os.environ.items() if is_secret(name)} - {""}
+    sensitive.secrets |= {value for name, value in os.environ.items() if is_secret_variable(name)} - {""}
     sensitive.add_variables("", {"gpuval_s3_endpoint": options.s3_endpoint})
     sensitive.add_variables("", {"gpuval_s3_endpoint": options.store["endpoint"]})
     return sensitive
