@@ -342,7 +342,7 @@ def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
 def test_a_secret_that_the_scan_alone_reads_stops_the_delivery(folder):
     folder.evidence_file("node-1", "loading", "logs").write_text("careless: only-the-scan-knows\n")
     request = Request(folder, "acceptance", "folder", IDS, ScanTargets(secrets={"only-the-scan-knows"}))
-    with pytest.raises(DeliveryError, match="logs/loading/atl1node212.log: a secret"):
+    with pytest.raises(DeliveryError, match=r"logs/loading/atl1node212\.log: a secret"):
         build(request, sensitive_data())
 
 

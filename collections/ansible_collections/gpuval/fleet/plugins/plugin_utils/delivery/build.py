@@ -85,7 +85,7 @@ def check(request: Request, sensitive: Sensitive) -> None:
 
     Raises DeliveryError.
     """
-    has_secret = any(len(one) >= SHORTEST_SECRET and one in request.name for one in sensitive.secrets)
+    has_secret = any(len(secret) >= SHORTEST_SECRET and secret in request.name for secret in sensitive.secrets)
     if has_secret or any(request.name.lower() == name.lower() for name in _internal_names(request.ids)):
         raise DeliveryError(
             f"{'a secret is in' if has_secret else 'a worker has'} the name {request.name}: "
@@ -140,7 +140,7 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     }
     say("delivery: writing the report")
     _forms(report, converter, request.name, draft, scratch, rows)
-    for kind, _what in converter.placeholders:
+    for kind, _original in converter.placeholders:
         manifest["replaced"][kind] = manifest["replaced"].get(kind, 0) + 1
     sealed = pack.seal(draft, manifest)
     say(f"delivery: scanning {len(sealed)} files")
@@ -152,11 +152,11 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
     )
     common = own_terms(targets.secrets, COLLECTION)
     scan = DeliveryScan(targets, set(request.ids.values()), common)
-    found = problems(scan, draft, [file.path for file in sealed])
-    found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
-    if found:
+    findings = problems(scan, draft, [file.path for file in sealed])
+    findings += [f"the path {file.path}: {kind}" for file in sealed for kind in scan.text(file.path)]
+    if findings:
         raise DeliveryError(
-            f"delivery stopped: internal data is left in it: {some_of(found, MAX_SHOWN, '; ')}. "
+            f"delivery stopped: internal data is left in it: {some_of(findings, MAX_SHOWN, '; ')}. "
             "This is a bug in gpuval: report it with the line in question"
         )  # fmt: skip
     _write_names(request, converter)
@@ -348,7 +348,7 @@ def _write_names(request: Request, converter: DeliveryConverter) -> None:
     path = request.directory / f"{request.name}.names.json"
     names = {
         "ids": dict(sorted(request.ids.items())),
-        "placeholders": {placeholder: what for (_kind, what), placeholder in converter.placeholders.items()},
+        "placeholders": {placeholder: original for (_kind, original), placeholder in converter.placeholders.items()},
     }
     files.replace(path, (json.dumps(names, indent=1) + "\n").encode(), files.PRIVATE)
 

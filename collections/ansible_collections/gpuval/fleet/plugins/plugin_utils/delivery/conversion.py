@@ -74,7 +74,7 @@ class DeliveryConverter:
         self._user_pattern = _tokens_pattern({name for name in known.users if not is_ordinary(name)} - set(self._names))
         self._folders = sorted(known.folders.items(), key=lambda entry: -len(entry[0]))
         self._redact = SecretRedactor(known.secrets)
-        hidden = [text.encode() for text in {*known.secrets, *self._addresses.known, *self.literal}]
+        hidden = [text.encode() for text in {*self._addresses.known, *self.literal}]
         encoded = {form for raw in hidden if len(raw) >= SHORTEST_ENCODED for form in base64_forms(raw)}
         self._encoded = re.compile(any_of(form.decode() for form in encoded))
         self._texts: dict[str, str] = {}
@@ -101,17 +101,17 @@ class DeliveryConverter:
             text = _HOME.sub("/home/user", text)
         text = self._addresses.hide(text, self._replacement)
         text = self._name_pattern.sub(self._identity, text)
-        text = self._host_pattern.sub(lambda found: self._placeholder("host", found["word"].lower()), text)
-        return self._user_pattern.sub(lambda found: "user", text)
+        text = self._host_pattern.sub(lambda match: self._placeholder("host", match["word"].lower()), text)
+        return self._user_pattern.sub(lambda _match: "user", text)
 
     def short(self, text: str) -> str:
         """A text that recurs in documents, converted once."""
-        done = self._texts.get(text)
-        if done is None:
+        converted = self._texts.get(text)
+        if converted is None:
             if len(self._texts) > 1 << 16:
                 self._texts.clear()
-            done = self._texts[text] = self.text(text)
-        return done
+            converted = self._texts[text] = self.text(text)
+        return converted
 
     def document(self, value: Any) -> Any:
         """JSON with every text in it converted, keys too."""
@@ -129,35 +129,35 @@ class DeliveryConverter:
             return self.known.names[value]
         return self.document(value)
 
-    def _percent(self, found: re.Match[str]) -> str:
+    def _percent(self, match: re.Match[str]) -> str:
         """The first of its decodings with something to hide, converted; hidden completely if it decodes further, since
         its result would be decoded again."""
-        for plain in _unquotings(found.group()):
+        for plain in _unquotings(match.group()):
             hidden = self._plain(self._redact(plain))
             if hidden != plain:
                 return HIDDEN if "%" in plain else hidden
-        return found.group()
+        return match.group()
 
-    def _base64(self, found: re.Match[str]) -> str:
-        return HIDDEN if self._encoded.search(found.group()) else found.group()
+    def _base64(self, match: re.Match[str]) -> str:
+        return HIDDEN if self._encoded.search(match.group()) else match.group()
 
     def _replacement(self, kind: str, address: str) -> str | None:
         if kind == addresses.ADDRESS and address in self._address_names:
             return self._address_names[address]
         return self._placeholder(kind, address)
 
-    def _identity(self, found: re.Match[str]) -> str:
-        name = found["name"] or found["inner"]
+    def _identity(self, match: re.Match[str]) -> str:
+        name = match["name"] or match["inner"]
         return self.literal.get(name) or self._by_lower[name.lower()]
 
-    def _placeholder(self, kind: str, what: str) -> str:
-        known = self.placeholders.get((kind, what))
-        if known is None and len(self.placeholders) >= MAX_PLACEHOLDERS:
+    def _placeholder(self, kind: str, original: str) -> str:
+        placeholder = self.placeholders.get((kind, original))
+        if placeholder is None and len(self.placeholders) >= MAX_PLACEHOLDERS:
             return f"{kind}-other"
-        if known is None:
+        if placeholder is None:
             self._counts[kind] = number = self._counts.get(kind, 0) + 1
-            known = self.placeholders[kind, what] = f"{kind}-{number}"
-        return known
+            placeholder = self.placeholders[kind, original] = f"{kind}-{number}"
+        return placeholder
 
 
 def _unquotings(text: str) -> Iterator[str]:
@@ -188,9 +188,9 @@ def _tokens_pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 def home_folders(home: str, project: str) -> dict[str, str]:
     """Folders of the controller that contain user names, with their replacements."""
-    found = {}
+    replacements = {}
     for folder, replacement in ((project, "project"), (home, "~")):
         path = PurePosixPath(folder)
         if len(path.parts) > 2:
-            found[str(path)] = replacement
-    return found
+            replacements[str(path)] = replacement
+    return replacements

@@ -29,9 +29,9 @@ class File:
     sha256: str
 
 
-def digest(path: Path, algorithm: str = "sha256") -> str:
+def digest(path: Path) -> str:
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def files_of(folder: Path) -> list[File]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ipaddress
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from .ordinary_names import is_ordinary
 PIECE_BYTES = 4 << 20
 #: A match across the end of a piece is found with the next one.
 OVERLAP = 8192
-MAX_FOUND = 20
+MAX_FINDINGS = 20
 #: A shorter text may occur by chance.
 SHORTEST_SECRET = 8
 _SECRET_NAME = re.compile(
@@ -118,10 +119,7 @@ class DeliveryScan:
 
     def file(self, path: Path) -> list[str]:
         """Kinds of finding in a file: `a secret`, `the address of a node`, `the name of a worker`, without the text."""
-        found: dict[str, None] = {}
-        for text in _pieces(path):
-            found.update(dict.fromkeys(self.text(text)))
-        return list(found)
+        return list(dict.fromkeys(kind for text in _pieces(path) for kind in self.text(text)))
 
     def text(self, text: str) -> Iterator[str]:
         yield from self._plain(text)
@@ -186,34 +184,30 @@ def _pieces(path: Path) -> Iterator[str]:
 
 def problems(scan: DeliveryScan, folder: Path, names: Iterable[str]) -> list[str]:
     """``<file>: <kind of finding>`` for the first files with findings."""
-    found: list[str] = []
-    for name in names:
-        found += [f"{name}: {what}" for what in scan.file(folder / name)]
-        if len(found) >= MAX_FOUND:
-            break
-    return found
+    findings = (f"{name}: {kind}" for name in names for kind in scan.file(folder / name))
+    return list(itertools.islice(findings, MAX_FINDINGS))
 
 
 def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
     """The secrets that are a single word and occur in a file of the collection: every delivery contains them."""
     words = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET and _WORD.fullmatch(secret)}
-    found: set[str] = set()
-    if not words:
-        return frozenset()
-    for path in sorted(collection.rglob("*")):
-        if path.suffix in _KINDS and path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            found |= {word for word in words - found if word in text}
-    return frozenset(found)
+    occurring: set[str] = set()
+    for text in _texts_below(collection) if words else ():
+        occurring |= {word for word in words - occurring if word in text}
+    return frozenset(occurring)
 
 
 def own_words(collection: Path) -> frozenset[str]:
     """The words, in lower case, of the files whose texts a delivery shows."""
-    found: set[str] = set()
+    words: set[str] = set()
     for folder in ("schemas", "skus", "failures", "plugins/plugin_utils"):
-        for path in sorted((collection / folder).rglob("*")):
-            if path.suffix in _KINDS and path.is_file():
-                text = path.read_text(encoding="utf-8", errors="replace").lower()
-                found.update(_TOKEN.findall(text))
-                found.update(_PART.findall(text))
-    return frozenset(found)
+        for text in _texts_below(collection / folder):
+            words.update(_TOKEN.findall(text.lower()))
+            words.update(_PART.findall(text.lower()))
+    return frozenset(words)
+
+
+def _texts_below(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in _KINDS and path.is_file():
+            yield path.read_text(encoding="utf-8", errors="replace")
