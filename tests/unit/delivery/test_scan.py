@@ -96,6 +96,8 @@ ENCODINGS = {
     "quoted in lower case": lambda secret: lower_hex(quote(secret, safe="")),
     "quoted twice": lambda secret: quote(quote(secret, safe=""), safe=""),
     "JSON": lambda secret: json.dumps({"a": secret}),
+    "hex": lambda secret: secret.encode().hex(),
+    "hex in upper case": lambda secret: secret.encode().hex().upper(),
     "JSON in UTF-8": lambda secret: json.dumps([secret], ensure_ascii=False),
     **{f"base64 at {offset}": in_base64(base64.b64encode, offset) for offset in range(4)},
     **{f"base64 for URLs at {offset}": in_base64(base64.urlsafe_b64encode, offset) for offset in range(4)},

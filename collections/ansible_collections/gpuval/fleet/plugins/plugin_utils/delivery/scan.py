@@ -102,7 +102,7 @@ class DeliveryScan:
     def __init__(self, targets: ScanTargets, ids: Collection[str], own_terms: Collection[str] = ()) -> None:
         ids_lower = {identity.lower() for identity in ids}
         secrets = [secret for secret in targets.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
-        self._secrets = sorted({form for secret in secrets for form in (secret, *_in_json(secret))})
+        self._secrets = sorted({form for secret in secrets for form in (secret, *_in_json(secret), *_in_hex(secret))})
         parsed = {address for address in map(_address, targets.addresses | targets.names) if address}
         shown = {str(address) for address in parsed
                  if not (address.is_loopback or address.is_unspecified or address.is_multicast)} - set(ids)  # fmt: skip
@@ -162,6 +162,10 @@ def _in_base64(text: str) -> set[str]:
 
 def _in_json(text: str) -> set[str]:
     return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+
+
+def _in_hex(text: str) -> set[str]:
+    return {text.encode().hex(), text.encode().hex().upper()}
 
 
 def _unquotings(text: str) -> Iterator[str]:
