@@ -39,10 +39,14 @@ class Meter:
         ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
         equally often, as collectives need it.
         """
-        for _ in range(2):  # the first loads kernels and connects; the second says how long one takes
+        for _ in range(
+            2
+        ):  # the first loads kernels and connects; the second says how long one takes, prepared
+            begun = time.perf_counter()
             if prepare:
                 prepare()
-            trial = self._block(work, None, 1, together)[0]
+            self._block(work, None, 1, together)
+            trial = time.perf_counter() - begun
             self.report()
         if together:
             dist.barrier()
@@ -61,7 +65,7 @@ class Meter:
             laps.wall_seconds = time.perf_counter() - started
             least = LEAST_SLOW_LAPS if is_slow else LEAST_LAPS
             enough = laps.count >= least and laps.wall_seconds >= seconds
-            done, lap = self._agree(enough, laps.seconds / laps.count, together)
+            done, lap = self._agree(enough, laps.wall_seconds / laps.count, together)
             if done:
                 return laps
 
