@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.vendor_tools import agfhc, collectives, dcgm, hl_qual, rvs
-from ansible_collections.gpuval.fleet.node.gpuval_workloads.vendor_tools.answer import Answer
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.vendor_tools.answer import ToolAnswer
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, plausible
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import make_run, real_records
 
@@ -53,7 +53,7 @@ def healthy() -> list[HealthyNode]:
     return nodes + [HealthyNode(f"sample {name}", _of_tool(answer)) for name, answer in _samples().items()]
 
 
-def _samples() -> dict[str, Answer]:
+def _samples() -> dict[str, ToolAnswer]:
     """What vendors' tools print on healthy nodes, MI and Gaudi among them."""
 
     def text(name: str) -> str:
@@ -74,7 +74,7 @@ def _samples() -> dict[str, Answer]:
     }
 
 
-def _of_tool(answer: Answer) -> dict[str, dict[str, Any]]:
+def _of_tool(answer: ToolAnswer) -> dict[str, dict[str, Any]]:
     figures = [[figure.name, figure.value, figure.unit, figure.scope] for figure in answer.figures]
     counts = [[f"vendor_tools_{name}_count", value, "count", "node"] for name, value in (("run", 1), ("failed", 0))]
     return real_records(NODE, {"vendor_tools": {"metrics": [*figures, *counts]}})
@@ -95,7 +95,7 @@ def _records(run: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
 
 
 def subject(records: Records) -> Subject:
-    return subject_of(make_run((NODE,), stages=list(records)), NODE, Evidence(records={NODE: dict(records)}))
+    return subject_of(make_run((NODE,), stages=list(records)), NODE, RunEvidence(records={NODE: dict(records)}))
 
 
 def violated(records: Records) -> set[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import make_run, real_records
 from tests.kit.h200 import STAGES, records
@@ -72,7 +72,7 @@ class Fleet:
     """A run, its evidence and what is wrong in it. ``nominal`` are the figures of a perfect node, by SKU and name."""
 
     run: dict[str, Any]
-    evidence: Evidence
+    evidence: RunEvidence
     skus: dict[str, str]
     defects: dict[str, Defect]
     nominal: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -165,7 +165,7 @@ def drawn(
     of_node = {name: skus[index * len(skus) // nodes] for index, name in enumerate(names)}
     run = make_run(names, stages=STAGES)
     defects = _plant(noise.draw, of_node, each, gpus=8, racks=nodes >= 1000) if planted is None else planted
-    evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
+    evidence = RunEvidence(launches={name: {"state": "finished", "message": ""} for name in names})
     perfect = records()
     speeds = {}
     for number, name in enumerate(names):
@@ -367,7 +367,7 @@ def replayed(nodes: int, repeat: float, seed: int, *, each: int) -> Fleet:
     skus = dict.fromkeys(names, "h200")
     run = make_run(names, stages=["facts", "diagnostics", "fingerprint", "training"], gpu_count=2)
     defects = _plant(noise.draw, skus, each, gpus=2, racks=nodes >= 1000)
-    evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
+    evidence = RunEvidence(launches={name: {"state": "finished", "message": ""} for name in names})
     measured: dict[tuple[str, str], list[float]] = {}
     for number, name in enumerate(names):
         records = runs[noise.draw.choice(healthy)]

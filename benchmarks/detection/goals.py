@@ -26,9 +26,9 @@ sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import pattern_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS, Context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS, JudgeContext
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, take_record
 from fleets import Noise, rack_of
 from healthy import GPUS, SPREADS, _source, _spread, records
 
@@ -120,7 +120,7 @@ class Fleet:
         self.stages = stages
         names = [f"node-{number:03}" for number in range(size)]
         self.run = make_run(names, stages=stages, sku=SKU, gpu_count=GPUS, setups=setups_of(nvls=False))
-        self.evidence = Evidence(launches={name: dict(LAUNCHED) for name in names})
+        self.evidence = RunEvidence(launches={name: dict(LAUNCHED) for name in names})
         hit = size if fault and not fault.nodes else 1 if size < 64 or (fault and fault.own_driver) else 4
         self.nodes = {}
         for number, name in enumerate(names):
@@ -161,7 +161,7 @@ class Fleet:
 
     def measure_again(self) -> int:
         """What the watch does once all nodes are done. Returns how many nodes were measured again."""
-        chosen = verdict.to_measure_again(self.run, self.evidence, Context(SHIPPED), list(self.nodes))
+        chosen = verdict.to_measure_again(self.run, self.evidence, JudgeContext(SHIPPED), list(self.nodes))
         for name, stages in chosen.items():
             found = self.measured(name, again=True)
             for stage in stages:

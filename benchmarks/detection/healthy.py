@@ -28,7 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import patt
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import plausible, sku_catalogue, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MEDIAN_ERROR
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from fleets import REPEATS, Noise, rack_of
 
 from tests.kit.builders import SHIPPED, make_record, make_run
@@ -179,13 +179,13 @@ def figures_of(stage: str, sku: str, noise: Noise, node: dict[str, float], parts
             yield {"name": metric, "value": drawn, "unit": unit, "scope": part}
 
 
-def fleet(sku: str, count: int, setting: str, seed: int) -> tuple[dict[str, Any], Evidence]:
+def fleet(sku: str, count: int, setting: str, seed: int) -> tuple[dict[str, Any], RunEvidence]:
     """A run of healthy nodes and its evidence."""
     options = SETTINGS[setting]
     noise = Noise(f"healthy {sku} {count} {setting} {seed}", 1.0, **options)
     names = [f"node-{number:03}" for number in range(count)]
     run = make_run(names, stages=STAGES, sku=sku, gpu_count=GPUS, setups=setups_of(nvls=sku != "mi300x"))
-    evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
+    evidence = RunEvidence(launches={name: {"state": "finished", "message": ""} for name in names})
     for number, name in enumerate(names):
         run["nodes"][name] |= {"labels": {"rack": rack_of(number)}, "gang_stages": list(GANG_STAGES)}
         node = {source: noise._differing(spread) for source, spread in SPREADS.items()}

@@ -26,10 +26,10 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import m
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.node_checks import JudgedRun, case_of, checks_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from goals import FIGURE_STAGES, SETTINGS, Fleet, share
 
 from tests.kit.builders import SHIPPED, TIME
@@ -72,7 +72,7 @@ def named(
 ) -> Iterator[Target]:
     """The faults that are named: (node, part, loss) by target, put into the run's own records."""
     before = fleet.evidence
-    fleet.evidence = Evidence(
+    fleet.evidence = RunEvidence(
         launches=before.launches, records={name: dict(its) for name, its in before.records.items()}
     )
     for (title, _), (name, part, loss) in faults.items():
@@ -86,7 +86,7 @@ def named(
             for metric in record["metrics"]
         ]
         fleet.put(name, {entry["stage"]: {**record, "metrics": metrics, "exit_code": 0}})
-    judged = JudgedRun(fleet.run, fleet.evidence, Context(checks), subjects_of(fleet.run, fleet.evidence))
+    judged = JudgedRun(fleet.run, fleet.evidence, JudgeContext(checks), subjects_of(fleet.run, fleet.evidence))
     judged.compare_nodes()
     nodes = {name: checks_of(case_of(name, judged)) for name in {name for name, *_ in faults.values()}}
     fleet.evidence = before

@@ -25,7 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestra
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence, criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import RunWatch, WatchLimits
 from declared import Variables
 from fleets import Noise
 from simulated import BEGIN, Bandwidth, Clock, Fleet, MemoryStore, Outcome, SimulatedPlacement, drawn
@@ -209,7 +209,7 @@ class Bench:
         backend: Any = self.store.backend()
         store: Any = self.store
         began = self.clock.now
-        RunWatch(Limits(**chosen), below, backend, self.checks, placement, display, store).run()
+        RunWatch(WatchLimits(**chosen), below, backend, self.checks, placement, display, store).run()
         if below is not self.folder:
             self.rounds[below.path.name] = self.clock.now - began
 
@@ -230,7 +230,7 @@ class Bench:
             self.watch, judged, lambda _document: None, self.say,
             repeatable={check.name for check in self.checks if check.retry},
         )  # fmt: skip
-        placed = {name: orchestrate.Placed(f"10.0.{number // 200}.{number % 200 + 1}", GPUS)
+        placed = {name: orchestrate.GangNode(f"10.0.{number // 200}.{number % 200 + 1}", GPUS)
                   for number, name in enumerate(self.names)}  # fmt: skip
         with mock.patch("ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.keys.make"):
             orchestrate.Gangs(self.folder, settings, context).run_all(

@@ -22,7 +22,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import poller, watch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Event, Placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import (
+    Event,
+    LaunchEnd,
+    Placement,
+    PlannedAttempt,
+)
 
 #: A launch over SSH: 100 nodes take as long beyond their plans as benchmarks/fleet measured (docs/design/figures.md).
 LAUNCH_SECONDS, LAUNCHES_AT_ONCE = 4.0, 12
@@ -198,7 +203,7 @@ class SimulatedPlacement(Placement):
         self._run = folder.read_run()
         self.present = self.everyone = set(self._run["nodes"])
         self._events: list[Event] = []
-        self._waiting: list[tuple[NodeView, Attempt]] = []
+        self._waiting: list[tuple[NodeView, PlannedAttempt]] = []
         self._at_work = 0
         #: Members of each gang that have been launched: work begins with the last of them.
         self._joined: dict[str, list[Callable[[], None]]] = {}
@@ -207,7 +212,7 @@ class SimulatedPlacement(Placement):
     def busy(self) -> bool:
         return bool(self._events or self._waiting or self._at_work)
 
-    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         self._waiting.append((view, attempt))
         self._launch_next()
 
@@ -220,24 +225,24 @@ class SimulatedPlacement(Placement):
                 NO_ANSWER_SECONDS if gone else LAUNCH_SECONDS, lambda item=(view, attempt): self._launched(*item)
             )  # type: ignore[misc]
 
-    def _launched(self, view: NodeView, attempt: Attempt) -> None:
+    def _launched(self, view: NodeView, attempt: PlannedAttempt) -> None:
         self._at_work -= 1
         self._launch_next()
         name = view.name
         if self._fleet.is_gone(name):
             message = f"ssh: connect to host {name} port 22: Connection timed out"
-            self._events.append(Ended(name, "launch", failed=True, unreachable=True, message=message))
+            self._events.append(LaunchEnd(name, "launch", failed=True, unreachable=True, message=message))
             return
         launch = attempt.launch(name, self._folder.read_launch(name))
         path = self._folder.plan_file(name)
         if not path.exists():
-            settings = plans.Settings.of(self._run, name, created_at=run_folder.now(), **self._settings)
+            settings = plans.PlanSettings.of(self._run, name, created_at=run_folder.now(), **self._settings)
             plan = plans.build(settings, self._run["nodes"][name]["stages"], self._workloads)
             run_folder.write_json(path, plans.without_members(plan))
         plan = self._folder.read_plan(name)
         launch |= {"state": "started", "message": "", "runner": "alive", "nonce": plan["nonce"], "machine": name}
         self._folder.write_launch(name, launch)
-        self._events.append(Ended(name, "launch", started=True))
+        self._events.append(LaunchEnd(name, "launch", started=True))
         if attempt.number > 1:
             plan = plans.for_attempt(plan, launch["stages"], attempt.number)
         work = Work(self._fleet, self._run, view, plan)
@@ -252,7 +257,7 @@ class SimulatedPlacement(Placement):
     def fetch(self, view: NodeView, *, by_store: bool) -> None:
         gone = self._fleet.is_gone(view.name)
         message = f"ssh: connect to host {view.name} port 22: Connection timed out" if gone else ""
-        ended = Ended(view.name, "fetch", failed=gone, unreachable=gone, message=message)
+        ended = LaunchEnd(view.name, "fetch", failed=gone, unreachable=gone, message=message)
         self._fleet.clock.after(NO_ANSWER_SECONDS if gone else 1.0, lambda: self._events.append(ended))
 
     def wait(self, seconds: float) -> list[Event]:

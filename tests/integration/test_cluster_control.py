@@ -275,13 +275,13 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
             key for part in ("labels", "annotations") for key in node["metadata"].get(part, {}) if "gpuval" in key
         ]
         assert not node["spec"].get("taints")
-    asked = {permissions.Asked(*one) for one in kit.requests}
+    asked = {permissions.AccessRequest(*one) for one in kit.requests}
     assert asked <= allowed
     # Only rounds of gangs make Services and JobSets: test_cluster_gangs sees that these are used. kubectl gets the pod
     # of a log.
     made = (("", "services"), ("jobset.x-k8s.io", "jobsets"))
-    of_gangs = {permissions.Asked(verb, *kind, "") for verb in ("create", "deletecollection") for kind in made}
-    assert permissions.granted(roles) - asked == {*of_gangs, permissions.Asked("get", "", "pods")}
+    of_gangs = {permissions.AccessRequest(verb, *kind, "") for verb in ("create", "deletecollection") for kind in made}
+    assert permissions.granted(roles) - asked == {*of_gangs, permissions.AccessRequest("get", "", "pods")}
 
 
 class Silent(Records):

@@ -146,7 +146,7 @@ def test_a_round_is_carried_out_beside_its_run_and_cleaned_with_it(kit, fleet):
     cleaned = fleet.play("gpuval.fleet.clean")
     assert cleaned.code == 0, str(cleaned)
     assert not there(kit, names.run_selector(run_id)) and not there(kit, names.run_selector(fleet.run_id))
-    asked = {permissions.Asked(*one) for one in kit.requests}
+    asked = {permissions.AccessRequest(*one) for one in kit.requests}
     assert not [one for one in permissions.granted(roles) - asked if one.resource == "services"]
     assert fleet.play("gpuval.fleet.clean").code == 0
 

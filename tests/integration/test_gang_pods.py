@@ -40,12 +40,12 @@ def together(tmp_path):
     place = {"run_id": RUN, "folder": "pods/gangs/all", "created_at": run_folder.now()}
     folder.write_run(make_run(NODES, stages=["collective"], sku="cpu", gpu_count=0, **place))
     keys.make(folder)
-    return Together(gangs.Round("pods", "all"), keys.files_for(folder, NODES[0]))
+    return Together(gangs.GangRound("pods", "all"), keys.files_for(folder, NODES[0]))
 
 
 def plan(node, arguments):
     members = [{"node": one, "address": gangs.address(RUN, one, "gpuval"), "slots": 1} for one in NODES]
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         run_id=RUN,
         node=node,
         created_at=run_folder.now(),
@@ -68,8 +68,8 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
     settings = parse({"image": podman.image, "environment": {"OMP_NUM_THREADS": "1"}})
     arguments = ["collectives", "--seconds", "2", "--only", "all_reduce", "--most-bytes", str(MOST_BYTES)]
     placements = [
-        manifests.Placement(
-            manifests.Target(node), settings, manifests.pod_plan(plan(node, arguments), settings), "cpu"
+        manifests.PodPlacement(
+            manifests.PodTarget(node), settings, manifests.pod_plan(plan(node, arguments), settings), "cpu"
         )
         for node in NODES
     ]

@@ -394,7 +394,7 @@ def test_a_login_that_leads_nowhere(started, tmp_path, monkeypatch, forced, stat
     node = started(Sshd(tmp_path / "node", lines=[f"ForceCommand {forced}"]))
     options = ("-F", "none", "-o", f"Port={node.port}", "-o", f'IdentityFile="{node.user_key}"', "-o", f"User={USER}")
     prober = ssh_prober.Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
-    finding = prober.probe_all([ssh_prober.Target("node-1", host="127.0.0.1", options=options)])["node-1"]
+    finding = prober.probe_all([ssh_prober.SshTarget("node-1", host="127.0.0.1", options=options)])["node-1"]
     assert finding.state == state
     assert finding.new and finding.pins  # it is the node all the same, and the next contact must be with it
     if state == "login_denied":

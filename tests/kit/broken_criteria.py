@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
 
@@ -42,7 +42,7 @@ def report_with_one_broken(check):
 
 
 def _evidence(run, records):
-    return Evidence(records=records, launches={name: {"state": "started", "message": ""} for name in run["nodes"]})
+    return RunEvidence(records=records, launches={name: {"state": "started", "message": ""} for name in run["nodes"]})
 
 
 def _records(check, name, number, vendor, gpus):

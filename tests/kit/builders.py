@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces, report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, accept_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
@@ -171,7 +171,7 @@ def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
 
 
 def healthy(run, *, gpus=8, vendor="nvidia"):
-    return Evidence(
+    return RunEvidence(
         records={node: healthy_records(node, gpus=gpus, vendor=vendor) for node in run["nodes"]},
         launches={node: dict(LAUNCHED) for node in run["nodes"]},
     )

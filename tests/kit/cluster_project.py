@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.ansible_playbook import PROGRAM
@@ -39,7 +39,7 @@ RUN_DOCUMENT = {
 class Project:
     def __init__(self, directory, kit):
         self.directory, self.kit = directory, kit
-        report = verdict.judge(RUN_DOCUMENT, Evidence(), [], judged_at=AT)
+        report = verdict.judge(RUN_DOCUMENT, RunEvidence(), [], judged_at=AT)
         folder = directory / "results" / RUN
         folder.mkdir(parents=True)
         run_folder.write_json(folder / "run.json", RUN_DOCUMENT)

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpuval_runner.plan import HOST_STAGES
-from gpuval_runner.record import Record
+from gpuval_runner.record import StageRecord
 from gpuval_runner.upload import CONTENT_TYPES, Send, http_sender
 
 from tests.kit.api_server import Manifest
@@ -51,11 +51,11 @@ class Records:
         report = {key: getattr(record, key) for key in ("stage", "state", "exit_code", "signal", "message")}
         return StageEnd(record.exit_code or 0, log, json.dumps(report))
 
-    def _record(self, run: StageRun, state: str, began: datetime, ended: datetime | None = None) -> Record:
+    def _record(self, run: StageRun, state: str, began: datetime, ended: datetime | None = None) -> StageRecord:
         plan = _plan(run)
         (stage,) = [stage for stage in plan["stages"] if stage["name"] == run.stage]
         identity = {key: plan[key] for key in ("run_id", "node", "nonce")}
-        record = Record(**identity, stage=run.stage, workload=stage["workload"], attempt=run.attempt, state=state)
+        record = StageRecord(**identity, stage=run.stage, workload=stage["workload"], attempt=run.attempt, state=state)
         record.command, record.started_at = stage["command"], _rfc3339(began)
         record.image = None if run.stage in HOST_STAGES else stage["image"]
         if ended:
@@ -64,7 +64,7 @@ class Records:
             record.message = "" if state == "success" else "a simulated failure"
         return record
 
-    def _put(self, run: StageRun, record: Record, log: str = "") -> None:
+    def _put(self, run: StageRun, record: StageRecord, log: str = "") -> None:
         (secret,) = (one for one in run.secrets.values() if "store.json" in one["data"])  # a gang's keys are in another
         urls = json.loads(secret_data(secret, "store.json"))["put"]
         send = self._sender(secret)

@@ -23,7 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import RunWatch, WatchLimits
 
 from tests.kit.actions import Outcome, run_action, vars_of
 
@@ -249,7 +249,7 @@ def watched(run: DamagedRun, run_id: str) -> Outcome:
     outcome = Outcome(result={})
     folder = RunFolder(run.results / run_id)
     folder.advance("working")
-    limits = Limits(0.1, 1, 60, 60, 1, 0, 0, 0)
+    limits = WatchLimits(0.1, 1, 60, 60, 1, 0, 0, 0)
     access = open_store({**STORE, **run.store})
     try:
         RunWatch(limits, folder, access, criteria.beside_shipped(()), NoPlacement(), outcome).run()

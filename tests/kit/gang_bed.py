@@ -4,9 +4,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import (
     GangContext,
+    GangNode,
     Gangs,
     GangSettings,
-    Placed,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -67,7 +67,7 @@ class Bed:
         """A controller of its own each time, as after a death."""
         context = GangContext(self.carry, self.judge, lambda _document: self.step(), self.said.append, self.address)
         placed = {
-            name: Placed(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1) if name in self.hosts
+            name: GangNode(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1) if name in self.hosts
         }
         return Gangs(self.folder, self.settings, context).run_all(placed, {})
 

@@ -8,13 +8,13 @@ import pytest
 pytest.importorskip("torch")
 from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang.control_channel import ControlChannel
-from gpuval_workloads.gang.members import Gang, Member
+from gpuval_workloads.gang.members import Gang, GangMember
 
 TOKEN = "a token"
 
 
 def gang(port, index, count=3):
-    members = tuple(Member(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
+    members = tuple(GangMember(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
     return Gang("all", members, index, port, 3022)
 
 

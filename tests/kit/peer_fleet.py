@@ -7,7 +7,7 @@ import random
 from fnmatch import fnmatchcase
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.comparison_rules import comparison_rule_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, TIME, judge, make_record, make_run, metric
 from tests.kit.h200 import setups_of
@@ -192,7 +192,7 @@ def healthy_fleet(family, nodes=16, seed=1, *, stages=None, tails=0, scale=1.0):
     run = make_run(names, stages=[stage for stage in stages if stage not in GANG_STAGES])
     run["setups"] = setups_of()
     run["workloads"] |= {stage: stage for stage in stages}
-    evidence = Evidence(launches={name: {"state": "started", "message": ""} for name in names})
+    evidence = RunEvidence(launches={name: {"state": "started", "message": ""} for name in names})
     for number, name in enumerate(names):
         gang = [stage for stage in stages if stage in GANG_STAGES]
         run["nodes"][name] |= {"gang_stages": gang, "stages": stages}

@@ -2,7 +2,7 @@
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
-SETTINGS = plans.Settings(
+SETTINGS = plans.PlanSettings(
     run_id="run-1",
     node="node-1",
     created_at="2026-11-20T20:00:00Z",

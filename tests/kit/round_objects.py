@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config
 
 @dataclass(frozen=True)
 class Together:
-    of: gangs.Round
+    of: gangs.GangRound
     keys: dict[str, str] = field(repr=False)
 
 
@@ -21,7 +21,7 @@ def round_objects(run_id, archives, placements, together):
     common = {name: of_gang(gang) for name, gang in found.items()}
     shared, members = manifests.shared_by_round(run_id, "gpuval", together.keys, common) if together else ([], {})
     code = config_maps.code_config_map(run_id, "gpuval", archives)
-    run = manifests.Run(run_id, "gpuval", code["metadata"]["name"], members)
+    run = manifests.ClusterRun(run_id, "gpuval", code["metadata"]["name"], members)
     maps, places = config_maps.plan_config_maps(run_id, "gpuval", [item.plan for item in placements])
     jobs = [manifests.job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
     own = [code, *maps, *shared, *(manifests.secret_of(run, item) for item in placements), *jobs]

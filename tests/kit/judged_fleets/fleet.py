@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
@@ -137,7 +137,7 @@ def judged(
 
 def retried(run, evidence, checks, baseline=None) -> dict[str, Any]:
     """By node its verdict by its own records alone, and the stages that are retried for it, as the watch asks."""
-    context = Context(checks, baseline)
+    context = JudgeContext(checks, baseline)
     told = {}
     for name in run["nodes"]:
         node = verdict.judge_node(run, name, evidence, context)

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing, state
@@ -433,7 +433,7 @@ def gangs_that_are_expected(_folder):
 
 
 def _problems(run, document):
-    evidence = Evidence()
+    evidence = RunEvidence()
     evidence.add_problem("better known", node="node-1", stage="collective")
     if document is None:
         gang_evidence.take(evidence, RunFolder("nowhere"), gang_evidence.expected(run, None), None)

@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import dataset_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.datasets import DatasetError, Wanted
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.datasets import DatasetError, DatasetSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 from tests.kit.actions import run_action
@@ -166,13 +166,13 @@ def test_a_folder_is_taken_as_it_is_and_its_digest_is_that_of_its_sums(tmp_path,
     root = write(tmp_path / "data")
     sums = "".join(f"{hashlib.sha256(FILES[name]).hexdigest()}  {name}\n" for name in sorted(FILES))
     right = hashlib.sha256(sums.encode()).hexdigest()
-    found = dataset_source.resolve(Wanted("x", str(root), right), scratch, None)
+    found = dataset_source.resolve(DatasetSource("x", str(root), right), scratch, None)
     assert (found.folder, set(found.files)) == ("datasets--gpuval--x", set(FILES)), "pickles are data here"
     with pytest.raises(DatasetError, match=f"dataset x: wrong digest: SHA256SUMS of folder .* has sha256 {right}"):
-        dataset_source.resolve(Wanted("x", str(root), "0" * 64), scratch, None)
+        dataset_source.resolve(DatasetSource("x", str(root), "0" * 64), scratch, None)
     (root / "gone").symlink_to(root / "nowhere")
     with pytest.raises(DatasetError, match=r"dataset x: .*gone is a link that leads nowhere"):
-        dataset_source.resolve(Wanted("x", str(root)), scratch, None)
+        dataset_source.resolve(DatasetSource("x", str(root)), scratch, None)
 
 
 def test_an_archive_with_another_digest_is_not_opened(tmp_path, scratch):
@@ -180,7 +180,7 @@ def test_an_archive_with_another_digest_is_not_opened(tmp_path, scratch):
     with pytest.raises(
         DatasetError, match=r"dataset x: wrong digest: .*data.tar has sha256 .*, gpuval_datasets says 00"
     ):
-        dataset_source.resolve(Wanted("x", str(path), "0" * 64), scratch, None)
+        dataset_source.resolve(DatasetSource("x", str(path), "0" * 64), scratch, None)
     assert not list(scratch.iterdir())
 
 
@@ -190,7 +190,7 @@ def test_a_missing_source_and_an_empty_one_are_named(tmp_path, scratch):
     dataset_source.check([{"name": "x", "source": "store:anything"}])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match="has 0 files"):
-        dataset_source.resolve(Wanted("x", str(tmp_path / "empty")), scratch, None)
+        dataset_source.resolve(DatasetSource("x", str(tmp_path / "empty")), scratch, None)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_what_each_node_built_has_no_archive_and_no_id():
 
 
 def test_what_the_plan_gets_follows_its_schema():
-    settings = plans.Settings("run", "node", "2026-01-01T00:00:00Z", 60, 10, "docker", "cpu", None, "python3", None)
+    settings = plans.PlanSettings("run", "node", "2026-01-01T00:00:00Z", 60, 10, "docker", "cpu", None, "python3", None)
     planned = images.image_plan(
         {"training": BUILT, "inference": {"reference": DIGEST}}, "docker", {"gpuval-training:1": ENTRY}
     )

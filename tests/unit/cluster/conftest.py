@@ -22,5 +22,5 @@ def kit(tmp_path):
 
 @pytest.fixture
 def cluster(kit):
-    with api.Cluster(api.Access(str(kit.kubeconfig), "", "gpuval")) as cluster:
+    with api.Cluster(api.ClusterAccess(str(kit.kubeconfig), "", "gpuval")) as cluster:
         yield cluster

@@ -15,16 +15,16 @@ import pytest
 import urllib3
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, login, manifests, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
-    Access,
     Cluster,
+    ClusterAccess,
     ClusterError,
     Exists,
     Forbidden,
     Gone,
     Missing,
-    Refused,
+    ObjectRefused,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
@@ -32,7 +32,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates im
 from tests.kit.cluster import Fault
 from tests.kit.cluster_objects import LABELS, SELECTOR, config_map, job
 
-CREATE_MAPS = Asked("create", "", "configmaps")
+CREATE_MAPS = AccessRequest("create", "", "configmaps")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def waits():
 
 @pytest.fixture
 def cluster(kit, waits):
-    with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=60, sleep=waits.append) as cluster:
+    with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=60, sleep=waits.append) as cluster:
         yield cluster
 
 
@@ -57,8 +57,8 @@ def test_what_is_made_is_listed_and_deleted_by_its_label(kit, cluster):
     assert [item["metadata"]["name"] for item in kit.all("ConfigMap")] == ["other"]
     assert cluster.asked == {
         CREATE_MAPS: 3,
-        Asked("list", "", "configmaps"): 1,
-        Asked("deletecollection", "", "configmaps"): 1,
+        AccessRequest("list", "", "configmaps"): 1,
+        AccessRequest("deletecollection", "", "configmaps"): 1,
     }
     assert cluster.asked == kit.counts()
 
@@ -68,7 +68,7 @@ def test_a_long_list_comes_in_pages(kit, cluster):
         kit.put({**config_map(f"c{number}"), "metadata": {"name": f"c{number}", "namespace": "gpuval"}})
     items, _ = cluster.list("ConfigMap", limit=3)
     assert [item["metadata"]["name"] for item in items] == [f"c{number}" for number in range(7)]
-    assert kit.counts()[Asked("list", "", "configmaps")] == 3
+    assert kit.counts()[AccessRequest("list", "", "configmaps")] == 3
 
 
 def test_a_list_whose_version_is_gone_between_pages_starts_again(kit, cluster, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_list_whose_version_is_gone_between_pages_starts_again(kit, cluster, m
     monkeypatch.setattr(cluster, "_call", compacting)
     items, _ = cluster.list("Node", limit=2)
     assert len(items) == len({item["metadata"]["name"] for item in items}) == 5
-    assert kit.counts()[Asked("list", "", "nodes")] == 5
+    assert kit.counts()[AccessRequest("list", "", "nodes")] == 5
 
 
 def test_what_a_secret_holds_is_not_fetched(kit, cluster):
@@ -117,10 +117,10 @@ def test_what_a_deleted_secret_held_does_not_come_back(kit, cluster, monkeypatch
 def test_a_dry_run_is_checked_and_makes_nothing(kit, cluster):
     assert cluster.create(config_map(), dry_run=True)["metadata"]["name"] == "one"
     assert not kit.all("ConfigMap")
-    with pytest.raises(Refused, match=r"metadata\.name"):
+    with pytest.raises(ObjectRefused, match=r"metadata\.name"):
         cluster.create(config_map("Not_A_Name"), dry_run=True)
     with (
-        Cluster(Access(str(kit.kubeconfig), "", "nowhere")) as nowhere,
+        Cluster(ClusterAccess(str(kit.kubeconfig), "", "nowhere")) as nowhere,
         pytest.raises(Missing, match=r"kubectl create namespace nowhere, or .*-e kubernetes_make_namespace=true"),
     ):
         nowhere.create(config_map(), dry_run=True)
@@ -194,7 +194,7 @@ class TestLogs:
         assert cluster.log(pod, "facts") == "one\ntwo\nthrée\n"
         assert cluster.log(pod, "facts", tail_lines=1) == "thrée\n"
         assert cluster.log(pod, "facts", limit_bytes=3) == "one"
-        assert cluster.asked[Asked("get", "", "pods", "log")] == 3
+        assert cluster.asked[AccessRequest("get", "", "pods", "log")] == 3
 
     def test_output_that_is_no_text(self, kit, cluster, pod):
         kit.server.logs["gpuval", pod, "facts"] = b"\xff\xfeok"
@@ -217,7 +217,7 @@ class TestLogs:
         with pytest.raises(ClusterError, match=r"dial tcp 10\.0\.0\.7:10250"):
             cluster.log(pod, "facts")
         assert waits == []
-        assert cluster.asked[Asked("get", "", "pods", "log")] == 1
+        assert cluster.asked[AccessRequest("get", "", "pods", "log")] == 1
         kit.throttle(1)
         assert cluster.log(pod, "facts") is not None  # a busy server is another matter
 
@@ -234,7 +234,7 @@ class TestLogs:
         assert time.monotonic() - began < 20
 
     def test_no_such_container(self, cluster, pod):
-        with pytest.raises(Refused, match="not valid for pod"):
+        with pytest.raises(ObjectRefused, match="not valid for pod"):
             cluster.log(pod, "nothing")
 
 
@@ -242,7 +242,7 @@ class TestRetries:
     def test_too_many_requests_waits_as_asked(self, kit, cluster, waits):
         kit.throttle(2, retry_after=3)
         with pytest.raises(ClusterError, match="too many requests"):  # 3 s are more than the deadline
-            Cluster(Access(str(kit.kubeconfig)), deadline_seconds=2, sleep=waits.append).create(config_map())
+            Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=2, sleep=waits.append).create(config_map())
         assert waits == []
         kit.throttle(1, retry_after=1)
         assert cluster.create(config_map())["metadata"]["uid"]
@@ -256,7 +256,7 @@ class TestRetries:
         assert waits[0] < waits[1] < waits[2]
 
     def test_a_server_that_hangs_up_is_asked_again(self, kit):
-        with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=10) as cluster:
+        with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=10) as cluster:
             kit.down(0.5)
             cluster.create(config_map())
 
@@ -264,7 +264,7 @@ class TestRetries:
         kit.down(60)
         began = time.monotonic()
         with (
-            Cluster(Access(str(kit.kubeconfig)), deadline_seconds=0.6) as cluster,
+            Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=0.6) as cluster,
             pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:\d+ does not answer.*kubeconfig"),
         ):
             cluster.create(config_map())
@@ -299,24 +299,24 @@ class TestRefusals:
         kit.deny("create", "batch", "jobs")
         with pytest.raises(Forbidden) as caught:
             cluster.create(job())
-        assert caught.value.asked == [Asked("create", "batch", "jobs")]
+        assert caught.value.asked == [AccessRequest("create", "batch", "jobs")]
         assert '- apiGroups: ["batch"]\n  resources: ["jobs"]\n  verbs: ["create"]' in str(caught.value)
         assert "namespace gpuval" in str(caught.value)
-        assert kit.counts()[Asked("create", "batch", "jobs")] == 1  # no use in asking again
+        assert kit.counts()[AccessRequest("create", "batch", "jobs")] == 1  # no use in asking again
 
     @pytest.mark.parametrize("verb", ["list", "create"])
     def test_an_api_server_that_has_just_started_denies_everything(self, kit, cluster, monkeypatch, verb):
         monkeypatch.setattr(api, "DENIED_SECONDS", 8.0)
         kit.deny(verb, "batch", "jobs", times=3)
         cluster.create(job()) if verb == "create" else cluster.list("Job")
-        assert kit.counts()[Asked(verb, "batch", "jobs")] == 4
+        assert kit.counts()[AccessRequest(verb, "batch", "jobs")] == 4
 
     def test_denials_are_waited_out_once_for_all_kinds_of_requests(self, kit, monkeypatch):
         monkeypatch.setattr(api, "DENIED_SECONDS", 0.5)
         kinds = ("jobs", "pods", "events")
         for resource, group in zip(kinds, ("batch", "", "")):
             kit.deny("list", group, resource)
-        with Cluster(Access(str(kit.kubeconfig))) as cluster:
+        with Cluster(ClusterAccess(str(kit.kubeconfig))) as cluster:
             for kind in ("Job", "Pod", "Event"):
                 with pytest.raises(Forbidden):
                     cluster.list(kind)
@@ -330,16 +330,16 @@ class TestRefusals:
         kit.deny("list", "batch", "jobs")
         with pytest.raises(Forbidden):
             cluster.list("Job")
-        assert kit.counts()[Asked("list", "batch", "jobs")] == 1
+        assert kit.counts()[AccessRequest("list", "batch", "jobs")] == 1
 
     def test_a_cluster_that_was_unreachable_may_have_just_started(self, kit, monkeypatch):
         monkeypatch.setattr(api, "DENIED_SECONDS", 8.0)
-        with Cluster(Access(str(kit.kubeconfig))) as cluster:
+        with Cluster(ClusterAccess(str(kit.kubeconfig))) as cluster:
             cluster.list("Pod")
             kit.deny("list", "batch", "jobs", times=2)
             kit.down(0.3)
             cluster.list("Job")
-        assert kit.counts()[Asked("list", "batch", "jobs")] == 3
+        assert kit.counts()[AccessRequest("list", "batch", "jobs")] == 3
 
     @pytest.mark.parametrize("lists_rules", [True, False])
     def test_all_missing_rules_at_once(self, kit, cluster, lists_rules):
@@ -350,7 +350,7 @@ class TestRefusals:
         kit.deny("watch", "", "nodes")
         with pytest.raises(Forbidden) as caught:
             cluster.check(needed)
-        assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
+        assert caught.value.asked == [AccessRequest("create", "batch", "jobs"), AccessRequest("watch", "", "nodes")]
         of_nodes = [asked for asked in needed if asked.resource in permissions.CLUSTER_SCOPED]
         single = 2 * len(of_nodes) + 1 if lists_rules else 2 * len(needed)
         assert kit.counts() == {permissions.RULES_REVIEW: 2, permissions.REVIEW: single}
@@ -401,18 +401,18 @@ class TestRefusals:
     )
     def test_a_refusal_of_the_object_is_no_missing_rule(self, kit, cluster, message):
         kit.fail(1, 403, "Forbidden", message)
-        with pytest.raises(Refused, match=message[:20]):
+        with pytest.raises(ObjectRefused, match=message[:20]):
             cluster.create(job())
 
     def test_what_the_server_finds_wrong_in_an_object(self, cluster):
-        with pytest.raises(Refused, match=r"create configmaps: .*metadata.name: Invalid value"):
+        with pytest.raises(ObjectRefused, match=r"create configmaps: .*metadata.name: Invalid value"):
             cluster.create(config_map("Not_A_Name"))
-        with pytest.raises(Refused, match="1048576"):
+        with pytest.raises(ObjectRefused, match="1048576"):
             cluster.create(config_map(big="x" * (1 << 20) + "y"))
 
     def test_the_namespace_is_missing(self, kit):
         with (
-            Cluster(Access(str(kit.kubeconfig), "", "nowhere")) as cluster,
+            Cluster(ClusterAccess(str(kit.kubeconfig), "", "nowhere")) as cluster,
             pytest.raises(Missing, match='namespaces "nowhere" not found: create the namespace'),
         ):
             cluster.create(config_map())
@@ -428,7 +428,7 @@ class TestLogin:
     def test_wrong_token(self, kit, waits):
         path = kit.write_kubeconfig("wrong", {"token": "wrong"})
         with (
-            Cluster(Access(str(path)), sleep=waits.append) as cluster,
+            Cluster(ClusterAccess(str(path)), sleep=waits.append) as cluster,
             pytest.raises(ClusterError, match="credentials"),
         ):
             cluster.list("Pod")
@@ -450,7 +450,7 @@ class TestLogin:
             "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', "
             "'status': {'token': token}}))\n"
         )
-        with Cluster(Access(str(self.exec_plugin(kit, tmp_path, body)))) as cluster:
+        with Cluster(ClusterAccess(str(self.exec_plugin(kit, tmp_path, body)))) as cluster:
             cluster.list("Pod")
             kit.server.token = "second"
             token.write_text("second", encoding="utf-8")
@@ -467,7 +467,7 @@ class TestLogin:
     def test_a_plugin_that_fails_says_why(self, kit, tmp_path):
         path = self.exec_plugin(kit, tmp_path, "import sys\nsys.exit('session expired: run doctl auth init')")
         with pytest.raises(ClusterError, match=r"login to the cluster failed.*run doctl auth init"):
-            Cluster(Access(str(path)))
+            Cluster(ClusterAccess(str(path)))
         assert not any(isinstance(handler, login._complaints) for handler in logging.getLogger().handlers)
 
     def test_contexts(self, kit, tmp_path):
@@ -476,26 +476,26 @@ class TestLogin:
         config["current-context"] = "gone"
         path = tmp_path / "contexts"
         path.write_text(json.dumps(config), encoding="utf-8")
-        with Cluster(Access(str(path), "second")) as cluster:
+        with Cluster(ClusterAccess(str(path), "second")) as cluster:
             cluster.list("Pod")
         with pytest.raises(ClusterError, match="gone"):
-            Cluster(Access(str(path)))
+            Cluster(ClusterAccess(str(path)))
 
     def test_no_kubeconfig(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBECONFIG", raising=False)
         with pytest.raises(ClusterError, match="set gpuval_kubeconfig"):
-            Cluster(Access())
+            Cluster(ClusterAccess())
         with pytest.raises(ClusterError, match="no kubeconfig /nowhere"):
-            Cluster(Access("/nowhere"))
+            Cluster(ClusterAccess("/nowhere"))
         broken = tmp_path / "broken"
         broken.write_text("just text", encoding="utf-8")
         with pytest.raises(ClusterError, match="broken"):
-            Cluster(Access(str(broken)))
+            Cluster(ClusterAccess(str(broken)))
 
     def test_kubeconfig_of_the_environment(self, kit, monkeypatch):
         monkeypatch.setenv("KUBECONFIG", f"/nowhere:{kit.kubeconfig}")
-        with Cluster(Access()) as cluster:
+        with Cluster(ClusterAccess()) as cluster:
             cluster.list("Pod")
 
     def test_no_tls_where_tls_is_expected(self, kit, tmp_path):
@@ -505,7 +505,7 @@ class TestLogin:
         path.write_text(json.dumps(config), encoding="utf-8")
         began = time.monotonic()
         with (
-            Cluster(Access(str(path)), deadline_seconds=120) as cluster,
+            Cluster(ClusterAccess(str(path)), deadline_seconds=120) as cluster,
             pytest.raises(ClusterError, match="does not answer"),
         ):
             cluster.list("Pod")
@@ -525,11 +525,14 @@ class TestLogin:
         path = tmp_path / "somebody"
         path.write_text(json.dumps(config), encoding="utf-8")
         try:
-            with Cluster(Access(str(path))) as cluster, pytest.raises(ClusterError, match="certificate verify failed"):
+            with (
+                Cluster(ClusterAccess(str(path))) as cluster,
+                pytest.raises(ClusterError, match="certificate verify failed"),
+            ):
                 cluster.list("Pod")
             config["clusters"][0]["cluster"]["certificate-authority"] = str(files.authority)
             path.write_text(json.dumps(config), encoding="utf-8")
-            with Cluster(Access(str(path))) as cluster, pytest.raises(Missing):  # known, and no API server
+            with Cluster(ClusterAccess(str(path))) as cluster, pytest.raises(Missing):  # known, and no API server
                 cluster.list("Pod")
         finally:
             server.shutdown()
@@ -551,7 +554,7 @@ class TestLogin:
             "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', "
             "'status': {'token': token}}))\n"
         )
-        with Cluster(Access(str(self.exec_plugin(kit, tmp_path, body)))) as cluster:
+        with Cluster(ClusterAccess(str(self.exec_plugin(kit, tmp_path, body)))) as cluster:
             kit.server.token = "second"
             token.write_text("second", encoding="utf-8")
             threads = [threading.Thread(target=cluster.list, args=("Pod",)) for _ in range(6)]
@@ -559,7 +562,7 @@ class TestLogin:
                 thread.start()
             for thread in threads:
                 thread.join(10)
-            assert kit.counts()[Asked("list", "", "pods")] <= 12
+            assert kit.counts()[AccessRequest("list", "", "pods")] <= 12
         assert count.read_text(encoding="utf-8") == "xx"
 
     @pytest.fixture
@@ -582,7 +585,7 @@ class TestLogin:
         path = tmp_path / "inline"
         path.write_text(json.dumps(config), encoding="utf-8")
         for _ in range(2):
-            first, second = Cluster(Access(str(path))), Cluster(Access(str(path)))
+            first, second = Cluster(ClusterAccess(str(path))), Cluster(ClusterAccess(str(path)))
             keys = [Path(one._client.configuration.key_file) for one in (first, second)]
             assert [key.read_bytes() for key in keys] == [files.server_key.read_bytes()] * 2
             assert all(key.is_relative_to(temporary) and key.stat().st_mode & 0o77 == 0 for key in keys)
@@ -595,14 +598,14 @@ class TestLogin:
 
     def test_nothing_stays_of_a_login_that_failed(self, temporary):
         with pytest.raises(ClusterError):
-            Cluster(Access("/nowhere"))
+            Cluster(ClusterAccess("/nowhere"))
         assert not list(temporary.iterdir())
 
     def test_without_the_library(self, kit, monkeypatch):
         monkeypatch.setitem(sys.modules, "kubernetes.client", None)
         login._library.cache_clear()
         with pytest.raises(ClusterError, match="pip install kubernetes"):
-            Cluster(Access(str(kit.kubeconfig)))
+            Cluster(ClusterAccess(str(kit.kubeconfig)))
         login._library.cache_clear()
 
 
@@ -618,7 +621,7 @@ class TestProxy:
         config["clusters"][0]["cluster"].update(server=server, **more)
         path = kit.directory / "behind-proxy"
         path.write_text(json.dumps(config), encoding="utf-8")
-        return Access(str(path))
+        return ClusterAccess(str(path))
 
     def test_of_the_kubeconfig(self, kit, monkeypatch):
         # The server for tests takes requests of a proxy's client too; the cluster's own name leads nowhere.
@@ -631,7 +634,7 @@ class TestProxy:
         kubeconfig["clusters"].append({"name": "direct", "cluster": {"server": kit.url}})
         kubeconfig["contexts"].append({"name": "direct", "context": {"cluster": "direct", "user": "tester"}})
         Path(access.kubeconfig).write_text(json.dumps(kubeconfig), encoding="utf-8")
-        with Cluster(Access(access.kubeconfig, "direct")) as cluster:  # it is the proxy of that cluster alone
+        with Cluster(ClusterAccess(access.kubeconfig, "direct")) as cluster:  # it is the proxy of that cluster alone
             assert cluster._client.configuration.proxy == "http://127.0.0.1:9"
             assert cluster.list("Pod")[0] == []
 

@@ -107,7 +107,7 @@ def test_several_runs_are_cleaned_together(kit, cluster):
 
 def submit_round(cluster, run_id, name, nodes):
     """What a round of gangs makes: objects of a run of its own."""
-    of, own = gangs.Round(run_id, name), f"{run_id}.{name}"
+    of, own = gangs.GangRound(run_id, name), f"{run_id}.{name}"
     made = [code(own), gangs.service(own, "gpuval", 29500), *(one for node in nodes for one in objects(own, node))]
     for manifest in made:
         cluster.create(gangs.labelled(manifest, of))

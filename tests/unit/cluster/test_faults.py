@@ -4,8 +4,8 @@ import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, pod_records
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodLimits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodTracker
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 
@@ -14,7 +14,7 @@ from tests.kit.cluster import ClusterKit, Fault, StageEnd
 RUN, AT = "20261120-201500-3f2a", "2026-11-20T20:21:00Z"
 STAGES = ("facts", "training", "loading")
 IMAGE = "registry.test/gpuval:1"
-SOON = Limits(0.3, 0.3)
+SOON = PodLimits(0.3, 0.3)
 PLAN = {
     "run_id": RUN,
     "node": "",
@@ -72,7 +72,7 @@ class Watched:
 def watched(tmp_path):
     with (
         ClusterKit(tmp_path, stage_seconds=0.02, eviction_seconds=0.1, retry_seconds=0.1, grace_seconds=0.02) as kit,
-        Cluster(Access(str(kit.kubeconfig), "", "gpuval")) as cluster,
+        Cluster(ClusterAccess(str(kit.kubeconfig), "", "gpuval")) as cluster,
     ):
         kit.add_nodes(3)
         watched = Watched(kit, cluster, SOON)
@@ -163,7 +163,7 @@ def test_a_volume_that_is_not_there_is_reported_until_it_is(watched):
     wanted = job(NODE)
     volume = {"name": "store", "secret": {"secretName": "late"}}
     wanted["spec"]["template"]["spec"]["volumes"] = [volume]
-    watched.tracker.limits = Limits()
+    watched.tracker.limits = PodLimits()
     watched.tracker.expect(NODE, STAGES)
     watched.kit.settings.pull_seconds = 1.0
     watched.cluster.create(wanted)
@@ -196,7 +196,7 @@ DONE = {"state": "success", "attempt": 1}
 
 
 def test_a_fault_that_mends_itself_in_time_is_borne(watched):
-    watched.tracker.limits = Limits()
+    watched.tracker.limits = PodLimits()
     watched.kit.fault(NODE, Fault("image_pull", times=1))
     watched.submit(NODE)
     watched.until(lambda status: status.trouble is not None, NODE)

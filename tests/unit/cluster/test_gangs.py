@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     orders,
     queues,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, for_gang, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, for_gang, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
@@ -41,7 +41,7 @@ KEYS = {
     "id_ed25519": "-----BEGIN OPENSSH PRIVATE KEY----- 5ecret",
     "id_ed25519.pub": "ssh-ed25519 AAAA gpuval",
 }
-TOGETHER = Together(gangs.Round(PARENT, "all"), KEYS)
+TOGETHER = Together(gangs.GangRound(PARENT, "all"), KEYS)
 RDMA = {"gang": {"resources": {"rdma/hca_shared_devices_a": 1}}}
 
 
@@ -51,7 +51,7 @@ def gang(index, nodes=NODES):
 
 
 def plan(node="node-1", stages=tuple(DECLARATIONS), nodes=NODES, container=None):
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         run_id=RUN,
         node=node,
         created_at="2026-11-20T20:00:00Z",
@@ -94,8 +94,8 @@ def test_a_pod_in_the_image_of_multi_node_stages_looks_for_their_packages(monkey
 def made(asked=None, nodes=NODES, queue="", together=TOGETHER):
     settings = parse({"image": IMAGE, **(asked or {})}, queue)
     placements = [
-        manifests.Placement(
-            manifests.Target(node, node[:63].lower(), "0" * 32, {"nvidia.com/gpu": 8}),
+        manifests.PodPlacement(
+            manifests.PodTarget(node, node[:63].lower(), "0" * 32, {"nvidia.com/gpu": 8}),
             settings,
             manifests.pod_plan(plan(node), settings),
             "nvidia",
@@ -188,7 +188,7 @@ def test_keys_are_in_their_secret_alone_and_mounted_as_ssh_takes_them():
 
 
 def test_a_round_without_its_keys_is_refused():
-    with pytest.raises(ManifestError, match="has no id_ed25519, "):
+    with pytest.raises(PodSettingsError, match="has no id_ed25519, "):
         made(together=Together(TOGETHER.of, {}))
 
 
@@ -198,7 +198,7 @@ def test_the_plan_is_one_the_runner_takes_and_brings_no_keys():
     schemas.validate("plan", found, what="plan")
     assert json.loads(node_plan.parse(found).gang) == gang(0)
     assert manifests.pod_plan(found, settings) == found
-    with pytest.raises(ManifestError, match=r"container.ssh_keys"):
+    with pytest.raises(PodSettingsError, match=r"container.ssh_keys"):
         manifests.pod_plan({k: v for k, v in plan().items() if k != "gang"}, settings)
 
 
@@ -233,8 +233,8 @@ def test_what_gangs_ask_for_is_not_asked_for_a_node_alone():
     alone = {key: value for key, value in plan().items() if key != "gang"}
     alone["stages"] = [{**stage, "container": {**stage["container"], "ssh_keys": False}} for stage in alone["stages"]]
     settings = parse({"image": IMAGE, "gang": {**RDMA["gang"], "host_network": True}}, "queue")
-    placement = manifests.Placement(
-        manifests.Target("node-1", "h", "", {}), settings, manifests.pod_plan(alone, settings)
+    placement = manifests.PodPlacement(
+        manifests.PodTarget("node-1", "h", "", {}), settings, manifests.pod_plan(alone, settings)
     )
     (job,) = of("Job", manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, [placement]))
     spec = job["spec"]["template"]["spec"]
@@ -249,7 +249,7 @@ def test_a_node_s_network_has_the_node_s_address():
     assert not spec.keys() & {"hostname", "subdomain"}
     known = {"InternalIP": "10.0.0.7", "Hostname": "node-1"}
     assert gangs.member_address(RUN, "node-1", "gpuval", settings, known) == "10.0.0.7"
-    with pytest.raises(ManifestError, match="names no InternalIP"):
+    with pytest.raises(PodSettingsError, match="names no InternalIP"):
         gangs.member_address(RUN, "node-1", "gpuval", settings, {})
     own = parse({"image": IMAGE})
     assert gangs.member_address(RUN, "node-1", "gpuval", own, known) == gangs.address(RUN, "node-1", "gpuval")
@@ -263,13 +263,13 @@ def test_a_queue_admits_the_jobs_and_not_their_pods():
         assert job["metadata"]["labels"][queues.QUEUE_LABEL] == "gangs"
         assert queues.QUEUE_LABEL not in job["spec"]["template"]["metadata"]["labels"]
     assert all("suspend" not in job["spec"] for job in of("Job", made()))
-    with pytest.raises(ManifestError, match="gpuval_kueue_queue: 'No Name'"):
+    with pytest.raises(PodSettingsError, match="gpuval_kueue_queue: 'No Name'"):
         parse({}, "No Name")
 
 
 @pytest.mark.parametrize("wrong", [{"resource": {}}, {"host_network": "perhaps"}, {"resources": {"rdma/x": "many"}}])
 def test_wrong_settings_are_named(wrong):
-    with pytest.raises(ManifestError, match="gang"):
+    with pytest.raises(PodSettingsError, match="gang"):
         parse({"gang": wrong})
 
 
@@ -280,7 +280,7 @@ def test_the_round_of_a_folder(tmp_path):
     below = run_folder.RunFolder(run.path / "gangs" / "search-01")
     assert gangs.round_of(below) is None
     run.write_run(document)
-    assert gangs.round_of(below) == gangs.Round(PARENT, "search-01")
+    assert gangs.round_of(below) == gangs.GangRound(PARENT, "search-01")
     assert gangs.round_of(run) is None
     below.path.mkdir(parents=True)
     below.write_run({**document, "run_id": f"{PARENT}.search-01", "folder": f"{PARENT}/gangs/search-01"})
@@ -334,7 +334,7 @@ def test_gangs_of_1000_nodes_fit_whatever_their_names():
 def test_a_gang_that_is_too_large_is_refused_with_what_to_do():
     found = {"all": of_gang(gang(0, many(7000)))}
     with pytest.raises(
-        ManifestError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap holds 1 MiB"
+        PodSettingsError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap holds 1 MiB"
     ):
         config_maps.gang_config_maps(RUN, "gpuval", found)
 
@@ -353,11 +353,13 @@ def test_gangs_of_a_search_share_a_config_map_and_each_pod_sees_its_own(tmp_path
 
 
 def test_a_plan_of_a_gang_without_a_description_is_refused():
-    with pytest.raises(ManifestError, match="node-1: the members of gang all in its plan are unknown"):
+    with pytest.raises(PodSettingsError, match="node-1: the members of gang all in its plan are unknown"):
         made(together=None)
 
 
 @pytest.mark.parametrize("name", ["search-01", "search-117"])
 def test_rounds_of_a_search_are_known_by_their_names(name):
-    assert gangs.Round(PARENT, name).is_of_a_search
-    assert not any(gangs.Round(PARENT, other).is_of_a_search for other in ("all", "all-again", "search", "search-x"))
+    assert gangs.GangRound(PARENT, name).is_of_a_search
+    assert not any(
+        gangs.GangRound(PARENT, other).is_of_a_search for other in ("all", "all-again", "search", "search-x")
+    )

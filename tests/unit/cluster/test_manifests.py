@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import config_maps, manifests, names, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import Placement, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import PodPlacement, PodTarget
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -66,7 +66,7 @@ GPUS = {"nvidia.com/gpu": 8}
 
 
 def plan(node="node-1", run_id="run-1", stages=tuple(DECLARATIONS), sku="h200", container=None, **declared):
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         run_id=run_id,
         node=node,
         created_at="2026-11-20T20:00:00Z",
@@ -87,8 +87,8 @@ def placement(asked=None, target=None, sku="h200", attempt=1, **planned):
     settings = parse({"image": IMAGE, **(asked or {})})
     node = planned.get("node", "node-1")
     made = manifests.pod_plan(plan(sku=sku, **planned), settings)
-    return Placement(
-        target=target or Target(node, f"{node}.example", "0123456789abcdef0123456789abcdef", GPUS),
+    return PodPlacement(
+        target=target or PodTarget(node, f"{node}.example", "0123456789abcdef0123456789abcdef", GPUS),
         settings=settings,
         plan={**made, "attempt": attempt},
         sku=sku,
@@ -220,8 +220,8 @@ def test_a_node_of_the_api_as_a_target():
             "allocatable": {"cpu": "128", "memory": "1000Ki", "nvidia.com/gpu": "8", "example.com/odd": "1k"},
         },
     }
-    assert manifests.target_of(node) == Target("n1", "n1.example", "abc", {"nvidia.com/gpu": 8})
-    assert manifests.target_of({"metadata": {"name": "n1"}}) == Target("n1", allocatable={})
+    assert manifests.target_of(node) == PodTarget("n1", "n1.example", "abc", {"nvidia.com/gpu": 8})
+    assert manifests.target_of({"metadata": {"name": "n1"}}) == PodTarget("n1", allocatable={})
 
 
 # Plans
@@ -260,12 +260,12 @@ def test_nodes_that_share_a_cache_do_not_share_a_folder(cache):
     ],
 )
 def test_what_a_pod_cannot_give_is_reported(asked, container, message):
-    with pytest.raises(ManifestError, match=message):
+    with pytest.raises(PodSettingsError, match=message):
         made(placement(asked, container=container))
 
 
 def test_a_plan_of_nothing_but_images_is_refused():
-    with pytest.raises(ManifestError, match="no stage but image"):
+    with pytest.raises(PodSettingsError, match="no stage but image"):
         placement(stages=["image"])
 
 
@@ -306,7 +306,7 @@ def test_the_programs_fit_into_a_config_map():
     assert held == {"runner.pyz": payload.runner_pyz(bytecode=False), "workloads.zip": payload.workloads_zip()}
     assert sum(map(len, held.values())) <= (1 << 20) * 2 // 3, "a third stays free for programs to come"
     assert config_maps.MOST_PROGRAM_BYTES < 1 << 20
-    with pytest.raises(ManifestError, match="1 MiB"):
+    with pytest.raises(PodSettingsError, match="1 MiB"):
         config_maps.code_config_map("r", "n", programs(b"x" * 600_000, b"x" * 600_000))
 
 
@@ -316,7 +316,7 @@ def test_a_second_attempt_brings_the_records_of_the_first():
     assert secret["metadata"]["name"] == names.object_name("run-1", "node-1", 2)
     assert json.loads(base64.b64decode(secret["data"]["record-facts.json"]))["state"] == "success"
     assert "record-my-stage.json" in secret["data"]
-    with pytest.raises(ManifestError, match="1 MiB"):
+    with pytest.raises(PodSettingsError, match="1 MiB"):
         made(replace(item, earlier=[{"stage": "facts", "message": "x" * 1_000_000}]))
 
 
@@ -434,7 +434,7 @@ def test_a_pod_goes_to_its_node_and_to_no_other():
         "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}],
         "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1.example"]}],
     }
-    unlabelled = pod(target=Target("node-1", allocatable=GPUS))["affinity"]["nodeAffinity"]
+    unlabelled = pod(target=PodTarget("node-1", allocatable=GPUS))["affinity"]["nodeAffinity"]
     (term,) = unlabelled["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert "matchExpressions" not in term
 
@@ -463,15 +463,15 @@ def test_every_container_has_the_whole_accelerator():
     ],
 )
 def test_the_resource_of_the_accelerators(sku, asked, allocatable, resource):
-    spec = pod(asked, target=Target("node-1", allocatable=allocatable), sku=sku)
+    spec = pod(asked, target=PodTarget("node-1", allocatable=allocatable), sku=sku)
     for item in containers(spec):
         limits = item["resources"].get("limits", {})
         assert (list(limits.items()) or [None])[0] == resource
 
 
 def test_a_count_that_is_unknown_is_asked_for():
-    with pytest.raises(ManifestError, match="gpuval_gpu_count"):
-        pod(target=Target("node-1"), sku="nvidia")
+    with pytest.raises(PodSettingsError, match="gpuval_gpu_count"):
+        pod(target=PodTarget("node-1"), sku="nvidia")
 
 
 def test_what_a_stage_asks_of_its_container():
@@ -499,7 +499,10 @@ def test_the_machine_id_is_the_nodes_and_never_the_images():
     for item in containers(spec):
         (mount,) = [mount for mount in item["volumeMounts"] if mount["mountPath"] == "/etc/machine-id"]
         assert (mount["subPath"], mount["readOnly"]) == ("machine-id", True)
-    for target, expected in ((None, b"0123456789abcdef0123456789abcdef\n"), (Target("node-1", allocatable=GPUS), b"")):
+    for target, expected in (
+        (None, b"0123456789abcdef0123456789abcdef\n"),
+        (PodTarget("node-1", allocatable=GPUS), b""),
+    ):
         (secret,) = of("Secret", made(placement(target=target)))
         assert base64.b64decode(secret["data"]["machine-id"]) == expected
 
@@ -570,7 +573,7 @@ def test_every_stage_has_the_storage_that_was_asked_for():
     ],
 )
 def test_storage_that_cannot_be_mounted_is_named(volumes, message):
-    with pytest.raises(ManifestError, match=re.escape(message)):
+    with pytest.raises(PodSettingsError, match=re.escape(message)):
         job({"image": IMAGE, "volumes": volumes})
 
 
@@ -598,7 +601,7 @@ def test_templates_leave_numbers_as_text():
     ],
 )
 def test_settings_that_make_no_pod_are_named(asked, message):
-    with pytest.raises(ManifestError, match=re.escape(message)):
+    with pytest.raises(PodSettingsError, match=re.escape(message)):
         parse(asked)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks, names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.marks import FAILED_TAINT, Mark
 
 from tests.kit.cluster import ClusterKit
@@ -33,7 +33,7 @@ def test_a_partial_run_marks_all_others_and_fails_whom_it_finds():
 
 
 def test_who_stays_failed_is_named(tmp_path):
-    with ClusterKit(tmp_path) as kit, Cluster(Access(str(kit.kubeconfig), "", "gpuval")) as cluster:
+    with ClusterKit(tmp_path) as kit, Cluster(ClusterAccess(str(kit.kubeconfig), "", "gpuval")) as cluster:
         nodes = kit.add_nodes(2)
         marks.set_marks(cluster, {nodes[0]: Mark("FAIL", "first", AT)}, taint=True)
         done = marks.set_marks(cluster, {name: Mark("PASS", "second", AT, True) for name in nodes}, taint=True)

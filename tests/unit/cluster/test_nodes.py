@@ -9,9 +9,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     pod_settings,
     probing,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, Refused
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, ObjectRefused
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -290,14 +290,17 @@ def test_a_launch_learns_why_it_cannot_be():
 @pytest.mark.parametrize(
     ("error", "name"),
     [
-        (Forbidden([Asked("create", "batch", "jobs")], "gpuval"), "forbidden"),
-        (Refused('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8', 403), "quota"),
+        (Forbidden([AccessRequest("create", "batch", "jobs")], "gpuval"), "forbidden"),
         (
-            Refused('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes', 403),
+            ObjectRefused('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8', 403),
+            "quota",
+        ),
+        (
+            ObjectRefused('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes', 403),
             "pod_security",
         ),
-        (Refused('admission webhook "jobs.policy" denied the request: no GPUs today', 400), "pod_refused"),
-        (Refused("Job.batch is invalid: spec.template: Invalid value", 422), "api_refused"),
+        (ObjectRefused('admission webhook "jobs.policy" denied the request: no GPUs today', 400), "pod_refused"),
+        (ObjectRefused("Job.batch is invalid: spec.template: Invalid value", 422), "api_refused"),
         (ClusterError("https://192.0.2.1:6443: Connection refused"), "api_away"),
         (ClusterError("too many requests", 429), "api_away"),
         (ClusterError("etcdserver: leader changed", 500), "api_away"),
@@ -411,7 +414,7 @@ def test_targets_are_the_hosts_of_clusters():
     target = probing.target("n", placed(gpuval_gpu_count="8", gpuval_sku="h200", gpuval_kube_context="hall"))
     assert (target.expected_gpus, target.sku, target.cluster) == (8, "h200", ("", "hall"))
     assert probing.target("n", placed(gpuval_gpu_count=None)).expected_gpus is None
-    with pytest.raises(pod_settings.ManifestError, match="n: "):
+    with pytest.raises(pod_settings.PodSettingsError, match="n: "):
         probing.target("n", placed(gpuval_pods={"no_such_key": 1}))
 
 

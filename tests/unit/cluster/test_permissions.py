@@ -5,7 +5,7 @@ import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.prepare_cluster import (
     PrepareClusterOptions,
     prepare_cluster,
@@ -15,9 +15,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 from tests.kit.cluster import POD_SECURITY, ClusterKit, Problem
 from tests.kit.needs import needs_programs
 
-CREATE_JOBS = Asked("create", "batch", "jobs")
-GET_LOGS = Asked("get", "", "pods", "log")
-PATCH_NODES = Asked("patch", "", "nodes")
+CREATE_JOBS = AccessRequest("create", "batch", "jobs")
+GET_LOGS = AccessRequest("get", "", "pods", "log")
+PATCH_NODES = AccessRequest("patch", "", "nodes")
 
 
 def test_the_role_has_no_wildcards_and_reads_no_secret():
@@ -47,8 +47,8 @@ def test_the_role_allows_what_kubectl_asks_for(tmp_path, monkeypatch, what, more
         words = reach.in_pod(what, access, "pod", "facts")
         words = [word for word in words if word != "--tty"]
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-        asked = {Asked(*one) for one in kit.requests}
-    assert {Asked("get", "", "pods"), Asked("get", "", "pods", "exec" if more else "log")} <= asked
+        asked = {AccessRequest(*one) for one in kit.requests}
+    assert {AccessRequest("get", "", "pods"), AccessRequest("get", "", "pods", "exec" if more else "log")} <= asked
     assert asked <= permissions.granted(roles)
 
 
@@ -110,7 +110,7 @@ def test_a_listed_rule_allows_what_it_names(change, listed):
 
 
 def test_the_missing_rule_is_yaml_that_a_role_takes():
-    asked = [CREATE_JOBS, Asked("list", "batch", "jobs"), GET_LOGS]
+    asked = [CREATE_JOBS, AccessRequest("list", "batch", "jobs"), GET_LOGS]
     rules = yaml.safe_load(permissions.rule_text(asked))
     assert permissions.granted([{"kind": "Role", "rules": rules}]) == set(asked)
     assert rules[0] == {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "list"]}

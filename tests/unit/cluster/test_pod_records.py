@@ -6,26 +6,26 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Container
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ContainerState
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, Trouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
 from gpuval_runner import pod as runner_pod
-from gpuval_runner.record import Record
+from gpuval_runner.record import StageRecord
 
 RUN, NODE, AT = "20261120-201500-3f2a", "gpu-pool-7x2vd", "2026-11-20T20:21:00Z"
 STAGES = ("facts", "training", "loading", "inference")
-SETTINGS = plans.Settings(
+SETTINGS = plans.PlanSettings(
     run_id=RUN, node=NODE, created_at=AT, deadline_seconds=7200, heartbeat_seconds=15, runtime="pod", sku="h100",
     gpu_count=8, python="python3", models_dir="/models",
 )  # fmt: skip
 PLAN = plans.build(SETTINGS, STAGES, {stage: {"command": ["{python}", stage]} for stage in STAGES})
 
-WAITS = Container("waiting", "PodInitializing")
-DONE = Container("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "2026-11-20T20:16:00Z")
-OOM = Container("ended", "OOMKilled", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+WAITS = ContainerState("waiting", "PodInitializing")
+DONE = ContainerState("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "2026-11-20T20:16:00Z")
+OOM = ContainerState("ended", "OOMKilled", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
 KILLED = Trouble("oom_killed", "OOMKilled: the kernel killed the container of training", "more", "training",
                  final=True, evidence=True)  # fmt: skip
 EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training", final=True, retryable=True)
@@ -39,7 +39,7 @@ def placed(trouble=None, attempt=1, over=True, **stages):
 
 def record(stage, state="success", attempt=1, **more):
     return json.loads(
-        Record(
+        StageRecord(
             RUN, NODE, stage, stage, attempt, state=state, started_at=AT, finished_at=AT, updated_at=AT, **more
         ).encode()
     )  # fmt: skip
@@ -47,7 +47,9 @@ def record(stage, state="success", attempt=1, **more):
 
 def last_word(stage, state, message="", code=0, signal=None):
     said = {"stage": stage, "state": state, "exit_code": code, "signal": signal, "message": message}
-    return Container("ended", "Completed", json.dumps(said), 0, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    return ContainerState(
+        "ended", "Completed", json.dumps(said), 0, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z"
+    )
 
 
 def take(document):
@@ -58,7 +60,7 @@ def take(document):
         "created_at": "2026-11-20T20:14:00Z",
         "nodes": {NODE: {"stages": list(STAGES)}},
     }
-    taken = evidence.Evidence()
+    taken = evidence.RunEvidence()
     key = f"{RUN}/records/{document['stage']}/{NODE}.json"
     assert evidence.take_record(taken, run, key, json.dumps(document).encode()), taken.problems
     return document
@@ -122,7 +124,7 @@ def test_a_crash_without_any_record_has_the_times_of_its_container():
 def test_a_disruption_is_no_evidence(name):
     trouble = Trouble(name, "...", "...", "training", final=True)
     known = {"facts": record("facts"), "training": record("training", "running")}
-    killed = Container("ended", "Error", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    killed = ContainerState("ended", "Error", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     owed = pod_records.owed(placed(trouble, facts=DONE, training=killed), PLAN, known, AT)
     assert owed.records == []
     assert (owed.cut_off, owed.not_run) == (["training"], ["loading", "inference"])
@@ -156,7 +158,7 @@ def test_a_pod_that_never_ran_owes_nothing_but_its_stages():
 def test_accelerators_that_the_runtime_could_not_give_are_a_crash_without_a_start():
     trouble = Trouble("accelerator_runtime", "RunContainerError: nvml error", "...", "facts", final=True, evidence=True)
     owed = pod_records.owed(
-        placed(trouble, facts=Container("waiting", "RunContainerError", "nvml error")), PLAN, {}, AT
+        placed(trouble, facts=ContainerState("waiting", "RunContainerError", "nvml error")), PLAN, {}, AT
     )
     (crash,) = map(take, owed.records)
     assert (crash["stage"], crash["state"], crash["started_at"]) == ("facts", "crash", None)
@@ -259,13 +261,13 @@ def test_a_success_known_from_its_pod_alone_passed_on_a_retry_only_after_another
     ],
 )
 def test_what_is_no_last_word_stands_for_nothing(text):
-    container = Container("ended", "Completed", text, 0, None, AT, AT)
+    container = ContainerState("ended", "Completed", text, 0, None, AT, AT)
     assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
 
 
 def test_hostile_last_words_are_cleaned_and_follow_the_schema():
     said = {"stage": "training", "state": "failure", "exit_code": 1 << 70, "signal": "x" * 99, "message": "\x1b[2Jno\n"}
-    container = Container("ended", "Completed", json.dumps(said), 0, None, AT, AT)
+    container = ContainerState("ended", "Completed", json.dumps(said), 0, None, AT, AT)
     made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
     assert (made["exit_code"], made["signal"]) == (None, None)
     assert made["message"].startswith("no; ")
@@ -273,14 +275,14 @@ def test_hostile_last_words_are_cleaned_and_follow_the_schema():
 
 def test_success_is_not_read_from_a_container_that_was_killed():
     text = last_word("training", "success").message
-    container = Container("ended", "Error", text, 137, "SIGKILL", AT, AT)
+    container = ContainerState("ended", "Error", text, 137, "SIGKILL", AT, AT)
     assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
 
 
 def test_the_root_cause_in_the_tail_of_the_log_is_reported_with_a_crash():
     trouble = Trouble("container_failed", "exit code 1", "...", "training", final=True, evidence=True)
     output = "[rank3]: KeyError: 'labels'\n[rank0]: RuntimeError: Broken pipe\n====\n"
-    container = Container("ended", "Error", output, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    container = ContainerState("ended", "Error", output, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     (crash,) = map(take, pod_records.owed(placed(trouble, training=container), PLAN, {}, AT).records)
     assert crash["message"].endswith("; cause: rank 3: KeyError: 'labels'")
     assert crash["environment"]["cause"] == {"class": "own_program", "text": "KeyError: 'labels'", "rank": 3}
@@ -294,25 +296,27 @@ def test_a_pod_that_the_kernel_killed_for_memory_has_that_as_its_cause():
 
 def test_the_cause_that_a_runner_names_last_is_recorded(tmp_path):
     cause = {"class": "environment", "text": "fio: command not found", "rank": None, "package": "fio"}
-    crashed = Record(RUN, NODE, "training", "training", 1, state="crash", exit_code=127, environment={"cause": cause})
+    crashed = StageRecord(
+        RUN, NODE, "training", "training", 1, state="crash", exit_code=127, environment={"cause": cause}
+    )
     runner_pod.write_termination(crashed, tmp_path / "termination")
     message = (tmp_path / "termination").read_text()
-    container = Container("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    container = ContainerState("ended", "Error", message, 1, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
     made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
     assert made["environment"]["cause"] == cause
 
 
 def test_the_tail_of_the_log_is_reported_with_a_crash():
     trouble = Trouble("container_failed", "killed by SIGSEGV", "...", "training", final=True, evidence=True)
-    dead = Container("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)
+    dead = ContainerState("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)
     (crash,) = pod_records.owed(placed(trouble, training=dead), PLAN, {}, AT).records
     assert "unspecified launch failure" in crash["message"]
 
 
 def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
-    made = Record(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
+    made = StageRecord(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
     runner_pod.write_termination(made, tmp_path / "log")
-    container = Container("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
+    container = ContainerState("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
     taken = pod_records.record_from_termination(container, PLAN, "training", 1, AT)
     assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
 
@@ -329,7 +333,9 @@ def printed(*records):
 
 
 def test_records_that_the_runner_prints_are_read_again():
-    text = printed(Record(RUN, NODE, "facts", "facts", 1, "success"), Record(RUN, NODE, "training", "t", 1, "crash"))
+    text = printed(
+        StageRecord(RUN, NODE, "facts", "facts", 1, "success"), StageRecord(RUN, NODE, "training", "t", 1, "crash")
+    )
     found = pod_records.records_from_log(text)
     assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
         "facts": "success",
@@ -346,7 +352,7 @@ def test_output_is_kept_without_the_records_in_it():
 
 
 def test_the_last_whole_record_counts():
-    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
+    text = printed(*(StageRecord(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
     assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
 
 

@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     pod_state,
     pod_tracker,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodLimits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodTracker
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.failure_classes import row_of
 
@@ -208,7 +208,7 @@ PULL = f'failed to pull and unpack image "{IMAGE}": failed to resolve reference 
 
 @pytest.mark.parametrize(["reason", "message", "name"], cases("images"))
 def test_an_image_that_does_not_come_is_borne_for_a_while(reason, message, name):
-    cluster = Cluster(pod([waiting(reason, message)]), limits=Limits(patience_seconds=300))
+    cluster = Cluster(pod([waiting(reason, message)]), limits=PodLimits(patience_seconds=300))
     assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.final) == (name, "facts", False)
     assert reason in cluster.trouble.message
     assert not cluster.status.done
@@ -332,7 +332,7 @@ def test_the_image_of_a_later_stage_names_that_stage():
 
 @pytest.mark.parametrize(["reason", "message", "name", "evidence"], cases("starts"))
 def test_a_container_that_does_not_start(reason, message, name, evidence):
-    cluster = Cluster(pod([ended(), waiting(reason, message)]), limits=Limits(patience_seconds=150))
+    cluster = Cluster(pod([ended(), waiting(reason, message)]), limits=PodLimits(patience_seconds=150))
     trouble = cluster.trouble
     assert (trouble.name, trouble.stage, trouble.final, trouble.evidence) == (name, "training", False, evidence)
     cluster.now += 60
@@ -418,7 +418,7 @@ def test_events_are_put_in_order_by_their_times_and_else_as_they_came():
 
 
 def test_a_pod_that_starts_silently_is_given_long_for_its_image():
-    cluster = Cluster(pod([waiting("PodInitializing")]), limits=Limits(start_seconds=1800))
+    cluster = Cluster(pod([waiting("PodInitializing")]), limits=PodLimits(start_seconds=1800))
     cluster.now += 1799
     assert cluster.trouble is None
     cluster.now += 1
@@ -438,7 +438,7 @@ def unscheduled(message):
 @pytest.mark.parametrize("more", [" ", " no new claims to deallocate, "])
 @pytest.mark.parametrize(["message", "spec", "name", "told"], cases("scheduling"))
 def test_the_scheduler_s_own_reason_for_this_node(message, spec, name, told, more):
-    cluster = Cluster(limits=Limits(patience_seconds=300))
+    cluster = Cluster(limits=PodLimits(patience_seconds=300))
     cluster.see(node(**spec), node(name="other"), unscheduled(message + more + PREEMPTION))
     trouble = cluster.trouble
     assert (trouble.name, trouble.final) == (name, False)
@@ -489,7 +489,7 @@ def test_a_node_with_another_s_hostname_says_so():
 
 @pytest.mark.parametrize(["message", "name"], cases("refusals"))
 def test_a_pod_that_may_not_be_made_is_explained_by_its_job_s_event(message, name):
-    cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=Limits(patience_seconds=300))
+    cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=PodLimits(patience_seconds=300))
     text = pod_classes.without_pod_name(message)
     assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, text, False)
     assert "gpuval-1" not in text
@@ -510,7 +510,7 @@ def refused(tracker, node_name, now, suffix="a1b2c"):
 
 
 def test_a_refusal_of_the_namespace_is_one_text_and_one_time_for_all_nodes():
-    tracker = PodTracker(Limits(patience_seconds=300))
+    tracker = PodTracker(PodLimits(patience_seconds=300))
     first = refused(tracker, "n1", 0.0)
     assert first.shared and not first.final
     for name, at in (("n1", 10.0), ("n2", 100.0)):
@@ -520,7 +520,7 @@ def test_a_refusal_of_the_namespace_is_one_text_and_one_time_for_all_nodes():
 
 @pytest.mark.parametrize("change", ["created", "ended"])
 def test_a_namespace_that_admits_again_has_new_patience(change):
-    tracker = PodTracker(Limits(patience_seconds=300))
+    tracker = PodTracker(PodLimits(patience_seconds=300))
     if change == "ended":
         tracker.take("Pod", "ADDED", pod([running()], phase="Running"), 0.0)
     refused(tracker, "n1", 0.0)
@@ -538,7 +538,7 @@ def test_an_event_may_come_before_its_job():
 
 
 def test_a_job_without_a_pod_is_reported_after_a_while():
-    cluster = Cluster(limits=Limits(patience_seconds=300))
+    cluster = Cluster(limits=PodLimits(patience_seconds=300))
     assert cluster.trouble is None
     cluster.now += 120
     assert (cluster.trouble.name, cluster.status.done) == ("no_pod", True)
@@ -794,7 +794,7 @@ def test_a_job_that_failed_while_the_watch_was_away():
 
 
 def test_a_node_that_falls_silent_may_come_back():
-    cluster = Cluster(pod([ended(), running()]), limits=Limits(patience_seconds=300))
+    cluster = Cluster(pod([ended(), running()]), limits=PodLimits(patience_seconds=300))
     cluster.see(LOST)
     assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.final) == ("node_lost", "training", False)
     assert "Kubelet stopped posting" in cluster.trouble.message
@@ -915,4 +915,4 @@ def test_a_thousand_nodes_are_folded_in_a_moment():
 
 
 def test_what_a_cluster_resolves_soon_or_never_has_less_time():
-    assert (Limits(5, 7).soon_seconds, Limits().soon_seconds, Limits(0, 0).soon_seconds) == (2, 120, 0)
+    assert (PodLimits(5, 7).soon_seconds, PodLimits().soon_seconds, PodLimits(0, 0).soon_seconds) == (2, 120, 0)

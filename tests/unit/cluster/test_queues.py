@@ -17,15 +17,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     placement,
     queues,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import Order
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import PodOrder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import PodLimits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettingsError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import PlannedAttempt
 
 from tests.kit.cluster import ClusterKit, Fault
 from tests.kit.kubernetes_schemas import kubernetes_validate
@@ -46,7 +46,7 @@ def follows(name, document):
 def plan_of(node, nodes, stages=("collective",)):
     members = [{"node": each, "address": gangs.address(RUN, each, "gpuval"), "slots": 8} for each in nodes]
     together = {"name": "all", "members": members, "index": nodes.index(node), "port": 29500, "ssh_port": 3022}
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         run_id=RUN, node=node, created_at="2026-11-20T20:00:00Z", deadline_seconds=600, heartbeat_seconds=10,
         runtime="auto", sku="cpu", gpu_count=0, python="python3", models_dir=None, container={}, gang=together,
     )  # fmt: skip
@@ -55,19 +55,19 @@ def plan_of(node, nodes, stages=("collective",)):
 
 def jobs_of(nodes, queue="", asked=None):
     settings = parse({"image": IMAGE, **(asked or {})}, queue)
-    run = manifests.Run(RUN, "gpuval", "code", {"all": config_maps.PlanPlace("gangs", "all.json")})
+    run = manifests.ClusterRun(RUN, "gpuval", "code", {"all": config_maps.PlanPlace("gangs", "all.json")})
     return [
         gangs.labelled(
             manifests.job_of(
                 run,
-                manifests.Placement(
-                    manifests.Target(node, node[:63], "", {}),
+                manifests.PodPlacement(
+                    manifests.PodTarget(node, node[:63], "", {}),
                     settings,
                     manifests.pod_plan(plan_of(node, nodes), settings),
                 ),
                 config_maps.PlanPlace("plans", "plan.json"),
             ),
-            gangs.Round(PARENT, "all"),
+            gangs.GangRound(PARENT, "all"),
         )
         for node in nodes
     ]
@@ -156,13 +156,13 @@ def test_own_stages_wait_for_the_queue_where_that_is_asked_for():
         settings = parse({"image": IMAGE, "kueue": kueue}, "gpus")
         alone = {key: value for key, value in plan_of("node-1", ["node-1"]).items() if key != "gang"}
         alone["stages"] = [{**each, "container": {}} for each in alone["stages"]]
-        item = manifests.Placement(manifests.Target("node-1", "h"), settings, manifests.pod_plan(alone, settings))
-        return manifests.job_of(manifests.Run(RUN, "gpuval", "code"), item, config_maps.PlanPlace("plans", "p"))
+        item = manifests.PodPlacement(manifests.PodTarget("node-1", "h"), settings, manifests.pod_plan(alone, settings))
+        return manifests.job_of(manifests.ClusterRun(RUN, "gpuval", "code"), item, config_maps.PlanPlace("plans", "p"))
 
     assert "suspend" not in own({})["spec"]
     job = own({"own_stages": "true"})
     assert job["spec"]["suspend"] is True and job["metadata"]["labels"][queues.QUEUE_LABEL] == "gpus"
-    with pytest.raises(ManifestError, match="priority"):
+    with pytest.raises(PodSettingsError, match="priority"):
         parse({"kueue": {"priority": "high"}})
 
 
@@ -202,18 +202,18 @@ class Round:
         self.folder.write_run(self.run)
         keys.make(self.folder)
         settings = parse({"image": IMAGE}, queue)
-        self.cluster = Cluster(Access(str(kit.kubeconfig), "", "gpuval"))
+        self.cluster = Cluster(ClusterAccess(str(kit.kubeconfig), "", "gpuval"))
         self.warned = []
         self.placement = placement.ClusterPlacement(
             self.cluster,
             self.run,
             self.folder,
             Store(),
-            lambda name, _node, _like: Order(plan_of(name, self.nodes), settings, "cpu"),
+            lambda name, _node, _like: PodOrder(plan_of(name, self.nodes), settings, "cpu"),
             self.nodes,
             self.nodes,
             self.warned.append,
-            Limits(patience_seconds=patience_seconds, admission_seconds=admission_seconds),
+            PodLimits(patience_seconds=patience_seconds, admission_seconds=admission_seconds),
         )
         self.views = {name: NodeView(name, plan_of(name, self.nodes), {}) for name in self.nodes}
 
@@ -221,7 +221,7 @@ class Round:
         self.placement.begin(self.views)
         for view in self.views.values():
             view.busy = "launch"
-            self.placement.launch(view, Attempt(), 600)
+            self.placement.launch(view, PlannedAttempt(), 600)
         return self
 
     def __exit__(self, *_exception):

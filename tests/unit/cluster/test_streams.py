@@ -3,19 +3,24 @@ import time
 from collections import Counter
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
+    Cluster,
+    ClusterAccess,
+    ClusterError,
+    Forbidden,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 
 from tests.kit.cluster import Fault
 from tests.kit.cluster_objects import LABELS, SELECTOR, config_map, job
 
-LIST_PODS, WATCH_PODS = Asked("list", "", "pods"), Asked("watch", "", "pods")
+LIST_PODS, WATCH_PODS = AccessRequest("list", "", "pods"), AccessRequest("watch", "", "pods")
 
 
 @pytest.fixture
 def cluster(kit):
-    with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=60) as cluster:
+    with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=60) as cluster:
         yield cluster
 
 
@@ -120,7 +125,7 @@ def test_nothing_is_lost_and_nothing_is_reported_twice(kit, cluster, follow, tro
 
     thread = threading.Thread(target=disturb)
     thread.start()
-    with Cluster(Access(str(kit.kubeconfig)), deadline_seconds=20) as submitter:
+    with Cluster(ClusterAccess(str(kit.kubeconfig)), deadline_seconds=20) as submitter:
         for name in names:
             submitter.create(job(f"job-{name}", name, stages=("a", "b", "c")))
         follower.until(
@@ -182,16 +187,16 @@ def test_bookmarks_keep_a_quiet_watch_young(kit, cluster, follow, monkeypatch):
 
 def test_a_watch_that_the_server_ends_goes_on(kit, cluster, follow):
     follower = follow(("ConfigMap", SELECTOR), watch_seconds=1)
-    kit.wait(lambda: kit.counts()[Asked("watch", "", "configmaps")] >= 2)
+    kit.wait(lambda: kit.counts()[AccessRequest("watch", "", "configmaps")] >= 2)
     cluster.create(config_map("late"))
     follower.until(lambda: follower.names("ConfigMap") == ["late"])
-    assert kit.counts()[Asked("list", "", "configmaps")] == 1
+    assert kit.counts()[AccessRequest("list", "", "configmaps")] == 1
 
 
 def test_a_connection_that_died_in_silence_is_noticed(kit, cluster, follow, monkeypatch):
     monkeypatch.setattr("tests.kit.api_server.BOOKMARK_SECONDS", 3600)
     follower = follow(("ConfigMap", SELECTOR), silence_seconds=0.3)
-    kit.wait(lambda: kit.counts()[Asked("watch", "", "configmaps")])
+    kit.wait(lambda: kit.counts()[AccessRequest("watch", "", "configmaps")])
     kit.wait(lambda: kit.server.storage.watchers)
     kit.do(kit.server.storage.watchers.clear)  # the server has forgotten this client; its connection stays open
     cluster.create(config_map("late"))
@@ -199,14 +204,14 @@ def test_a_connection_that_died_in_silence_is_noticed(kit, cluster, follow, monk
 
 
 def test_events_have_no_bookmarks_and_may_be_silent(kit, cluster, follow):
-    watch = Asked("watch", "", "events")
+    watch = AccessRequest("watch", "", "events")
     follower = follow(("Event", ""), silence_seconds=0.2, watch_seconds=5)
     follower.until(lambda: follower.counts()["Event", "SYNC"])
     time.sleep(0.8)
     assert kit.counts()[watch] == 1
     assert not follower.streams.trouble()
     kit.wait(lambda: kit.counts()[watch] == 2)  # the server has ended it
-    assert kit.counts()[Asked("list", "", "events")] == 1
+    assert kit.counts()[AccessRequest("list", "", "events")] == 1
 
 
 @pytest.mark.parametrize("trouble", ["forbidden", "unauthorized"])

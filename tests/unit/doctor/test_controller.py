@@ -112,12 +112,12 @@ def test_a_full_disk_is_named_by_its_setting(tmp_path):
 
 
 def test_the_table_is_aligned():
-    rows = [controller.Row("a", "ok", "x"), controller.Row("longer", "FAILED", "y")]
+    rows = [controller.DoctorRow("a", "ok", "x"), controller.DoctorRow("longer", "FAILED", "y")]
     assert controller.table(rows) == ["ok      a       x", "FAILED  longer  y"]
 
 
 def test_a_wrong_setting_is_told_once():
-    wrong = controller.Row("settings", controller.FAILED, "-e: gpuval_profile quik: is it quick?")
+    wrong = controller.DoctorRow("settings", controller.FAILED, "-e: gpuval_profile quik: is it quick?")
     assert controller.unknown_store([wrong], "no attribute 'quik'").state == controller.SKIPPED
     row = controller.unknown_store([], "no attribute 'quik'")
     assert row.state == controller.FAILED

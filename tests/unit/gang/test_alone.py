@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, orchestrate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangNode
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
@@ -112,5 +112,5 @@ def test_without_any_gang_no_node_is_accepted(tmp_path, stages):
 
 def test_a_candidate_without_its_gpus_is_what_it_was_declared(tmp_path):
     bed = bed_of(tmp_path, 2, facts={"node-002": NO_DRIVER}, declared={"node-002": "H200"})
-    two = [orchestrate.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]][1]
+    two = [orchestrate.candidate(node, GangNode("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]][1]
     assert (two.labels["sku"], two.proven, two.verdict) == ("h200", True, "FAIL")

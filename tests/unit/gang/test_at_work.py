@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, keys, orchestrate, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangSettings, Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangNode, GangSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import clean_run
@@ -46,8 +46,8 @@ def test_where_the_others_reach_a_node():
     hostvars["d"] = {}
     hostvars["k"] = {"kubernetes_node": {"addresses": {"InternalIP": "10.1.0.7", "Hostname": "k"}}}
     assert session.placed(dict.fromkeys("abcdek"), "abcdk", hostvars) == {
-        "a": Placed("10.0.0.1", 1), "b": Placed("192.168.0.2", 1), "c": Placed("ib-c", 4), "d": Placed("d", 1),
-        "k": Placed("10.1.0.7", 1),
+        "a": GangNode("10.0.0.1", 1), "b": GangNode("192.168.0.2", 1), "c": GangNode("ib-c", 4), "d": GangNode("d", 1),
+        "k": GangNode("10.1.0.7", 1),
     }  # fmt: skip
     with pytest.raises(RunError, match="a: gpuval_gang_slots 'many' is not a whole number"):
         session.placed({"a": None}, "a", {"a": {"gpuval_gang_slots": "many"}})
@@ -72,7 +72,7 @@ def facts(bed, node, **fields):
 
 
 def candidates(bed):
-    return [orchestrate.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]]
+    return [orchestrate.candidate(node, GangNode("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]]
 
 
 @pytest.mark.parametrize(

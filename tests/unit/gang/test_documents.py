@@ -31,7 +31,7 @@ def made(gangs):
         "all",
         gangs,
         ["collective"],
-        ports=rounds.Ports(29500, 3022),
+        ports=rounds.GangPorts(29500, 3022),
         seconds=60,
         created_at="2026-11-22T00:00:00Z",
     )
@@ -40,7 +40,7 @@ def made(gangs):
 
 
 def plan_of(run, node):
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         run_id=run["run_id"], node=node, created_at="2026-11-22T00:00:00Z", deadline_seconds=60, heartbeat_seconds=10,
         runtime="host", sku="nvidia", gpu_count=8, python="python3", models_dir=None, gang=plans.gang_of(run, node),
     )  # fmt: skip
@@ -88,8 +88,8 @@ def test_the_program_of_a_gang_of_many_gets_it_as_a_file(tmp_path):
     run = made({"all": listed(2 * MANY)})
     node = list(run["nodes"])[1200]
     plan = node_plan.parse(plan_of(run, node))
-    places = environment.Places(*[tmp_path] * 6)
-    values = environment.build(plan, plan.stages[0], places, environment.Accelerator("nvidia", 8), {})
+    places = environment.StagePaths(*[tmp_path] * 6)
+    values = environment.build(plan, plan.stages[0], places, environment.PlannedAccelerator("nvidia", 8), {})
     assert max(map(len, values.values())) < 4096
     (tmp_path / "ca.pem").write_text("authority")
     (tmp_path / "store.json").write_text(json.dumps({"ca_file": "ca.pem", "members": {"collective/n2": "https://x"}}))

@@ -8,7 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, GangNode, Gangs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
@@ -56,7 +56,7 @@ class Healthy(Bed):
         context = GangContext(
             self.carry, self.judge, lambda _document: self.step(), self.said.append, self.address, self.repeatable
         )
-        placed = {name: Placed(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1)}
+        placed = {name: GangNode(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1)}
         known = session.properties(self.folder, self.folder.read_run())
         return Gangs(self.folder, self.settings, context).run_all(placed, known)
 

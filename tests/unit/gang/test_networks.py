@@ -63,5 +63,5 @@ def test_another_network_is_refused_with_those_that_there_are():
 def test_a_file_that_makes_no_sense_is_refused(tmp_path, change, told):
     document = yaml.safe_load((COLLECTION / "networks/tcp.yml").read_text())
     (tmp_path / "tcp.yml").write_text(yaml.safe_dump({**document, **change}))
-    with pytest.raises(networks.NetworkError, match=told):
+    with pytest.raises(networks.GangNetworkError, match=told):
         networks.read(tmp_path / "tcp.yml")

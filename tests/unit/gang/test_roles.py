@@ -85,7 +85,7 @@ def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
         seconds=8, join_seconds=120, only=("all_reduce",), tool="torch"
     )
     assert {json.dumps(one["environment"]) for one in workloads.values()} == {"{}"}
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         "run-1.all", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "auto", None, "python3", None
     )
     for name in workloads:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.kit.builders import TIME, make_record, make_run, metric
 
-PORTS = rounds.Ports(29500, 3022)
+PORTS = rounds.GangPorts(29500, 3022)
 PAIR = ("node-1", "node-2")
 
 

@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -274,7 +274,7 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     forming.alone(candidates)
     assert len(next(iter(formation.gangs.values()))) == COUNT
     members = [{"node": one.node, "address": one.address, "slots": 8, "vendor": "nvidia"} for one in candidates]
-    ports = rounds.Ports(29500, 3022)
+    ports = rounds.GangPorts(29500, 3022)
     below = gang_document.round_folder(folder, "all")
     of_round = rounds.round_run(run, "all", {"all": members}, ["collective"], ports=ports, seconds=9, created_at=TIME)
     below.write_run(of_round)
@@ -301,7 +301,7 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
         "searches": {}, "findings": {"all": found},
     }  # fmt: skip
     schemas.validate("gangs", document, what="gangs")
-    began, evidence = time.process_time(), Evidence()
+    began, evidence = time.process_time(), RunEvidence()
     gang_evidence.take(evidence, folder, gang_evidence.expected(run, document), document)
     took = time.process_time() - began
     assert len(evidence.records) == COUNT

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import absent
-from gpuval_workloads.gang.members import Gang, Member
+from gpuval_workloads.gang.members import Gang, GangMember
 from gpuval_workloads.job import together
-from gpuval_workloads.job.steps import Job, Step
+from gpuval_workloads.job.steps import JobStep, JobSteps
 
 from tests.kit.gang_jobs import Members, write
 from tests.kit.needs import needs_deepspeed, needs_programs
@@ -219,7 +219,7 @@ def test_a_port_in_use_is_named_before_any_work(tmp_path, monkeypatch, launcher)
     monkeypatch.setattr(together, "find_spec", lambda _name: True)
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/pdsh")
     run, port = together.GangRun.__new__(together.GangRun), free_port()
-    run._gang = Gang("all", (Member("n1", "127.0.0.1", 1), Member("n2", "127.0.0.2", 1)), 0, 1, 3)
+    run._gang = Gang("all", (GangMember("n1", "127.0.0.1", 1), GangMember("n2", "127.0.0.2", 1)), 0, 1, 3)
     run._launchers, run._folder = {launcher}, tmp_path
     with socket.create_server(("", port)), ExitStack() as stack:
         monkeypatch.setenv("MASTER_PORT", str(port))
@@ -231,7 +231,7 @@ def test_mpirun_that_is_missing_is_named(tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "bash").symlink_to(shutil.which("bash"))
-    usual = [place for place in together.Places((), {})._folders if (place / "mpirun").exists()]
+    usual = [place for place in together.ExecutableSearch((), {})._folders if (place / "mpirun").exists()]
     if usual:
         pytest.skip(f"{usual[0]} has mpirun, and is looked through whatever PATH says")
     path = write(tmp_path, step("train", "true", launcher="mpirun"))
@@ -348,7 +348,7 @@ def launched(folder, rank, code, monkeypatch):
 )
 def test_a_rank_that_failed_is_seen_although_its_launcher_succeeds(tmp_path, monkeypatch, launcher, codes, told):
     run = together.GangRun.__new__(together.GangRun)
-    gang = Gang("all", (Member("n1", "10.0.0.1", 2, {}), Member("n2", "10.0.0.2", 2, {})), 0, 1, 3)
+    gang = Gang("all", (GangMember("n1", "10.0.0.1", 2, {}), GangMember("n2", "10.0.0.2", 2, {})), 0, 1, 3)
     run._gang, run._folder, run._channel, run._what = gang, tmp_path, Channel(), "step train (1 of 1)"
     run._inapplicable = ""
     assert [launched(tmp_path, rank, code, monkeypatch) for rank, code in enumerate(codes)] == codes
@@ -363,10 +363,10 @@ def test_a_rank_that_failed_is_seen_although_its_launcher_succeeds(tmp_path, mon
 @pytest.mark.parametrize("launcher", together.OVER_SSH)
 def test_a_step_of_a_launcher_whose_file_exists_is_skipped_and_the_job_goes_on(tmp_path, monkeypatch, launcher):
     (tmp_path / "made").touch()
-    one = Step("convert", ("false",), 0.0, {}, "made", skip=False, force=False, launcher=launcher)
-    job = Job("mine", {}, (one,), figures=False, csv="", gang={"figures": "first"})
+    one = JobStep("convert", ("false",), 0.0, {}, "made", skip=False, force=False, launcher=launcher)
+    job = JobSteps("mine", {}, (one,), figures=False, csv="", gang={"figures": "first"})
     run = together.GangRun(job, tmp_path, tmp_path / "result.json")
-    run._gang = Gang("all", (Member("n1", "10.0.0.1", 2, {}), Member("n2", "10.0.0.2", 2, {})), 0, 1, 3)
+    run._gang = Gang("all", (GangMember("n1", "10.0.0.1", 2, {}), GangMember("n2", "10.0.0.2", 2, {})), 0, 1, 3)
     run._channel = Channel()
     monkeypatch.setattr(Channel, "arrive", lambda self, _name, word: setattr(self, "word", word))
     monkeypatch.setattr(Channel, "met", lambda self, _name: [self.word])
@@ -399,7 +399,9 @@ def test_a_rank_that_fails_is_named_by_all_although_mpirun_succeeds(tmp_path):
 
 
 def members(*labels):
-    return tuple(Member(f"n{i}", f"10.0.0.{i}", 8, {"rack": rack} if rack else {}) for i, rack in enumerate(labels, 1))
+    return tuple(
+        GangMember(f"n{i}", f"10.0.0.{i}", 8, {"rack": rack} if rack else {}) for i, rack in enumerate(labels, 1)
+    )
 
 
 def test_nodes_are_ordered_by_rack_and_no_more_than_asked_for_take_part():

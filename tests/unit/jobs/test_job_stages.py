@@ -25,7 +25,7 @@ def test_a_job_is_a_stage_of_the_plan(tmp_path):
     job = jobs.write(tmp_path, steps=STEPS, timeout_seconds=90, container={"shm_bytes": 1 << 30}, image="training",
                      datasets=["pixels"], results={"output": ["megatron"]})  # fmt: skip
     declared = stages.workloads([job], images={"training": {"reference": "r/x:1"}}, environment={"A": 1})
-    settings = plans.Settings(
+    settings = plans.PlanSettings(
         "run-1", "node-1", "2026-11-20T20:00:00Z", 60, 10, "docker", "auto", None, "python3", None
     )
     plan = plans.build(settings, ["facts", "mine"], {**FACTS, **declared})

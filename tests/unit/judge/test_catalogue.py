@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gaudi import
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, facts_record, healthy, judge, make_run
 from tests.kit.builders import check as make_check
@@ -381,7 +381,7 @@ def test_both_sizes_of_the_gh200_are_plausible(mebibytes):
 def test_a_node_does_not_leave_its_checks_by_another_vendor_or_model():
     def judged(vendor, model):
         run = make_run(stages=["facts"])
-        evidence = Evidence(records={"node-1": {"facts": facts_record(vendor=vendor)}})
+        evidence = RunEvidence(records={"node-1": {"facts": facts_record(vendor=vendor)}})
         for gpu in evidence.records["node-1"]["facts"]["environment"]["gpus"]:
             gpu["name"] = model
         (node,) = judge(run, evidence, [])["nodes"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coherence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from coherence_lies import NODE, consistent_lies, healthy, measure, rows, violated
 
 from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric, seconds_after
@@ -575,11 +575,11 @@ LIES = {
 def test_a_lie_in_a_real_record_is_no_evidence(lie):
     records, stage, rule = LIES[lie]
     run = make_run((NODE,), stages=list(records))
-    entries = coherence.checks(subject_of(run, NODE, Evidence(records={NODE: records})), stage)
+    entries = coherence.checks(subject_of(run, NODE, RunEvidence(records={NODE: records})), stage)
     (entry,) = [one for one in entries if one["value"] == rule]
     assert (entry["name"], entry["verdict"], entry["kind"]) == (f"{stage}_coherent", "missing", "coherent")
     assert entry["reason"].startswith("contradiction: ")
-    (node,) = judge(run, Evidence(records={NODE: records}), SHIPPED)["nodes"]
+    (node,) = judge(run, RunEvidence(records={NODE: records}), SHIPPED)["nodes"]
     assert node["verdict"] != "PASS"
 
 
@@ -599,7 +599,7 @@ HIDDEN = {
 def test_a_fault_that_another_figure_denies_fails(fault):
     records, stage = HIDDEN[fault]
     run = make_run((NODE,), stages=list(records))
-    evidence = Evidence(records={NODE: records})
+    evidence = RunEvidence(records={NODE: records})
     (entry,) = coherence.checks(subject_of(run, NODE, evidence), stage)
     assert (entry["name"], entry["verdict"]) == (f"{stage}_hidden_fault", "fail")
     (node,) = judge(run, evidence, SHIPPED)["nodes"]
@@ -609,7 +609,7 @@ def test_a_fault_that_another_figure_denies_fails(fault):
 def test_what_a_fault_explains_is_no_contradiction():
     records = changed(H200, "diagnostics", ("diagnostics_matmul_bf16_tflops", 100.0, "gpu:1"))
     run = make_run((NODE,), stages=list(records), gpu_count=2)
-    (node,) = judge(run, Evidence(records={NODE: records}), SHIPPED)["nodes"]
+    (node,) = judge(run, RunEvidence(records={NODE: records}), SHIPPED)["nodes"]
     assert node["verdict"] == "FAIL"
     assert [check for check in node["checks"] if check["kind"] == "coherent"] == []
 
@@ -626,7 +626,9 @@ def test_a_group_is_named_and_no_member_fails():
     record = changed(GANG, "deepspeed", ("gang_loss_last", 0))["deepspeed"]
     record["metrics"].append(metric("gpu_xid_critical_count", 1, "count", "gpu:0"))
     record["metrics"] += [metric("kernel_xid_critical_count", 0)]
-    subject = subject_of(make_run((NODE,), stages=["deepspeed"]), NODE, Evidence(records={NODE: {"deepspeed": record}}))
+    subject = subject_of(
+        make_run((NODE,), stages=["deepspeed"]), NODE, RunEvidence(records={NODE: {"deepspeed": record}})
+    )
     entries = coherence.checks(subject, "deepspeed", of_gang=True)
     assert {entry["verdict"] for entry in entries} == {"missing"}
     assert len(entries) == 2
@@ -675,5 +677,5 @@ def test_the_report_with_contradictions_follows_its_schema():
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 
     records, *_ = LIES["loss of 0"]
-    report = judge(make_run((NODE,), stages=list(records)), Evidence(records={NODE: records}), SHIPPED)
+    report = judge(make_run((NODE,), stages=list(records)), RunEvidence(records={NODE: records}), SHIPPED)
     schemas.validate("report", json.loads(json.dumps(report)), what="report")

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, records, telemetry
@@ -34,7 +34,7 @@ def judged(ratio=0.98, *, nic=0.98, state="success", message="", **changed):
         metrics=[*found, *OF_HOST, *others],
         fingerprints={"combined_load_nics": "present"},
     )
-    evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
+    evidence = RunEvidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
     (node,) = judge(make_run(stages=[*STAGES, "combined_load"]), evidence, SHIPPED)["nodes"]
     failed = {
         check["name"]: check
@@ -79,7 +79,7 @@ def test_what_was_not_loaded_is_not_accepted_and_says_why():
     ]
     message = "90 s together; without cpu: 9 processors are too few beside 8 GPUs: raise the CPU limit"
     record = make_record(stage="combined_load", message=message, metrics=[*found, *copy.deepcopy(telemetry())])
-    evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
+    evidence = RunEvidence(records={"node-1": {**copy.deepcopy(records()), "combined_load": record}})
     (node,) = judge(make_run(stages=[*STAGES, "combined_load"]), evidence, SHIPPED)["nodes"]
     (check,) = (check for check in node["checks"] if check["name"] == "combined_load_cpu_mismatch")
     assert (node["verdict"], check["verdict"]) == ("INCOMPLETE", "missing")

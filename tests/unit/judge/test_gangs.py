@@ -7,7 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def end_check(*end, **fields):
 
 
 def evidence_of(nodes=NODES):
-    return Evidence(
+    return RunEvidence(
         records={
             node: {"facts": facts_record(node), "collective": collective(node), "deepspeed": deepspeed(node),
                    "fabric": fabric(node)}

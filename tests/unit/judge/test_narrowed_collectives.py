@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit import builders
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
@@ -39,7 +39,7 @@ def judged(asked, measured, say=True, only=None):
         node: {"facts": facts_record(node), "collective": collective(node, asked, measured, say)} for node in NODES
     }
     return judge(
-        run, Evidence(records=records, launches={n: {"state": "started", "message": ""} for n in NODES}), SHIPPED
+        run, RunEvidence(records=records, launches={n: {"state": "started", "message": ""} for n in NODES}), SHIPPED
     )
 
 

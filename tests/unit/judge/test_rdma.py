@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import ordered_nics
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit import builders
 from tests.kit.builders import check as make_check
@@ -61,7 +61,7 @@ def judged(metrics, *, pkeys=("0xffff",), message="mlx5_7:1: cause", **environme
             fingerprints={**same, "rdma": "present" if present else "none"},
         )  # fmt: skip
         records[name] = {"facts": facts_record(name), "rdma": record}
-    node = judge(run, Evidence(records=records), [THERE, *SHIPPED])["nodes"][-1]
+    node = judge(run, RunEvidence(records=records), [THERE, *SHIPPED])["nodes"][-1]
     entries = [
         one for one in node["checks"] if one["stage"] == "rdma" and one["verdict"] in ("fail", "warn", "missing")
     ]
@@ -146,7 +146,7 @@ def ordered(nics, count=2, rate="400 Gb/s"):
     schemas.validate("run", run, what="run.json")
     facts = facts_record()
     facts["environment"]["nics"] = nics
-    node = judge(run, Evidence(records={"node-1": {"facts": facts}}), [THERE])["nodes"][0]
+    node = judge(run, RunEvidence(records={"node-1": {"facts": facts}}), [THERE])["nodes"][0]
     return next(one for one in node["checks"] if one["name"] == "nic_count"), node["verdict"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
@@ -27,7 +27,7 @@ def judged(*, last=0.97, present="present", **changed):
     run = make_run(["node-1"], stages=["facts", "rdma_rails"])
     run["nodes"]["node-1"]["gang_stages"] = ["rdma_rails"]
     records = {"node-1": {"facts": facts_record("node-1"), "rdma_rails": record}}
-    report = judge(run, Evidence(records=records), [THERE, *SHIPPED])
+    report = judge(run, RunEvidence(records=records), [THERE, *SHIPPED])
     node = report["nodes"][0]
     entries = {one["name"]: one for one in node["checks"] if one["verdict"] in ("fail", "warn", "missing")}
     return node["verdict"], entries, {one["what"]: one["reason"] for one in report["fleet"]["not_tested"]}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, facts_record, judge, make_run, real_records
 
@@ -33,7 +33,7 @@ def judged(*names):
     for node, its in nodes.items():
         run["nodes"][node]["stages"] = list(its)
     launches = {name: {"state": "finished", "message": ""} for name in nodes}
-    evidence = Evidence(records=nodes, launches=launches, problems=[])
+    evidence = RunEvidence(records=nodes, launches=launches, problems=[])
     return judge(run, evidence, SHIPPED)["nodes"]
 
 
@@ -41,7 +41,7 @@ def test_a_node_with_one_gpu_passes_without_what_takes_two():
     told = json.loads((Path(__file__).parents[2] / "data" / "h200" / "one_gpu.json").read_text())
     run = make_run(("node-1",), stages=list(told), gpu_count=1)
     launches = {"node-1": {"state": "finished", "message": ""}}
-    evidence = Evidence(records={"node-1": real_records("node-1", told)}, launches=launches, problems=[])
+    evidence = RunEvidence(records={"node-1": real_records("node-1", told)}, launches=launches, problems=[])
     (node,) = judge(run, evidence, SHIPPED)["nodes"]
     assert {check for check, *_ in not_passed(node)} <= {"facts_clock_synchronised", *OF_THE_HOST}
     assert node["verdict"] == "PASS"
@@ -114,6 +114,6 @@ def test_a_gang_of_four_gpus_is_judged_by_what_its_network_did(training, collect
         found[node]["facts"] = facts_record(node, gpus=2)
     launches = {node: {"state": "finished", "message": ""} for node in found}
     checks = [check for check in SHIPPED if check.metric.startswith("gang_")]
-    nodes = judge(run, Evidence(records=found, launches=launches, problems=[]), checks)["nodes"]
+    nodes = judge(run, RunEvidence(records=found, launches=launches, problems=[]), checks)["nodes"]
     assert [{check for check, *_ in not_passed(node)} for node in nodes] == [unmet, unmet]
     assert {node["verdict"] for node in nodes} == {"INCOMPLETE" if unmet else "PASS"}, "nobody is accused for a network"

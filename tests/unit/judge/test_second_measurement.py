@@ -4,7 +4,7 @@ import goals
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import machine_names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
 
 from tests.kit.builders import SHIPPED, TIME
 
@@ -22,7 +22,9 @@ def fault_of(metrics, left, **fields):
 
 
 def chosen(of, able=None):
-    return verdict.to_measure_again(of.run, of.evidence, Context(SHIPPED), list(of.nodes) if able is None else able)
+    return verdict.to_measure_again(
+        of.run, of.evidence, JudgeContext(SHIPPED), list(of.nodes) if able is None else able
+    )
 
 
 def verdicts_of(node, name):

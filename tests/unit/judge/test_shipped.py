@@ -5,7 +5,7 @@ import copy
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import plausible, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, diagnostics, facts, records, setups_of, telemetry
@@ -14,7 +14,7 @@ from tests.kit.h200 import STAGES, diagnostics, facts, records, setups_of, telem
 def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",), **settings):
     """The report on healthy nodes, the first changed; ``settings`` of the run as ``setups_of`` takes them."""
     run = make_run(nodes, stages=STAGES, sku=sku, gpu_count=gpu_count, setups=setups_of(**settings))
-    evidence = Evidence(
+    evidence = RunEvidence(
         records={name: copy.deepcopy(records(name, gpus)) for name in nodes},
         launches={name: {"state": "started", "message": ""} for name in nodes},
     )
@@ -234,7 +234,7 @@ def test_a_fault_counts_in_a_stage_that_never_ended(stage):
     records = {"facts": facts(), stage: record}
 
     def failed():
-        (node,) = judge(run, Evidence(records={"node-1": records}), SHIPPED)["nodes"]
+        (node,) = judge(run, RunEvidence(records={"node-1": records}), SHIPPED)["nodes"]
         return node["verdict"], [(one["name"], one["part"]) for one in node["checks"] if one["verdict"] == "fail"]
 
     assert failed() == ("INCOMPLETE", [])
@@ -248,7 +248,7 @@ def test_a_fault_counts_in_a_stage_that_never_ended(stage):
 def test_a_fault_counts_where_it_is_unknown_what_the_node_has():
     run = make_run(stages=["facts"])
     record = make_record(stage="facts", state="crash", metrics=[metric("kernel_xid_critical_count", 1)])
-    (node,) = judge(run, Evidence(records={"node-1": {"facts": record}}), SHIPPED)["nodes"]
+    (node,) = judge(run, RunEvidence(records={"node-1": {"facts": record}}), SHIPPED)["nodes"]
     assert "facts_xid" in [one["name"] for one in node["checks"] if one["verdict"] == "fail"]
 
 
@@ -295,7 +295,7 @@ def test_work_that_was_not_done_is_not_accepted(stage, name, is_required):
     def verdict_of(change):
         found = whole_node()
         found[stage]["metrics"] = change(found[stage]["metrics"])
-        return judge(run, Evidence(records={"node-1": found}), SHIPPED)["nodes"][0]["verdict"]
+        return judge(run, RunEvidence(records={"node-1": found}), SHIPPED)["nodes"][0]["verdict"]
 
     assert verdict_of(lambda metrics: metrics) == "PASS"
     zero = verdict_of(lambda metrics: [{**one, "value": 0} if one["name"] == name else one for one in metrics])
@@ -307,7 +307,7 @@ def test_work_that_was_not_done_is_not_accepted(stage, name, is_required):
 
 def plausible_entries(found, sku="auto"):
     run = make_run(stages=[*STAGES, "loading", "inference"], sku=sku)
-    report = judge(run, Evidence(records={"node-1": found}), SHIPPED)
+    report = judge(run, RunEvidence(records={"node-1": found}), SHIPPED)
     schemas.validate("report", report, what="report")
     (node,) = report["nodes"]
     return node["verdict"], [one for one in node["checks"] if one["kind"] == "plausible"]
@@ -372,7 +372,7 @@ def test_an_impossible_figure_of_a_gang_fails_none_of_its_nodes():
         stage="collective", metrics=[metric("gang_all_reduce_bus_bytes_per_second", 1e300, "bytes/s")],
         environment={"gang": {"name": "gang-1", "nodes": 2}},
     )  # fmt: skip
-    (node,) = judge(run, Evidence(records={"node-1": {"facts": facts(), "collective": gang}}), [])["nodes"]
+    (node,) = judge(run, RunEvidence(records={"node-1": {"facts": facts(), "collective": gang}}), [])["nodes"]
     (entry,) = [one for one in node["checks"] if one["kind"] == "plausible"]
     assert entry["verdict"] == "missing"
     assert entry["reason"].startswith("gang gang-1 of 2 nodes: implausible: ")

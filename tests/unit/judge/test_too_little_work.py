@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, check, healthy, judge, judge_metric, make_run, metric, real_records
 
@@ -82,7 +82,7 @@ def test_what_real_nodes_do_is_enough(file):
     run = make_run(tuple(nodes), stages=["facts"])
     for name, records in nodes.items():
         run["nodes"][name]["stages"] = list(records)
-    report = judge(run, Evidence(records=nodes), SHIPPED)
+    report = judge(run, RunEvidence(records=nodes), SHIPPED)
     assert not [one for node in report["nodes"] for one in node["checks"] if "too little work" in one["reason"]]
 
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import NONCE, SHIPPED, TIME, judge, make_run
 from tests.kit.builders import check as make_check
@@ -30,7 +30,7 @@ def measured_twice(*attempts, stage="diagnostics", fields=()):
 
 
 def judged(run, of_node, earlier=()):
-    evidence = Evidence(records={"node-1": of_node}, launches={"node-1": {"state": "started", "message": ""}})
+    evidence = RunEvidence(records={"node-1": of_node}, launches={"node-1": {"state": "started", "message": ""}})
     return judge(run, evidence, SHIPPED, earlier=dict(earlier))
 
 
@@ -145,7 +145,7 @@ def test_two_stages_that_ran_one_command_measure_the_same():
     of_node["diagnostics_again"] = again
     twin = make_check("twin", stage="diagnostics_again", metric=NAME, kind="outlier", peers="fleet", scope="gpu",
                       unit="TFLOP/s", max_below=0.03, deviations=4.5, retry=True)  # fmt: skip
-    evidence = Evidence(records={"node-1": of_node}, launches={"node-1": {"state": "started", "message": ""}})
+    evidence = RunEvidence(records={"node-1": of_node}, launches={"node-1": {"state": "started", "message": ""}})
     report = verdict.judge(run, evidence, [twin], judged_at=TIME)
     assert unsteady(report) == [("gpu:3", "missing")]
 

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, judge, make_record, make_run, metric
 from tests.kit.h200 import STAGES, records, telemetry
@@ -17,7 +17,7 @@ def judged(**counts):
     record = make_record(
         stage="vendor_tools", metrics=[*found, *telemetry()], message="dcgm: incomplete: memory skipped"
     )
-    evidence = Evidence(records={"node-1": {**copy.deepcopy(records()), "vendor_tools": record}})
+    evidence = RunEvidence(records={"node-1": {**copy.deepcopy(records()), "vendor_tools": record}})
     (node,) = judge(make_run(stages=[*STAGES, "vendor_tools"]), evidence, SHIPPED)["nodes"]
     return node["verdict"], {check["name"]: check for check in node["checks"] if check["stage"] == "vendor_tools"}
 

@@ -5,7 +5,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import retries, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import (
     SHIPPED,
@@ -679,7 +679,7 @@ def test_node_without_stages_and_run_without_nodes_are_incomplete():
     report = judge(run, healthy(run))
     assert report["verdict"] == "INCOMPLETE"
     assert "no stage" in report["summary"][1]
-    empty = judge(make_run([]), Evidence())
+    empty = judge(make_run([]), RunEvidence())
     assert empty["verdict"] == "INCOMPLETE"
     assert empty["summary"][0] == "Nodes: 0 expected, 0 PASS, 0 FAIL, 0 INCOMPLETE"
 

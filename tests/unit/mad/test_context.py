@@ -44,7 +44,7 @@ def test_a_mapping_json_and_a_python_literal_are_one(given):
 
 @pytest.mark.parametrize("given", ["", " ", None, {}])
 def test_nothing_is_nothing(given):
-    assert context.parse(given) == context.Context()
+    assert context.parse(given) == context.MadContext()
 
 
 def test_a_mistyped_key_is_remarked():

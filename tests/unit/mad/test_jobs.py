@@ -53,7 +53,7 @@ def make(tmp_path):
             found,
             tags.select(found, tag),
             context.parse({**AMD, **(given or {})}),
-            options or planning.Options(),
+            options or planning.MadOptions(),
             folder,
         )
 
@@ -110,7 +110,7 @@ def test_the_same_files_are_the_same_image(make, tmp_path):
     (tmp_path / "repository/scripts/tiny_train/run.sh").chmod(0o755)
     found = repository.read(tmp_path / "repository")
     (tmp_path / "again").mkdir()
-    made = jobs.write(found, found.models[:1], context.parse(AMD), planning.Options(), tmp_path / "again")
+    made = jobs.write(found, found.models[:1], context.parse(AMD), planning.MadOptions(), tmp_path / "again")
     assert names(made).digest("b", {}) != before
 
 
@@ -120,7 +120,7 @@ def test_an_image_of_the_context_stands_for_the_dockerfile(make):
 
 
 POD_IMAGE = "registry.example/mad:1"
-IN_PODS = planning.Options(in_pods=True, images={"tiny_train": POD_IMAGE})
+IN_PODS = planning.MadOptions(in_pods=True, images={"tiny_train": POD_IMAGE})
 
 
 def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
@@ -129,12 +129,14 @@ def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
     assert images.to_make([made.images], Path(), "") == []
     declared = stages.workloads(made.jobs, images=made.images)
     plan = plans.build(
-        plans.Settings("r", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "cpu", 0, "python3", None),
+        plans.PlanSettings("r", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "cpu", 0, "python3", None),
         ["facts", STAGE],
         {"facts": {"command": ["{runner}", "facts"], "image": POD_IMAGE}, **declared},
     )
     settings = pod_settings.parse({"image": POD_IMAGE})
-    placement = manifests.Placement(manifests.Target("node-1"), settings, manifests.pod_plan(plan, settings), "cpu")
+    placement = manifests.PodPlacement(
+        manifests.PodTarget("node-1"), settings, manifests.pod_plan(plan, settings), "cpu"
+    )
     objects = manifests.everything("r", "gpuval", {"runner": b"r", "workloads": b"w"}, [placement])
     for one in objects:
         kubernetes_validate.validate(one, "1.33", strict=True)
@@ -149,9 +151,9 @@ def test_a_model_whose_image_is_given_runs_in_it_as_a_pod(make):
 @pytest.mark.parametrize(
     ("given", "options", "changed", "message"),
     [
-        ({}, planning.Options(in_pods=True), {}, "tiny_train: no image for its pods: add one to gpuval_mad_images"),
+        ({}, planning.MadOptions(in_pods=True), {}, "tiny_train: no image for its pods: add one to gpuval_mad_images"),
         ({"docker_cpus": "0-3"}, IN_PODS, {}, "docker_cpus: pods have no set of processors"),
-        ({}, planning.Options(images={"tiny_trian": "x"}), {}, "has no model 'tiny_trian'; is it tiny_train?"),
+        ({}, planning.MadOptions(images={"tiny_trian": "x"}), {}, "has no model 'tiny_trian'; is it tiny_train?"),
         ({}, IN_PODS, {"scripts/tiny_train/data": random.Random(1).randbytes(90 << 10)}, "90 KiB when packed"),
     ],
 )
@@ -178,7 +180,7 @@ def test_models_of_one_dockerfile_share_an_image(make):
 
 
 def test_a_distributed_model_is_a_job_of_several_nodes(make):
-    made = make("tiny_gang", {"docker_gpus": "0-3"}, planning.Options(nodes=5, timeout=0))
+    made = make("tiny_gang", {"docker_gpus": "0-3"}, planning.MadOptions(nodes=5, timeout=0))
     found = job(made)
     asked = {"least": 2, "most": 2, "gpus_per_node": 8, "order": "inventory", "join_seconds": 300}
     assert found.gang == {"figures": "first", **asked}
@@ -190,9 +192,9 @@ def test_a_distributed_model_is_a_job_of_several_nodes(make):
     assert (columns["nnodes"], columns["launcher"]) == ("2", "torchrun")
     assert list(stages.workloads(made.jobs, images=made.images, together=True)) == [found.name]
     all_of_them = {"distributed": {"launcher": "torchrun", "nnodes": 2}}
-    assert job(make("tiny_train", all_of_them, planning.Options(nodes=2))).gang["gpus_per_node"] == 0
+    assert job(make("tiny_train", all_of_them, planning.MadOptions(nodes=2))).gang["gpus_per_node"] == 0
     limited = {**all_of_them, "docker_gpus": "0-3"}
-    assert job(make("tiny_train", limited, planning.Options(nodes=2))).gang["gpus_per_node"] == 4
+    assert job(make("tiny_train", limited, planning.MadOptions(nodes=2))).gang["gpus_per_node"] == 4
 
 
 RUNNERS = {
@@ -208,7 +210,7 @@ def test_the_script_of_a_distributed_model_runs_on_each_of_its_nodes(make, tmp_p
     script = 'echo "runner: $MAD_MULTI_NODE_RUNNER, $NODE_RANK of $NNODES, $NPROC_PER_NODE"\necho performance: 1 x\n'
     port = free_port()
     together = {"launcher": launcher, "nnodes": 2, "nproc_per_node": 2, "master_port": port + 3}
-    options = planning.Options(nodes=2, images={"tiny_train": "x:1"})
+    options = planning.MadOptions(nodes=2, images={"tiny_train": "x:1"})
     made = make("tiny_train", {"distributed": together}, options, **{"scripts/tiny_train/run.sh": script})
     with gang_jobs.Members(tmp_path, port, Path(made.jobs[0]), chosen={"images": made.images}) as members:
         ended = members.end()
@@ -239,7 +241,7 @@ def test_a_script_starts_processes_on_all_nodes_by_mpirun(make, tmp_path):
     (tmp_path / "keys").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "keys/id_ed25519"], check=True)
     files = {"run.sh": BY_MPIRUN, "rank.sh": RANK, "lib/note": ""}
-    options = planning.Options(nodes=2, images={"tiny_train": "x:1"})
+    options = planning.MadOptions(nodes=2, images={"tiny_train": "x:1"})
     made = make(
         "tiny_train", {"distributed": {"launcher": "mpirun", "nnodes": 2, "nproc_per_node": 2}}, options,
         **{f"scripts/tiny_train/{name}": text for name, text in files.items()},
@@ -258,7 +260,7 @@ def test_mpirun_of_one_node_is_a_prefix_and_of_several_a_step_of_its_own(make):
     (alone,) = job(make("tiny_train", given)).steps
     assert "MODEL_RUNNER='mpirun --allow-run-as-root --bind-to none -np $NPROC_PER_NODE'" in alone.command[-1]
     given["distributed"]["nnodes"] = 2
-    steps = job(make("tiny_train", given, planning.Options(nodes=2))).steps
+    steps = job(make("tiny_train", given, planning.MadOptions(nodes=2))).steps
     assert [(one.name, one.once, one.launcher) for one in steps] == [
         ("prepare", False, "none"),
         ("model", True, "mpirun"),
@@ -285,7 +287,7 @@ def test_the_context_reaches_the_container(make):
 
 
 def test_what_a_run_adds_to_each_model(make):
-    options = planning.Options(keep_alive_seconds=60, keep_folder="/srv/kept", pipeline="nightly")
+    options = planning.MadOptions(keep_alive_seconds=60, keep_folder="/srv/kept", pipeline="nightly")
     found = job(make("tiny_train", {"docker_cpus": "0-3", "SHM_SIZE": "1K"}, options))
     assert found.stay_alive_seconds == 60
     assert found.stage["container"]["volumes"] == ["/srv/kept:/opt/gpuval_kept"]
@@ -303,7 +305,7 @@ def test_data_is_mounted_loaded_or_refused(make):
     assert found.stage["container"]["volumes"] == ["/srv/i:/data_dlm_0:ro"]
     assert found.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0,/made_1"
     found = job(
-        make("tiny_train", options=planning.Options(datasets=["shelf"]), **{"models.json": [model(data="shelf")]})
+        make("tiny_train", options=planning.MadOptions(datasets=["shelf"]), **{"models.json": [model(data="shelf")]})
     )
     assert found.stage["datasets"] == ["shelf"]
     with pytest.raises(MadError, match=r"'shelf' comes from nas: declare shelf in gpuval_datasets, or mount it"):
@@ -318,7 +320,7 @@ def test_data_without_a_data_file_is_left_to_the_script(make):
     changed = {"models.json": [model(data="hub,shelf")], "data.json": None}
     (step,) = job(make("tiny_train", **changed)).steps
     assert step.environment["MAD_DATANAME"] == "hub,shelf" and "MAD_DATAHOME" not in step.environment
-    found = job(make("tiny_train", options=planning.Options(datasets=["shelf"]), **changed))
+    found = job(make("tiny_train", options=planning.MadOptions(datasets=["shelf"]), **changed))
     assert (found.stage["datasets"], found.steps[0].environment["MAD_DATAHOME"]) == (["shelf"], "/data_dlm_1")
     mounted = job(make("tiny_train", {"docker_mounts": {"/data_dlm_0": "/mnt/hub"}}, **changed))
     assert mounted.steps[0].environment["MAD_DATAHOME"] == "/data_dlm_0"
@@ -347,7 +349,7 @@ MINIO = mad_repository.CREDENTIALS["MAD_MINIO"]
 def test_data_comes_from_the_first_provider_that_has_its_account(make, providers, known, chosen):
     changed = {"data.json": {"tables": {kind: {"path": "s3://bucket/tables"} for kind in providers}}}
     changed["models.json"] = [model(data="tables")]
-    options = planning.Options(credentials=known)
+    options = planning.MadOptions(credentials=known)
     if " " in chosen:
         with pytest.raises(MadError, match=re.escape(chosen)):
             make("tiny_train", options=options, **changed)
@@ -382,7 +384,7 @@ def test_what_cannot_run_is_named(make, tag, changed, message):
 
 
 def test_credentials_are_secrets_of_their_models_job(make):
-    options = planning.Options(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
+    options = planning.MadOptions(credentials=mad_repository.CREDENTIALS, secrets=("MAD_SECRETS_HFTOKEN",))
     models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
     made = make("all", {"docker_env_vars": {"WANDB_API_KEY": ""}}, options, **models)
     private, public = (document.read(Path(path)).stage["secrets"] for path in made.jobs[:2])
@@ -393,7 +395,7 @@ def test_credentials_are_secrets_of_their_models_job(make):
 
 def test_a_file_of_secrets_beside_a_script_is_in_no_image(make, tmp_path):
     name = "scripts/tiny_train/own.yml"
-    options = planning.Options(secrets_file=tmp_path / "repository" / name)
+    options = planning.MadOptions(secrets_file=tmp_path / "repository" / name)
     made = make(
         "tiny_train", options=options, **{name: f"HF_TOKEN: {SECRET}", "models.json": [model(dockercontext=".")]}
     )
@@ -416,7 +418,7 @@ def holds(path):
 )
 def test_a_credential_that_cannot_be_used_leaves_its_model_out(make, given, told):
     models = {"models.json": [model(cred="TINY_HUB"), model(name="open")]}
-    made = make("all", options=planning.Options(credentials={"TINY_HUB": given}), **models)
+    made = make("all", options=planning.MadOptions(credentials={"TINY_HUB": given}), **models)
     (reason,) = (text for text in made.left_out if "cred" in text)
     assert reason.startswith("models.json: model tiny_train: cred: ")
     assert told in reason
@@ -443,7 +445,7 @@ def test_a_model_of_a_tag_that_cannot_run_is_left_out(make):
         "use an inventory of Slurm, run `sbatch run.slurm` in scripts on a login node, or select other models"
     )
     with pytest.raises(MadError, match="model disagg: scripts: "):
-        make("pyt,disagg", options=planning.Options(named={"disagg"}), **changed)
+        make("pyt,disagg", options=planning.MadOptions(named={"disagg"}), **changed)
 
 
 LICENSED = "# CONTEXT {'gpu_vendor': 'AMD', 'guest_os': 'UBUNTU'}\n" + "#" * 79 + "\n#\n# A licence\n#\n" * 20
@@ -511,7 +513,7 @@ def test_a_shell_script_may_be_a_batch_file_of_slurm(make):
 
 
 BATCH = "#!/bin/bash\n# a comment\n#SBATCH -N2-4 -n 8 --gres gpu:8 # two\n#SBATCH --exclusive --output='a b' -J x\n"
-IN_SLURM = planning.Options(in_slurm=True, nodes=3)
+IN_SLURM = planning.MadOptions(in_slurm=True, nodes=3)
 
 
 def test_a_batch_file_runs_once_on_the_nodes_that_it_asks_for(make):
@@ -523,7 +525,7 @@ def test_a_batch_file_runs_once_on_the_nodes_that_it_asks_for(make):
     assert (found.image, found.gang["least"], found.gang["most"], found.steps[0].once) == ("", 2, 2, True)
     assert "MODEL_OPTIONS='SLURM_NTASKS=8 SLURM_GRES=gpu:8'" in found.steps[0].command[-1]
     with pytest.raises(MadError, match="nnodes or --nodes is 2, and 1 nodes are chosen"):
-        make("tiny_train", options=planning.Options(in_slurm=True), **{"scripts/tiny_train/run.sh": BATCH})
+        make("tiny_train", options=planning.MadOptions(in_slurm=True), **{"scripts/tiny_train/run.sh": BATCH})
 
 
 @pytest.mark.parametrize(
@@ -680,7 +682,7 @@ def test_the_files_of_a_model_come_with_its_job_to_an_image_that_is_given(run):
     )
     changed["scripts/data/note.sh"] = "echo note $1\n"
     given = {"pre_scripts": [{"path": "scripts/data/note.sh", "args": "before"}]}
-    record, log = run("tiny_train", given, options=planning.Options(images={"tiny_train": "x:1"}), **changed)
+    record, log = run("tiny_train", given, options=planning.MadOptions(images={"tiny_train": "x:1"}), **changed)
     assert record["state"] == "success", log
     assert "note before\nlib\nrun.sh\nperformance: 2 x\nnote\n" in log
 
@@ -713,7 +715,7 @@ def test_data_of_an_s3_service_is_fetched_by_the_credentials_account(run, tmp_pa
         for name in ("a.txt", "b.txt"):
             (service.data / "bucket/tables" / name).write_text(name)
         account = {"USERNAME": "minio", "PASSWORD": OTHER_SECRET, "MINIO_ENDPOINT": service.endpoint}
-        options = planning.Options(credentials={"MAD_MINIO": account})
+        options = planning.MadOptions(credentials={"MAD_MINIO": account})
         secrets = {f"MAD_MINIO_{name}": value for name, value in account.items()}
         with CommandLines() as lines:
             record, log = run("tiny_train", options=options, secrets=secrets, **changed)
@@ -812,7 +814,7 @@ def test_scripts_and_tools_around_the_model(run, tmp_path):
 def test_the_folder_of_a_model_is_kept(run, tmp_path, monkeypatch, code):
     monkeypatch.setattr(job_document, "KEPT", str(tmp_path / "kept"))
     changed = {"scripts/tiny_train/run.sh": f"echo seen > out.txt; echo performance: 1 x; exit {code}\n"}
-    record, log = run("tiny_train", options=planning.Options(keep_folder="/srv/kept"), **changed)
+    record, log = run("tiny_train", options=planning.MadOptions(keep_folder="/srv/kept"), **changed)
     assert record["exit_code"] == code, log
     (kept,) = (tmp_path / "kept").glob(f"{STAGE}/*/out.txt")
     assert kept.read_text() == "seen\n"

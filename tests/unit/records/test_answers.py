@@ -5,7 +5,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import answers, launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Refused
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import EvidenceRefused
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 LAUNCHED = {"state": "started", "message": "", "pid": 7, "store_reachable": True}
@@ -39,7 +39,7 @@ def test_an_answer_is_used_as_far_as_its_schema_knows_it():
     ],
 )
 def test_a_launch_answer_of_another_form_is_refused(launch):
-    with pytest.raises(Refused, match="the node's launch answer is invalid"):
+    with pytest.raises(EvidenceRefused, match="the node's launch answer is invalid"):
         answers.accept("launch_answer", {"directory": "", "launch": {**LAUNCHED, **launch}})
 
 
@@ -56,7 +56,7 @@ def test_a_launch_answer_of_another_form_is_refused(launch):
     ],
 )
 def test_the_rest_of_a_launch_answer_is_checked_too(answer):
-    with pytest.raises(Refused):
+    with pytest.raises(EvidenceRefused):
         answers.accept("launch_answer", answer)
 
 
@@ -73,14 +73,14 @@ def test_the_rest_of_a_launch_answer_is_checked_too(answer):
     ],
 )
 def test_a_fetch_answer_of_another_form_is_refused(answer):
-    with pytest.raises(Refused, match="the node's fetch answer is invalid"):
+    with pytest.raises(EvidenceRefused, match="the node's fetch answer is invalid"):
         answers.accept("fetch_answer", answer)
     good = {"files": {"records/facts": FILE}, "more": False, "running": False}
     assert answers.accept("fetch_answer", {**good, "invocation": {}}) == good
 
 
 def test_a_refused_answer_has_a_class_of_its_own():
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(EvidenceRefused) as refused:
         answers.accept("launch_answer", {})
     described = launch_errors.described({"state": "failed", "message": str(refused.value)})
     assert described["class"] == "bad_answer" and "reinstall" in described["remedy"]

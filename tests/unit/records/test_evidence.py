@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, nonces
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
-    Refused,
+    EvidenceRefused,
     accept_record,
     accept_series,
     digest_of,
@@ -59,7 +59,7 @@ def test_sound_records_are_accepted_whole(stage):
     ],
 )
 def test_what_is_no_record_is_refused(raw, said):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(EvidenceRefused, match=said):
         accept(raw)
 
 
@@ -88,7 +88,7 @@ def test_what_is_no_record_is_refused(raw, said):
     ],
 )
 def test_forged_records_are_refused(fields, said):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(EvidenceRefused, match=said):
         accept(make_record(**fields))
 
 
@@ -118,7 +118,7 @@ def test_lone_surrogates_become_writable():
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused_or_accepted_never_more(raw):
-    with pytest.raises(Refused):
+    with pytest.raises(EvidenceRefused):
         accept(raw)
 
 
@@ -161,16 +161,16 @@ def test_series():
     }
     raw = json.dumps(document).encode()
     assert accept_series(raw, **KEY) == document
-    with pytest.raises(Refused, match="node is"):
+    with pytest.raises(EvidenceRefused, match="node is"):
         accept_series(raw, **{**KEY, "node": "node-2"})
     document["series"][0]["x"] = [1]
-    with pytest.raises(Refused, match="1 x values and 2 y values"):
+    with pytest.raises(EvidenceRefused, match="1 x values and 2 y values"):
         accept_series(json.dumps(document).encode(), **KEY)
 
 
 def test_taken_records_are_evidence_or_problems():
     run = make_run(["node-1"], stages=["facts", "training"])
-    found = evidence.Evidence()
+    found = evidence.RunEvidence()
     for key, raw in (
         ("folder/records/facts/node-1.json", json.dumps(facts_record()).encode()),
         ("folder/records/training/node-1.json", b"{"),
@@ -203,7 +203,7 @@ def test_a_runner_that_has_gone_is_named_with_its_cause(ended, remedy):
     run = make_run(stages=["training"])
     record = make_record(stage="training", state="running", finished_at=None, exit_code=None)
     launch = {"state": "started", "attempt": 1, "runner": "gone", "ended": ended}
-    found = evidence.Evidence(records={"node-1": {"training": accepted(record)}}, launches={"node-1": launch})
+    found = evidence.RunEvidence(records={"node-1": {"training": accepted(record)}}, launches={"node-1": launch})
     (node,) = judge(run, found)["nodes"]
     (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
     assert node["verdict"] == "INCOMPLETE"
@@ -219,7 +219,7 @@ def test_a_record_of_another_workload_than_the_plans_is_no_evidence(where):
         earlier = {**record, "state": "crash"}
         record = make_record(stage="training", attempt=2, attempts=[earlier])
     run = make_run(stages=["training"])
-    found = evidence.Evidence()
+    found = evidence.RunEvidence()
     assert evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(record).encode()) is None
     assert "its workload is 'custom', but the run asks for 'training'" in found.problems[0]["reason"]
     (node,) = judge(run, found)["nodes"]
@@ -232,7 +232,7 @@ def test_a_record_of_another_workload_than_the_plans_is_no_evidence(where):
 def taken(launch=None, **fields):
     """The reason for which a record is refused; empty where it is taken."""
     run = make_run(["node-1"], stages=["training"])
-    found = evidence.Evidence(launches={"node-1": launch or {}})
+    found = evidence.RunEvidence(launches={"node-1": launch or {}})
     evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(make_record(**fields)).encode())
     return "".join(problem["reason"] for problem in found.problems)
 
@@ -310,7 +310,7 @@ def refused_launch(launch=None, planned=None, **fields):
     launch = {**LAUNCHED, "attempt": 1, "stages": []} if launch is None else launch
     try:
         evidence.check_launch(make_record(**{"command": RAN, **fields}), launch, {**PLANNED, **(planned or {})})
-    except evidence.Refused as refusal:
+    except evidence.EvidenceRefused as refusal:
         return str(refusal)
     return ""
 
@@ -361,7 +361,7 @@ def test_a_stage_is_no_longer_than_its_run_exists():
     run = make_run(stages=["training"], created_at=run_folder.now())
     began = run["created_at"]
     for seconds, is_taken in ((60.0, True), (300.0, False)):
-        found = evidence.Evidence()
+        found = evidence.RunEvidence()
         raw = json.dumps(make_record(**times(began, seconds))).encode()
         assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw)) == is_taken
 
@@ -377,7 +377,7 @@ def test_a_stage_is_no_longer_than_its_run_exists():
     ],
 )
 def test_a_failed_attempt_that_the_controller_saw_stays(before, attempts, is_taken):
-    run, found = make_run(stages=["training"]), evidence.Evidence()
+    run, found = make_run(stages=["training"]), evidence.RunEvidence()
     key = "folder/records/training/node-1.json"
     finished = None if before == "running" else make_record()["finished_at"]
     evidence.take_record(found, run, key, json.dumps(make_record(state=before, finished_at=finished)).encode())
@@ -401,13 +401,13 @@ def test_a_figure_has_a_revision_or_none():
     figure = {"name": "speed_of_it", "value": 7, "unit": "bytes/s", "scope": "node"}
     assert accept(make_record(metrics=[{**figure, "revision": 2}]))["metrics"] == [{**figure, "revision": 2}]
     for revision in (0, 1.5, "2", None):
-        with pytest.raises(Refused):
+        with pytest.raises(EvidenceRefused):
             accept(make_record(metrics=[{**figure, "revision": revision}]))
 
 
 @pytest.mark.parametrize(("opened_ago", "is_taken"), [(600.0, True), (60.0, False), (-3500.0, True)])
 def test_a_stage_is_no_longer_than_its_run_by_a_clock_that_was_not_set_back(monkeypatch, opened_ago, is_taken):
-    found, run = evidence.Evidence(), make_run(["node-1"], stages=["training"])
+    found, run = evidence.RunEvidence(), make_run(["node-1"], stages=["training"])
     monkeypatch.setattr(evidence.time, "time", lambda: evidence._seconds(run["created_at"]) + opened_ago)
     raw = json.dumps(make_record(duration_seconds=400.0)).encode()
     assert bool(evidence.take_record(found, run, "folder/records/training/node-1.json", raw)) == is_taken

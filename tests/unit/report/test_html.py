@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import beside
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures
@@ -125,7 +125,7 @@ def test_a_pass_shows_no_failing_node():
 
 
 def test_a_run_without_nodes_has_a_page():
-    page = Page(html_report(judge(make_run([]), Evidence())))
+    page = Page(html_report(judge(make_run([]), RunEvidence())))
     assert "INCOMPLETE" in page.words
     assert page.data["nodes"] == []
 

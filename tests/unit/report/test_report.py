@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     acceptance,
     final_block,
@@ -286,7 +286,7 @@ def test_written_files(mixed, tmp_path):
 def test_json_has_a_line_for_each_node(mixed):
     lines = json_text(mixed).splitlines()
     assert sum(line.startswith('{"name":') for line in lines) == 4
-    empty = judge(make_run([]), Evidence())
+    empty = judge(make_run([]), RunEvidence())
     assert json.loads(json_text(empty)) == empty
 
 
@@ -447,7 +447,7 @@ def test_malicious_records_harm_nothing_and_are_named(tmp_path):
         ("folder/records/training/../../../../tmp/pwned.json", b"{}"),
         (f"folder/records/training/{NASTY}.json", b"{}"),
     ]
-    evidence = Evidence(launches={node: {"state": "started", "message": NASTY} for node in run["nodes"]})
+    evidence = RunEvidence(launches={node: {"state": "started", "message": NASTY} for node in run["nodes"]})
     for key, raw in objects:
         take_record(evidence, run, key, raw)
     report = judge(run, evidence)

@@ -6,7 +6,7 @@ import pytest
 from gpuval_runner import plan as plans
 from gpuval_runner.containers.command import (
     PLACES,
-    Wanted,
+    ContainerRequest,
     create_argv,
     dropped_option,
     explain,
@@ -14,16 +14,26 @@ from gpuval_runner.containers.command import (
     inherited_names,
 )
 from gpuval_runner.containers.devices import access
-from gpuval_runner.containers.engine import Ending, Engine, EngineFacts, labels, parse_ending, parse_image, parse_info
+from gpuval_runner.containers.engine import (
+    ContainerEngine,
+    Ending,
+    EngineFacts,
+    labels,
+    parse_ending,
+    parse_image,
+    parse_info,
+)
 from gpuval_runner.containers.stage import container_name, out_of_memory
-from gpuval_runner.errors import PlanError
-from gpuval_runner.plan import Container
+from gpuval_runner.errors import NodePlanError
+from gpuval_runner.plan import StageContainer
 
 from tests.kit.runner import PLAN_SCHEMA, plan, stage
 
-DOCKER = Engine("docker", facts=EngineFacts("docker", "28.0", architecture="amd64", storage=Path("/var/lib/docker")))
-PODMAN = Engine("podman", facts=EngineFacts("podman", "5.0", cdi=True))
-WANTED = Wanted(
+DOCKER = ContainerEngine(
+    "docker", facts=EngineFacts("docker", "28.0", architecture="amd64", storage=Path("/var/lib/docker"))
+)
+PODMAN = ContainerEngine("podman", facts=EngineFacts("podman", "5.0", cdi=True))
+WANTED = ContainerRequest(
     name="gpuval-r-n-s",
     reference="train:1",
     image="sha256:abc",
@@ -33,13 +43,13 @@ WANTED = Wanted(
     inherited=["http_proxy", "https_proxy"],
     mounts=[(Path("/d,e"), PLACES.work, False), (Path("/r"), PLACES.runner, True)],
     user="0:0",
-    container=Container(),
+    container=StageContainer(),
     access=access("cpu", DOCKER.facts),
 )
 
 
 def asking(**changes):
-    return replace(WANTED, container=Container(**changes))
+    return replace(WANTED, container=StageContainer(**changes))
 
 
 def test_a_container_is_as_gpu_work_needs_it_and_no_more():
@@ -261,7 +271,7 @@ def test_a_plan_says_what_its_containers_and_images_are():
     }
     asked = {"python": "python", "shm_bytes": 1024, "user": None, "ulimits": {"memlock": "-1:-1"}}
     parsed = plans.parse(plan(stage("a", image="train:1", container=asked), runtime="auto", images=images))
-    assert parsed.stages[0].container == Container(python="python", shm_bytes=1024, ulimits={"memlock": "-1:-1"})
+    assert parsed.stages[0].container == StageContainer(python="python", shm_bytes=1024, ulimits={"memlock": "-1:-1"})
     assert parsed.images["train:1"].archive.bytes == 5
     assert parsed.images["vllm:1"].archive is None
     assert parsed.containers
@@ -283,7 +293,7 @@ def test_what_is_wrong_with_a_container_is_named(changes, said):
     document = plan(stage("a"))
     document["stages"][0].update(changes)
     assert list(PLAN_SCHEMA.iter_errors(document)), "the schema and the runner agree"
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(NodePlanError, match=said):
         plans.parse(document)
 
 
@@ -291,5 +301,5 @@ def test_an_image_that_the_runner_cannot_trust_is_refused():
     for bad in ({"id": "abc", "archive": None}, {"id": None, "archive": {"key": "k", "sha256": "x", "bytes": 1}}):
         document = {**plan(stage("a")), "images": {"x": bad}}
         assert list(PLAN_SCHEMA.iter_errors(json.loads(json.dumps(document))))
-        with pytest.raises(PlanError):
+        with pytest.raises(NodePlanError):
             plans.parse(document)

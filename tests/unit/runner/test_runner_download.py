@@ -56,7 +56,7 @@ class Server:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(downloads, "PACE", downloads.Pace(first=0.01, longest=0.05))
+    monkeypatch.setattr(downloads, "PACE", downloads.UploadPace(first=0.01, longest=0.05))
     made = []
 
     def make(*answers, **options):

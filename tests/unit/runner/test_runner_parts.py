@@ -15,16 +15,16 @@ from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
 from gpuval_runner.boot import Instant, elapsed
 from gpuval_runner.clock import now, parse
-from gpuval_runner.containers.engine import Engine, EngineError, labels
+from gpuval_runner.containers.engine import ContainerEngine, EngineError, labels
 from gpuval_runner.containers.stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
-from gpuval_runner.environment import Places, build, detected, inherited
+from gpuval_runner.environment import StagePaths, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Accelerator
-from gpuval_runner.publish import Publisher
-from gpuval_runner.record import Record
+from gpuval_runner.outcome import StageStop
+from gpuval_runner.plan import PlannedAccelerator
+from gpuval_runner.publish import ResultPublisher
+from gpuval_runner.record import StageRecord
 from gpuval_runner.text import one_line
 
 from tests.kit.runner import PACKAGES, SUCCEED, plan, stage
@@ -121,7 +121,7 @@ def test_oom_counters_of_both_cgroup_versions(tmp_path, line, place, text):
     assert oom.counters(tmp_path / "none", groups) == oom.OomCounters(None, None)
 
 
-PLACES = Places(
+PLACES = StagePaths(
     *(Path(f"/d/{name}") for name in ("work", "tmp", "models", "runner.pyz", "workloads.zip", "rclone.conf"))
 )
 
@@ -139,7 +139,7 @@ def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
         "https_proxy": "p",
         "PYTHONHOME": "h",
     }
-    made = build(parsed, parsed.stages[0], PLACES, Accelerator("amd", 8, "gfx942", "MI300X", "6.4.1"), own)
+    made = build(parsed, parsed.stages[0], PLACES, PlannedAccelerator("amd", 8, "gfx942", "MI300X", "6.4.1"), own)
     assert {"PATH", "NCCL_DEBUG", "https_proxy"} <= set(made)
     assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PYTHONHOME"} & set(made)
     assert made["PYTHONPATH"] == "/d/workloads.zip:/mine"
@@ -159,16 +159,21 @@ def test_inherited_names_are_matched_whole():
 @pytest.mark.parametrize(
     ("vendor", "count", "facts", "expected"),
     [
-        ("auto", None, {"accelerator": {"vendor": "nvidia", "count": 8}}, Accelerator("nvidia", 8)),
-        ("auto", 4, {"accelerator": {"vendor": "nvidia", "count": 8}}, Accelerator("nvidia", 4)),
-        ("nvidia", None, {"accelerator": {"vendor": "cpu", "count": 0}}, Accelerator("nvidia", None)),
-        ("auto", None, {"accelerator": {"vendor": "quantum", "count": True}}, Accelerator("auto", None)),
-        ("auto", None, {"accelerator": "x", "gpus": [{"architecture": "sm_90"}]}, Accelerator("auto", None, "sm_90")),
-        ("auto", None, None, Accelerator("auto", None)),
+        ("auto", None, {"accelerator": {"vendor": "nvidia", "count": 8}}, PlannedAccelerator("nvidia", 8)),
+        ("auto", 4, {"accelerator": {"vendor": "nvidia", "count": 8}}, PlannedAccelerator("nvidia", 4)),
+        ("nvidia", None, {"accelerator": {"vendor": "cpu", "count": 0}}, PlannedAccelerator("nvidia", None)),
+        ("auto", None, {"accelerator": {"vendor": "quantum", "count": True}}, PlannedAccelerator("auto", None)),
+        (
+            "auto",
+            None,
+            {"accelerator": "x", "gpus": [{"architecture": "sm_90"}]},
+            PlannedAccelerator("auto", None, "sm_90"),
+        ),
+        ("auto", None, None, PlannedAccelerator("auto", None)),
     ],
 )
 def test_what_the_facts_find_fills_what_is_not_declared(vendor, count, facts, expected):
-    assert detected(Accelerator(vendor, count), facts) == expected
+    assert detected(PlannedAccelerator(vendor, count), facts) == expected
 
 
 def test_scratch_is_made_anew_and_removed(tmp_path):
@@ -245,7 +250,7 @@ class FakeEngine:
 
 def test_containers_are_ended_by_label():
     fake = FakeEngine()
-    assert len(Engine("docker", run=fake).stop(labels("r", "n", "training"))) == 2
+    assert len(ContainerEngine("docker", run=fake).stop(labels("r", "n", "training"))) == 2
     listing, remove, _ = fake.calls
     assert listing[:2] == ("docker", "ps")
     assert {
@@ -258,12 +263,12 @@ def test_containers_are_ended_by_label():
 
 def test_a_container_that_stays_is_an_error():
     with pytest.raises(EngineError, match="could not remove containers aaaaaaaaaaaa"):
-        Engine("podman", run=FakeEngine(resists=True)).stop(labels("r", "n"))
+        ContainerEngine("podman", run=FakeEngine(resists=True)).stop(labels("r", "n"))
 
 
 def test_a_missing_engine_is_named():
     with pytest.raises(EngineError, match="not installed"):
-        Engine("no-such-engine").stop(labels("r", "n"))
+        ContainerEngine("no-such-engine").stop(labels("r", "n"))
 
 
 @pytest.mark.parametrize(("script", "limit"), [("sleep 30 & echo found", 20), ("sleep 30", 0.3)])
@@ -273,10 +278,10 @@ def test_an_engine_whose_child_keeps_its_output_open_delays_nothing(tmp_path, sc
     command.chmod(0o755)
     began = time.monotonic()
     if limit > 1:
-        assert Engine(str(command)).ask("ps", limit=limit).stdout == "found\n"
+        assert ContainerEngine(str(command)).ask("ps", limit=limit).stdout == "found\n"
     else:
         with pytest.raises(EngineError, match=r"did not answer within 0\.3 s"):
-            Engine(str(command)).ask("ps", limit=limit)
+            ContainerEngine(str(command)).ask("ps", limit=limit)
     assert time.monotonic() - began < 10
 
 
@@ -359,7 +364,7 @@ def test_a_unit_gets_its_environment_by_a_private_file(tmp_path, monkeypatch):
     assert handed_on == {"PATH": "/bin", "https_proxy": "http://user:5ecret@proxy"}
 
 
-class Sent(Publisher):
+class Sent(ResultPublisher):
     """Counts what would be sent."""
 
     def __init__(self, *arguments):
@@ -382,7 +387,7 @@ def test_a_log_that_changes_is_sent_now_and_then(node, monkeypatch, script, chan
 
     def enough(publisher):
         is_enough = publisher.logs >= least and publisher.states.count("running") >= 6
-        return Stop("timeout", "all was sent") if is_enough else None
+        return StageStop("timeout", "all was sent") if is_enough else None
 
     begun = time.monotonic()
     finished, publisher = run_stage(node, stage("a", script), halt=enough)
@@ -392,8 +397,8 @@ def test_a_log_that_changes_is_sent_now_and_then(node, monkeypatch, script, chan
 
 
 REFUSAL = """printf '{"state":"failure","message":"wrong result"}' > "$GPUVAL_RESULT_FILE"; exit 1"""
-SIGNALLED = Stop("interrupted", "the runner received SIGTERM")
-GAVE_WAY = Stop("cancelled", "gave way: others use this node's accelerators")
+SIGNALLED = StageStop("interrupted", "the runner received SIGTERM")
+GAVE_WAY = StageStop("cancelled", "gave way: others use this node's accelerators")
 
 
 @pytest.mark.parametrize(
@@ -424,11 +429,11 @@ def run_stage(node, declared, halt=lambda _publisher: None, **hooks):
         parsed,
         node.files,
         publisher,
-        Accelerator("cpu", 0),
-        Places(work, work / "tmp", node.base / "models", work, work, work),
+        PlannedAccelerator("cpu", 0),
+        StagePaths(work, work / "tmp", node.base / "models", work, work, work),
         halt=lambda: halt(publisher),
         containers=Containers(parsed),
         adopts=False,
         **hooks,
     )
-    return stages.StageRun(parsed.stages[0], Record.pending(parsed, parsed.stages[0]), context).run(), publisher
+    return stages.StageRun(parsed.stages[0], StageRecord.pending(parsed, parsed.stages[0]), context).run(), publisher

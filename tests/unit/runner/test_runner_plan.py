@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from gpuval_runner.errors import PlanError
+from gpuval_runner.errors import NodePlanError
 from gpuval_runner.plan import MAX_PLAN_BYTES, expand, load, parse
 
 from tests.kit.runner import plan, stage
@@ -53,7 +53,7 @@ def reading(**changes):
     ],
 )
 def test_what_is_wrong_with_a_plan_is_named(document, said):
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(NodePlanError) as caught:
         parse(document)
     assert said in str(caught.value)
 
@@ -61,18 +61,18 @@ def test_what_is_wrong_with_a_plan_is_named(document, said):
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "x" * (MAX_PLAN_BYTES + 1)])
 def test_a_file_that_is_no_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(PlanError):
+    with pytest.raises(NodePlanError):
         load(tmp_path / "plan.json")
 
 
 def test_members_of_a_gang_may_lie_beside_the_plan(tmp_path):
     path, members = tmp_path / "plan.json", [{"node": "n1", "address": "a1", "slots": 1}]
     path.write_text(json.dumps(changed(gang={"name": "all", "index": 0})))
-    with pytest.raises(PlanError, match=r"gang\.json does not exist"):
+    with pytest.raises(NodePlanError, match=r"gang\.json does not exist"):
         load(path)
     for wrong in ("[]", "{", '{"port": 1}'):
         (tmp_path / "gang.json").write_text(wrong)
-        with pytest.raises(PlanError, match="gang"):
+        with pytest.raises(NodePlanError, match="gang"):
             load(path)
     (tmp_path / "gang.json").write_text(json.dumps({"members": members, "port": 29500, "index": 7}))
     assert json.loads(load(path).gang) == {"members": members, "port": 29500, "index": 0, "name": "all"}

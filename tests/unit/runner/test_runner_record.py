@@ -3,22 +3,22 @@ import json
 import pytest
 from gpuval_runner import plan as plans
 from gpuval_runner import record
-from gpuval_runner.record import MAX_RECORD_BYTES, Record, encode_series
-from gpuval_runner.result import Result
+from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord, encode_series
+from gpuval_runner.result import ResultFile
 
 from tests.kit.runner import RECORD_SCHEMA, SERIES_SCHEMA, plan, stage
 
 PLAN = plans.parse(plan(stage("a"), attempt=2))
 
 
-RECORD = {**Record.pending(PLAN, PLAN.stages[0]).as_dict(), "updated_at": "2026-01-01T00:00:00Z"}
+RECORD = {**StageRecord.pending(PLAN, PLAN.stages[0]).as_dict(), "updated_at": "2026-01-01T00:00:00Z"}
 
 
 def metric(name="a_seconds", value=1.0, scope="node"):
     return {"name": name, "value": value, "unit": "seconds", "scope": scope}
 
 
-def decode(made: Record) -> dict:
+def decode(made: StageRecord) -> dict:
     data = made.encode()
     assert len(data) <= MAX_RECORD_BYTES
     document = json.loads(data)
@@ -27,7 +27,7 @@ def decode(made: Record) -> dict:
 
 
 def test_a_pending_record_has_every_field():
-    document = decode(Record.pending(PLAN, PLAN.stages[0]))
+    document = decode(StageRecord.pending(PLAN, PLAN.stages[0]))
     assert (document["state"], document["attempt"], document["started_at"], document["attempts"]) == (
         "pending",
         2,
@@ -37,13 +37,13 @@ def test_a_pending_record_has_every_field():
 
 
 def test_the_workloads_own_metrics_win_over_the_outputs():
-    made = Record.pending(PLAN, PLAN.stages[0])
-    made.merge(Result(metrics=[metric(value=1)]), [metric(value=2), metric("b_seconds", 3)])
+    made = StageRecord.pending(PLAN, PLAN.stages[0])
+    made.merge(ResultFile(metrics=[metric(value=1)]), [metric(value=2), metric("b_seconds", 3)])
     assert {m["name"]: m["value"] for m in made.metrics} == {"a_seconds": 1, "b_seconds": 3}
 
 
 def test_what_does_not_fit_is_left_out_and_reported():
-    made = Record.pending(PLAN, PLAN.stages[0])
+    made = StageRecord.pending(PLAN, PLAN.stages[0])
     made.message = "fine"
     made.metrics = [metric(f"m{i}_{'x' * 60}", i, f"gpu:{i % 8}") for i in range(20_000)] + [metric("kept_seconds", 7)]
     made.metrics = made.metrics[-20_000:]
@@ -70,14 +70,14 @@ def test_what_does_not_fit_is_left_out_and_reported():
     ],
 )
 def test_no_record_is_too_large(changes):
-    made = Record.pending(PLAN, PLAN.stages[0])
+    made = StageRecord.pending(PLAN, PLAN.stages[0])
     for name, value in changes.items():
         setattr(made, name, value)
     decode(made)
 
 
 def test_a_fault_of_an_earlier_attempt_outlives_the_figures_of_the_last_one():
-    made = Record.pending(PLAN, PLAN.stages[0])
+    made = StageRecord.pending(PLAN, PLAN.stages[0])
     fault = {"name": "gpu_xid_critical_count", "value": 1.0, "unit": "count", "scope": "gpu:0"}
     made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "metrics": [fault], "attempt": 1}]
     made.metrics = [metric(f"m{i}_{'x' * 60}", i, f"gpu:{i % 8}") for i in range(20_000)]
@@ -87,7 +87,7 @@ def test_a_fault_of_an_earlier_attempt_outlives_the_figures_of_the_last_one():
 
 
 def test_earlier_attempts_give_way_first():
-    made = Record.pending(PLAN, PLAN.stages[0])
+    made = StageRecord.pending(PLAN, PLAN.stages[0])
     made.metrics = [metric()]
     made.attempts = [{**made.as_dict(), "updated_at": "2026-01-01T00:00:00Z", "environment": {"x": "y" * 2_000_000}}]
     document = decode(made)
@@ -97,7 +97,7 @@ def test_earlier_attempts_give_way_first():
 
 
 def test_attempts_are_kept_flat_and_whole():
-    first = decode(Record.pending(PLAN, PLAN.stages[0]))
+    first = decode(StageRecord.pending(PLAN, PLAN.stages[0]))
     second = {**first, "attempts": record.archived(first)}
     third = record.archived(second)
     assert [a["attempts"] for a in third] == [[], []]
@@ -118,7 +118,7 @@ def test_attempts_are_kept_flat_and_whole():
 )
 def test_a_record_of_something_else_is_not_resumed(tmp_path, changes):
     path = tmp_path / "a.json"
-    document = decode(Record.pending(PLAN, PLAN.stages[0]))
+    document = decode(StageRecord.pending(PLAN, PLAN.stages[0]))
     path.write_text(json.dumps(document))
     assert record.restore(record.load(path, PLAN)).as_dict() == document
     path.write_text(json.dumps({**document, **changes}))

@@ -105,7 +105,7 @@ json_values = st.recursive(
 
 
 @settings(max_examples=150)
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(result.Result.__dataclass_fields__, json_values)))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(result.ResultFile.__dataclass_fields__, json_values)))
 def test_whatever_a_file_holds_the_rest_is_valid(document):
     read = result.parse(json.dumps(document).encode())
     json.dumps(vars(read), allow_nan=False).encode()

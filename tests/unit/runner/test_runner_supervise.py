@@ -7,7 +7,7 @@ import time
 
 import pytest
 from gpuval_runner.descendants import MARKER_VARIABLE
-from gpuval_runner.outcome import Stop
+from gpuval_runner.outcome import StageStop
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 
 from tests.kit.processes import read
@@ -45,7 +45,7 @@ def go(tmp_path):
 
 def once_written(path):
     """A tick that stops a process once it has written a file, however long it took to start."""
-    return lambda: Stop("timeout", "it is ready") if path.exists() and path.stat().st_size else None
+    return lambda: StageStop("timeout", "it is ready") if path.exists() and path.stat().st_size else None
 
 
 def test_output_of_both_streams_and_the_exit_code(go):
@@ -78,7 +78,7 @@ def test_standard_input_is_empty(go):
 
 def test_total_limit(go):
     ended, _ = go("sh", "-c", "while :; do echo x; sleep 0.05; done", timeout_seconds=2, inactivity_seconds=30)
-    assert ended.stop == Stop("timeout", "still running after its limit of 2 s (timeout_seconds)")
+    assert ended.stop == StageStop("timeout", "still running after its limit of 2 s (timeout_seconds)")
     assert ended.duration_seconds >= 2
 
 
@@ -143,7 +143,7 @@ def test_a_stopped_process_deaf_to_term_is_killed(go, tmp_path):
 
     def once_stopped():
         is_stopped = pid_file.exists() and read(int(pid_file.read_text() or 0), "stat").rpartition(b") ")[2][:1] == b"T"
-        return Stop("timeout", "it is stopped") if is_stopped else None
+        return StageStop("timeout", "it is stopped") if is_stopped else None
 
     script = f"trap '' TERM; echo $$ > {pid_file}; kill -STOP $$; while :; do sleep 1; done"
     ended, _ = go("sh", "-c", script, tick=once_stopped)
@@ -174,7 +174,7 @@ def test_a_flood_of_output_is_accepted_without_growing(go, tmp_path):
     seen = 0
 
     def tick():
-        return Stop("cancelled", "enough") if seen > 20_000_000 else None
+        return StageStop("cancelled", "enough") if seen > 20_000_000 else None
 
     def count(data):
         nonlocal seen
@@ -188,6 +188,6 @@ def test_a_flood_of_output_is_accepted_without_growing(go, tmp_path):
 
 def test_a_tick_can_stop_it(go):
     begun = time.monotonic()
-    ended, _ = go("sleep", "60", tick=lambda: Stop("cancelled", "now") if time.monotonic() - begun > 0.3 else None)
-    assert ended.stop == Stop("cancelled", "now")
+    ended, _ = go("sleep", "60", tick=lambda: StageStop("cancelled", "now") if time.monotonic() - begun > 0.3 else None)
+    assert ended.stop == StageStop("cancelled", "now")
     assert ended.signal == "SIGTERM"

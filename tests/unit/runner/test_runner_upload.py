@@ -5,15 +5,15 @@ import threading
 import time
 
 import pytest
-from gpuval_runner.errors import StoreError
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import digest
 from gpuval_runner.store import load_store
-from gpuval_runner.upload import Ledger, Pace, Uploader, read_ledger
+from gpuval_runner.upload import Ledger, Uploader, UploadPace, read_ledger
 
 from tests.kit.runner import StoreServer, until
 
 #: A PUT that a busy machine keeps longer than 2 s is tried again until the end of flush().
-FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=2.0, timeout=2.0)
+FAST = UploadPace(first=0.05, longest=0.2, refused=0.6, first_timeout=2.0, timeout=2.0)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_refused_url_is_noted_and_left_alone(uploader, store):
 
 def test_new_urls_are_resumed(node, store):
     node.put_store(store.url, ["a"])
-    uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=Pace(refused=600))
+    uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=UploadPace(refused=600))
     store.answer = 403
     uploader.put("records/a", b"1")
     until(uploader.problems)
@@ -152,7 +152,7 @@ def test_no_problem_tells_a_url(node, problem):
 def test_a_store_file_that_others_may_read_is_refused(node):
     node.put_store("http://h", ["a"])
     node.files.store.chmod(0o644)
-    with pytest.raises(StoreError, match="chmod 600"):
+    with pytest.raises(StoreFileError, match="chmod 600"):
         load_store(node.files.store)
     assert load_store(node.files.store, private=False)
 
@@ -161,7 +161,7 @@ def test_a_store_file_that_others_may_read_is_refused(node):
 def test_a_store_file_that_is_none_is_refused_without_showing_it(node, text):
     node.files.store.write_text(text)
     node.files.store.chmod(0o600)
-    with pytest.raises(StoreError, match="anew"):
+    with pytest.raises(StoreFileError, match="anew"):
         load_store(node.files.store)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_runner.telemetry import kernel_log
-from gpuval_runner.telemetry.events import Event, Reader, classify
+from gpuval_runner.telemetry.events import KernelEvent, KernelLogReader, classify
 
 FALLEN = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -19,82 +19,82 @@ FALLEN = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU h
 @pytest.mark.parametrize(
     ("line", "event"),
     [
-        (FALLEN, Event("xid", 79, "0000:91:00.0")),
-        ("NVRM: Xid (PCI:0000:cb:00): 13, pid=1, name=x, Graphics Exception", Event("xid", 13, "0000:cb:00.0")),
-        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed", Event("xid", 154, "0000:01:00.0")),
+        (FALLEN, KernelEvent("xid", 79, "0000:91:00.0")),
+        ("NVRM: Xid (PCI:0000:cb:00): 13, pid=1, name=x, Graphics Exception", KernelEvent("xid", 13, "0000:cb:00.0")),
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed", KernelEvent("xid", 154, "0000:01:00.0")),
         (
             "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
-            Event("sxid", 20034, "0000:06:00.0"),
+            KernelEvent("sxid", 20034, "0000:06:00.0"),
         ),
         ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Severity 1 Engine instance 62", None),  # goes on from above
         (
             "amdgpu 0000:c3:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block",
-            Event("ras", None, "0000:c3:00.0"),
+            KernelEvent("ras", None, "0000:c3:00.0"),
         ),
         (
             "amdgpu 0000:c3:00.0: amdgpu: {3}socket: 0, 4 new correctable hardware errors detected in umc block",
-            Event("ras_corrected", None, "0000:c3:00.0"),
+            KernelEvent("ras_corrected", None, "0000:c3:00.0"),
         ),
         (
             "amdgpu 0000:c3:00.0: amdgpu: socket: 0, die: 1, 1 new deferred hardware errors detected in umc block",
-            Event("ras", None, "0000:c3:00.0"),
+            KernelEvent("ras", None, "0000:c3:00.0"),
         ),
         ("amdgpu 0000:c3:00.0: amdgpu: 0 deferred hardware errors detected in umc block", None),
         (
             "amdgpu 0000:dd:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
-            Event("ras", None, "0000:dd:00.0"),
+            KernelEvent("ras", None, "0000:dd:00.0"),
         ),
-        ("[drm] RAS event of type ERREVENT_ATHUB_INTERRUPT detected!", Event("ras")),
+        ("[drm] RAS event of type ERREVENT_ATHUB_INTERRUPT detected!", KernelEvent("ras")),
         (
             "amdgpu 0000:c3:00.0: amdgpu: GPU reset for gfx RAS poison consumption is issued!",
-            Event("ras", None, "0000:c3:00.0"),
+            KernelEvent("ras", None, "0000:c3:00.0"),
         ),
-        ("amdgpu: RAS poison consumption, fall back to gpu reset flow: client id 10", Event("ras")),
-        ("amdgpu 0000:c3:00.0: amdgpu: poison is consumed by gfx, GPU reset", Event("ras", None, "0000:c3:00.0")),
-        ("amdgpu 0000:c3:00.0: amdgpu: Fatal error during GPU init", Event("ras", None, "0000:c3:00.0")),
+        ("amdgpu: RAS poison consumption, fall back to gpu reset flow: client id 10", KernelEvent("ras")),
+        ("amdgpu 0000:c3:00.0: amdgpu: poison is consumed by gfx, GPU reset", KernelEvent("ras", None, "0000:c3:00.0")),
+        ("amdgpu 0000:c3:00.0: amdgpu: Fatal error during GPU init", KernelEvent("ras", None, "0000:c3:00.0")),
         (
             "amdgpu 0000:c3:00.0: amdgpu: Saved bad pages 257 reaches threshold value 256",
-            Event("ras", None, "0000:c3:00.0"),
+            KernelEvent("ras", None, "0000:c3:00.0"),
         ),
-        ("amdgpu 0000:c3:00.0: amdgpu: RAS records:300 exceed threshold:256", Event("ras", None, "0000:c3:00.0")),
+        ("amdgpu 0000:c3:00.0: amdgpu: RAS records:300 exceed threshold:256", KernelEvent("ras", None, "0000:c3:00.0")),
         ("amdgpu 0000:c3:00.0: amdgpu: RAS records:231 exceeds 90% of threshold:256", None),
-        ("amdgpu: qcm fence wait loop timeout expired", Event("ras")),
-        ("[drm:amdgpu_dm_commit_planes [amdgpu]] *ERROR* Waiting for fences timed out!", Event("ras")),
+        ("amdgpu: qcm fence wait loop timeout expired", KernelEvent("ras")),
+        ("[drm:amdgpu_dm_commit_planes [amdgpu]] *ERROR* Waiting for fences timed out!", KernelEvent("ras")),
         (
             "amdgpu 0000:1b:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0xbaa000000000080b",
-            Event("ras", None, "0000:1b:00.0"),
+            KernelEvent("ras", None, "0000:1b:00.0"),
         ),
         (
             "amdgpu 0000:1b:00.0: amdgpu: [Hardware Error]: ACA[01/02].STATUS=0x9820000000000150",
-            Event("ras_corrected", None, "0000:1b:00.0"),
+            KernelEvent("ras_corrected", None, "0000:1b:00.0"),
         ),
         ("amdgpu 0000:1b:00.0: amdgpu: [Hardware Error]: ACA[01/02].CONTROL=0x0000000000000001", None),
-        ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", Event("xid", 79, "0000:01:00.0")),
+        ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", KernelEvent("xid", 79, "0000:01:00.0")),
         (
             "NVRM: The NVIDIA GPU 0000:9d:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus",
-            Event("xid", 79, "0000:9d:00.0"),
+            KernelEvent("xid", 79, "0000:9d:00.0"),
         ),
-        ("NVRM: GPU has fallen off the bus.", Event("xid", 79)),
+        ("NVRM: GPU has fallen off the bus.", KernelEvent("xid", 79)),
         ("amdgpu 0000:c3:00.0: amdgpu: 0 correctable hardware errors detected in umc block", None),
         ("amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block", None),
-        ("amdgpu 0000:05:00.0: amdgpu: GPU reset begin!. Source:  4", Event("ras", None, "0000:05:00.0")),
-        ("habanalabs 0000:33:00.0: Going to reset device", Event("ras", None, "0000:33:00.0")),
-        ("mlx5_core 0000:01:00.0 enp1s0f0: Link down", Event("link_flap", None, "0000:01:00.0")),
+        ("amdgpu 0000:05:00.0: amdgpu: GPU reset begin!. Source:  4", KernelEvent("ras", None, "0000:05:00.0")),
+        ("habanalabs 0000:33:00.0: Going to reset device", KernelEvent("ras", None, "0000:33:00.0")),
+        ("mlx5_core 0000:01:00.0 enp1s0f0: Link down", KernelEvent("link_flap", None, "0000:01:00.0")),
         ("mlx5_core 0000:01:00.0 enp1s0f0: Link up", None),
-        ("bnxt_en 0000:a1:00.1 ens2: NIC Link is Down", Event("link_flap", None, "0000:a1:00.1")),
+        ("bnxt_en 0000:a1:00.1 ens2: NIC Link is Down", KernelEvent("link_flap", None, "0000:a1:00.1")),
         (
             "mlx5_core 0000:01:00.0: Port module event: module 0, Cable unplugged",
-            Event("link_flap", None, "0000:01:00.0"),
+            KernelEvent("link_flap", None, "0000:01:00.0"),
         ),
         ("veth7ab59b6 (unregistering): left allmulticast mode", None),
-        ("Out of memory: Killed process 4321 (python) total-vm:1kB", Event("oom")),
-        ("Memory cgroup out of memory: Killed process 4321 (python)", Event("oom")),
-        ("mce: [Hardware Error]: Machine check events logged", Event("mce")),
-        ("EDAC MC0: 1 UE on DIMM_0_CH0 (mc:0 page:0x12ab offset:0x50 grain:8)", Event("mce")),
+        ("Out of memory: Killed process 4321 (python) total-vm:1kB", KernelEvent("oom")),
+        ("Memory cgroup out of memory: Killed process 4321 (python)", KernelEvent("oom")),
+        ("mce: [Hardware Error]: Machine check events logged", KernelEvent("mce")),
+        ("EDAC MC0: 1 UE on DIMM_0_CH0 (mc:0 page:0x12ab offset:0x50 grain:8)", KernelEvent("mce")),
         ("EDAC MC: Ver: 3.0.0", None),
         (
             "nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
-            Event("aer", None, "0000:01:00.0"),
+            KernelEvent("aer", None, "0000:01:00.0"),
         ),
         ("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", None),
         ("python[12]: NVRM Xid 79", None),
@@ -157,7 +157,7 @@ PLUGGED = "mlx5_core 0000:01:00.0: Port module event: module 0, Cable plugged"
     ],
 )
 def test_a_port_without_a_link_before_the_stage_loses_none_in_it(unlinked, lines, flaps):
-    found = Reader(unlinked).read(lines)
+    found = KernelLogReader(unlinked).read(lines)
     assert [event.kind for event, _ in found] == ["link_flap"] * flaps
 
 
@@ -176,7 +176,7 @@ def test_a_dump_of_an_error_bank_is_what_its_status_says():
 
     def kinds(*status):
         lines = [head, f"{device}ACA[01/01].CONTROL=0x1", *status, f"{device}ACA[01/01].ADDR=0x0"]
-        return [event.kind for event, _text in Reader().read(lines)]
+        return [event.kind for event, _text in KernelLogReader().read(lines)]
 
     assert kinds(f"{device}ACA[01/01].STATUS=0xbaa000000000080b") == ["ras"]
     assert kinds(f"{device}ACA[01/01].STATUS=0x9820100000000150") == ["ras"], "deferred"
@@ -198,12 +198,14 @@ def test_a_dump_of_an_error_bank_is_what_its_status_says():
     ],
 )
 def test_a_link_that_comes_up_again_went_down(words, flaps):
-    reader, found = Reader(), []
+    reader, found = KernelLogReader(), []
     for word in words.split():  # one look each
         found += reader.read(
             [f"mlx5_core 0000:01:00.0 ib0: Link {word}", f"bnxt_en 0000:a1:00.1 eth{word}: NIC Link is Up"]
         )
-    assert [event for event, text in found if "mlx5" in text] == [Event("link_flap", None, "0000:01:00.0")] * flaps
+    assert [event for event, text in found if "mlx5" in text] == [
+        KernelEvent("link_flap", None, "0000:01:00.0")
+    ] * flaps
 
 
 @pytest.fixture

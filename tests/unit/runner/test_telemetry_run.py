@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from gpuval_runner import plan as plans
-from gpuval_runner.errors import PlanError
-from gpuval_runner.record import Record
-from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
+from gpuval_runner.errors import NodePlanError
+from gpuval_runner.record import StageRecord
+from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, ResultFile
 from gpuval_runner.telemetry import child, kernel_log
 from gpuval_runner.telemetry.monitor import END_SECONDS, PROCESS, Handover, Telemetry
-from gpuval_runner.telemetry.summary import Summary
+from gpuval_runner.telemetry.summary import TelemetrySummary
 
 from tests.kit.runner import SERIES_SCHEMA, SUCCEED, plan, stage, until
 from tests.kit.telemetry import build_nvml
@@ -199,16 +199,16 @@ def test_a_plan_says_how_often():
     assert plans.parse(document).telemetry_seconds == 0
     assert plans.parse({**document, "telemetry_seconds": 2.5}).telemetry_seconds == 2.5
     for wrong in (-1, "1", float("inf")):
-        with pytest.raises(PlanError, match="telemetry_seconds"):
+        with pytest.raises(NodePlanError, match="telemetry_seconds"):
             plans.parse({**document, "telemetry_seconds": wrong})
 
 
 def test_a_full_record_keeps_the_output_of_the_workload():
     document = plan(stage("work"))
     parsed = plans.parse(document)
-    record = Record.pending(parsed, parsed.stages[0])
+    record = StageRecord.pending(parsed, parsed.stages[0])
     own = [{"name": "own_count", "value": n, "unit": "count", "scope": f"rank:{n}"} for n in range(MAX_METRICS)]
-    record.merge(Result(metrics=own, environment={f"k{n}": n for n in range(MAX_ENVIRONMENT - 1)}))
+    record.merge(ResultFile(metrics=own, environment={f"k{n}": n for n in range(MAX_ENVIRONMENT - 1)}))
     more = [{"name": "telemetry_samples_count", "value": 1, "unit": "count", "scope": "node"}]
     record.add_telemetry(more, {"telemetry": {}, "kernel_events": []})
     assert record.metrics == own
@@ -464,7 +464,7 @@ def test_a_flood_that_does_not_end_is_reported_as_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "DRAIN_SECONDS", 0.0)
     log = tmp_path / "kmsg"
     log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 48, x\n" * 10_000)
-    summary = Summary(0.0, 1.0)
+    summary = TelemetrySummary(0.0, 1.0)
     with log.open("rb", buffering=0) as stream:
         settings = {
             "period_seconds": 1,

@@ -3,13 +3,13 @@
 import pytest
 from gpuval_runner.telemetry.comparison import compare
 from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, ThinnedCurve, percentile
-from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, Summary
+from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, TelemetrySummary
 
 GPU = {"uuid": "GPU-0", "pci_address": "0000:10:00.0", "pcie_width": 16, "links_up": [0, 1, 2]}
 
 
 def told(*messages, period=1.0):
-    summary = Summary(100.0, period)
+    summary = TelemetrySummary(100.0, period)
     for message in messages:
         summary.take(message)
     return summary
@@ -200,7 +200,7 @@ def test_a_gpu_that_an_earlier_stage_saw_and_this_one_never_is_lost():
     first = told({"kind": "before", "gpus": {"0": gpu(0), "1": gpu(1)}}, {"kind": "after", "gpus": {"0": gpu(0)}})
     assert figures(first, "node")["gpu_lost_count"] == 1
     for begins in ({"0": gpu(0)}, {"0": gpu(0), "1": {"lost": True}}):  # gone from the count, or only named lost
-        second = Summary(100.0, 1.0, first.seen())
+        second = TelemetrySummary(100.0, 1.0, first.seen())
         for message in ({"kind": "before", "gpus": begins}, {"kind": "after", "gpus": begins}, END):
             second.take(message)
         node = figures(second, "node")
@@ -216,7 +216,7 @@ def test_a_gpu_that_an_earlier_stage_saw_and_this_one_never_is_lost():
 def test_errors_between_two_stages_count_in_the_second_once(reading, metric):
     carried, new = [], []
     for before, after in ((0, 0), (2, 2), (2, 3)):
-        stage = Summary(100.0, 1.0, carried)
+        stage = TelemetrySummary(100.0, 1.0, carried)
         stage.take({"kind": "before", "gpus": {"0": {**gpu(0), reading: before}}})
         stage.take({"kind": "after", "gpus": {"0": {**gpu(0), reading: after}}})
         stage.take(END)
@@ -226,7 +226,7 @@ def test_errors_between_two_stages_count_in_the_second_once(reading, metric):
 
 
 def test_all_gpus_lost_before_the_stage():
-    summary = Summary(100.0, 1.0, [(0, gpu(0)), (1, gpu(1))])
+    summary = TelemetrySummary(100.0, 1.0, [(0, gpu(0)), (1, gpu(1))])
     for kind in ("before", "after"):
         summary.take({"kind": kind, "gpus": {}})
     assert figures(summary, "node")["gpu_lost_count"] == 2

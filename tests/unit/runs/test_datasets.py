@@ -109,5 +109,5 @@ def test_the_plan_says_which_datasets_a_stage_reads_and_that_it_needs_them():
     assert node_plan.parse(plan).stage("tuning").datasets == ("texts", "cifar10")
     assert plans.with_needs(plan["stages"], ["training"]) == ["image", "dataset_cifar10", "training"]
     tuning["datasets"] = ["../x"]
-    with pytest.raises(node_plan.PlanError, match=r"'\.\./x' is not the name of a dataset"):
+    with pytest.raises(node_plan.NodePlanError, match=r"'\.\./x' is not the name of a dataset"):
         node_plan.parse(plan)

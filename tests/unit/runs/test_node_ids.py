@@ -82,16 +82,16 @@ def test_all_faults_are_reported_at_once():
 def test_ids_stay_the_text_that_they_are():
     assert node_ids.parse("a: 0123\nb: 1e5\nc: yes\n", "m.yml") == {"a": "0123", "b": "1e5", "c": "yes"}
     with pytest.raises(SettingError, match=r"in quotes.*42798"):
-        node_ids.Reader(Path)(yaml.safe_load("a: 0123456"))
+        node_ids.NodeIdReader(Path)(yaml.safe_load("a: 0123456"))
     with pytest.raises(SettingError, match=r"in quotes.*10"):
-        node_ids.Reader(Path)(yaml.safe_load("1_0: atl"))
-    assert node_ids.Reader(Path)(yaml.safe_load("a: '0123456'")) == {"a": "0123456"}
+        node_ids.NodeIdReader(Path)(yaml.safe_load("1_0: atl"))
+    assert node_ids.NodeIdReader(Path)(yaml.safe_load("a: '0123456'")) == {"a": "0123456"}
     assert node_ids.parse('{"a": 12345678901234567890123}', "m.json") == {"a": "12345678901234567890123"}
 
 
 def test_a_variable_is_a_mapping_or_a_path(tmp_path):
     (tmp_path / "m.csv").write_text("worker,uniqueid\na,x\n")
-    reader = node_ids.Reader(lambda path: tmp_path / path)
+    reader = node_ids.NodeIdReader(lambda path: tmp_path / path)
     assert reader("m.csv") == reader({"a": "x"}) == {"a": "x"}
     assert reader("m.csv") is reader("m.csv"), "it is read once"
     assert reader("") == reader(None) == reader({}) == {}

@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import StoredStatus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, put_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
@@ -34,7 +34,7 @@ def results(tmp_path):
 
 def conclusion(folder):
     run = folder.read_run()
-    known = Known(run, run_folder.datetime.now(run_folder.timezone.utc), controller=folder.seen())
+    known = StoredStatus(run, run_folder.datetime.now(run_folder.timezone.utc), controller=folder.seen())
     status = run_status.status_of(known)
     return status, "\n".join([*status_lines.head_lines(status), status_lines.conclusion(status)])
 
@@ -490,7 +490,7 @@ def test_status_names_how_to_resume_a_run_that_is_not_the_latest(results):
     watch = publishing.watch_document(
         run, {}, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=False
     )
-    seen = Known(run, at, watch=watch, watch_modified=at - timedelta(seconds=200), controller=folder.seen())
+    seen = StoredStatus(run, at, watch=watch, watch_modified=at - timedelta(seconds=200), controller=folder.seen())
     status = run_status.status_of(seen)
     command = f"`make validate INVENTORY={results.parent / 'a'} RUN=r1` resumes it"
     assert any(command in line for line in status_lines.head_lines(status))

@@ -19,7 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import jobs, pl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm, SlurmError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import PlannedAttempt
 
 RUN = "20261123-1"
 IDLE = {"name": "gpu-1", "state": ["IDLE"], "reason": "", "reason_by": "", "reason_at": ""}
@@ -87,7 +87,7 @@ def test_every_class_has_a_remedy():
 
 def settings(**changed):
     values = dict.fromkeys(script.VARIABLES, "")
-    return script.Settings.of({**values, "gpuval_slurm_arguments": [], **changed})
+    return script.JobSettings.of({**values, "gpuval_slurm_arguments": [], **changed})
 
 
 def test_the_job_has_one_node_alone_and_ends_with_the_run():
@@ -276,7 +276,7 @@ def test_a_suspended_job_is_cancelled_as_preempted(placed):
 def test_launches_wait_while_slurmctld_is_away_without_a_command_for_each(placed):
     placed.slurm.shown = None
     for _ in range(1000):
-        placed.placement.launch(placed.view, Attempt(), 600)
+        placed.placement.launch(placed.view, PlannedAttempt(), 600)
     assert placed.placement.busy
     assert news(placed, 60) is None
     assert len(placed.slurm.called) < 10
@@ -295,11 +295,11 @@ def test_a_launch_whose_sbatch_timed_out_is_found_and_not_repeated(placed, monke
         raise SlurmError("sbatch: Socket timed out", away=True)
 
     monkeypatch.setattr(placed.placement, "_submit", submit)
-    monkeypatch.setattr(placed.placement, "_order", lambda _name: placement.Order({}, settings(), "/d"))
+    monkeypatch.setattr(placed.placement, "_order", lambda _name: placement.JobOrder({}, settings(), "/d"))
     placed.placement._store = SimpleNamespace(reachable=True)
     placed.placement._nodes, placed.placement._listed_at = {"gpu-1": IDLE}, placed.clock.now
     placed.view.launch, placed.view.busy = {}, "launch"
-    placed.placement.launch(placed.view, Attempt(), 600)
+    placed.placement.launch(placed.view, PlannedAttempt(), 600)
     assert placed.placement.wait(5) == []
     placed.slurm.shown = row(7, "PENDING")
     (ended,) = placed.placement.wait(20)
@@ -316,11 +316,11 @@ def submitting(placed, monkeypatch, answers):
         return found
 
     monkeypatch.setattr(placed.placement, "_submit", submit)
-    monkeypatch.setattr(placed.placement, "_order", lambda _name: placement.Order({}, settings(), "/d"))
+    monkeypatch.setattr(placed.placement, "_order", lambda _name: placement.JobOrder({}, settings(), "/d"))
     placed.placement._store = SimpleNamespace(reachable=True)
     placed.slurm.nodes = lambda: [IDLE]
     placed.view.launch, placed.view.busy = {}, "launch"
-    placed.placement.launch(placed.view, Attempt(), 600)
+    placed.placement.launch(placed.view, PlannedAttempt(), 600)
 
 
 @pytest.mark.parametrize("limit", ["QOSMaxSubmitJobPerUserLimit", "AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit"])
@@ -407,7 +407,7 @@ def gang(placed, tmp_path):
     given.reachable, given.client = True, SimpleNamespace(put=lambda *_: None)
     made._store = given
     plans = {name: {"node": name, "nonce": f"of {name}", "deadline_seconds": 600, "stages": []} for name in GANG}
-    placed.orders = {name: placement.Order(plan, settings(), "/d") for name, plan in plans.items()}
+    placed.orders = {name: placement.JobOrder(plan, settings(), "/d") for name, plan in plans.items()}
     made._orders = placed.orders.__getitem__
     made._nodes = {name: {**IDLE, "name": name, "gres": "gpu:h200:8"} for name in GANG}
     made._listed_at = placed.clock.now
@@ -419,7 +419,7 @@ def gang(placed, tmp_path):
 
 def launched(gang, seconds=5):
     for view in gang.placement._views.values():
-        gang.placement.launch(view, Attempt(), 600)
+        gang.placement.launch(view, PlannedAttempt(), 600)
     events = []
     for _ in range(20):
         events += gang.placement.wait(seconds)
@@ -496,7 +496,7 @@ def test_a_job_that_gets_too_little_time_is_refused_at_once(gang):
 def test_a_limit_that_may_not_hold_refuses_no_job(gang):
     with_stages(gang, 200, 101)
     for name, order in gang.orders.items():
-        gang.orders[name] = placement.Order(order.plan, settings(gpuval_slurm_qos="quick,long"), "/d")
+        gang.orders[name] = placement.JobOrder(order.plan, settings(gpuval_slurm_qos="quick,long"), "/d")
     assert all(event.started for event in launched(gang))
     assert "--time=10" in gang.sent[0][0]
     (warning,) = gang.warnings
@@ -504,7 +504,7 @@ def test_a_limit_that_may_not_hold_refuses_no_job(gang):
 
 
 def test_a_gang_has_one_setting_of_jobs(gang):
-    gang.orders["gpu-2"] = placement.Order(gang.orders["gpu-2"].plan, settings(gpuval_slurm_account="ops"), "/d")
+    gang.orders["gpu-2"] = placement.JobOrder(gang.orders["gpu-2"].plan, settings(gpuval_slurm_account="ops"), "/d")
     assert not any(event.started for event in launched(gang))
     assert "gpu-1 and gpu-2 are one gang" in gang.folder.written["gpu-1"]["message"]
 

@@ -29,7 +29,7 @@ def limit(shown_qos=QOS, flags="SPEC_NODES", begins=-900, left=0, **chosen):
 
     values = dict.fromkeys(script.VARIABLES, "") | {"gpuval_slurm_arguments": chosen.pop("arguments", [])}
     values |= {f"gpuval_slurm_{name}": value for name, value in chosen.items()}
-    return limits.wall_limit(Slurm(call), script.Settings.of(values))
+    return limits.wall_limit(Slurm(call), script.JobSettings.of(values))
 
 
 NONE = limits.WallLimit()
@@ -83,7 +83,7 @@ def test_a_limit_from_which_a_qos_may_exempt_the_job_may_not_hold(chosen, holds)
 
 def test_what_slurm_refuses_is_an_error_and_a_slurmctld_that_is_away_is_waited_for(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    settings = script.Settings()
+    settings = script.JobSettings()
     with pytest.raises(SlurmError, match="Unable to contact"):
         limits.wall_limit(Slurm(lambda *_: (1, "", "Unable to contact slurm controller")), settings)
     with pytest.raises(SlurmError, match="Reservation r not found") as raised:

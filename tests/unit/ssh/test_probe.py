@@ -10,7 +10,7 @@ import paramiko
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import login_keys, openssh
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Finding, Policy, Where
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Policy, ProbeFinding, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, lookup, parse, parse_key
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINJJw9zF6wJaUKPrt0/ZLCJlAGwDCVN59/46FWV1gT0p"
@@ -237,9 +237,9 @@ def test_effective_settings():
 
 
 def test_the_summary_groups_and_stays_short():
-    findings = {f"n{number:03}": Finding("timeout", f"n{number} did not answer", "look") for number in range(50)}
-    findings["ok"] = Finding("reachable", "")
-    findings["new"] = Finding("reachable", "", fingerprint="SHA256:x", new=True)
+    findings = {f"n{number:03}": ProbeFinding("timeout", f"n{number} did not answer", "look") for number in range(50)}
+    findings["ok"] = ProbeFinding("reachable", "")
+    findings["new"] = ProbeFinding("reachable", "", fingerprint="SHA256:x", new=True)
     lines = ssh_findings.summary(findings, 4.21, Path("/pins"))
     assert lines[0] == "probe: 2 of 52 node(s) reachable, 4.2 s"
     assert "timeout (50): n000, " in lines[1] and lines[1].endswith(" and 38 more")

@@ -54,7 +54,7 @@ def tell(store, run, folder):
     document = publishing.watch_document(
         run, nodes, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=True
     )
-    publishing.Publisher(folder).publish(store, run, document, 0)
+    publishing.WatchPublisher(folder).publish(store, run, document, 0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def own(store, tmp_path):
         document["rounds"].append({"name": name, "kind": kind, "gangs": {"all": names}, "ended_at": AT})
         below = gang_document.round_folder(folder, name)
         stages = ["fabric"] if kind == "search" else STAGES
-        ports = rounds.Ports(29500, 3022)
+        ports = rounds.GangPorts(29500, 3022)
         its = rounds.round_run(run, name, {"all": members(names)}, stages, ports=ports, seconds=60, created_at=AT)
         below.write_run(its)
         for node in names:

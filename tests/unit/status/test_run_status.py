@@ -8,7 +8,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Ahead, Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Ahead, StoredStatus
 
 from tests.kit.builders import make_record, make_run, metric
 
@@ -45,7 +45,7 @@ def known(nodes, *, launches=None, waits=(), window=0, ended=False, sign=4.0, pl
     briefs = {
         name: {stage: brief(name, stage, *words) for stage, words in stages.items()} for name, stages in nodes.items()
     }
-    return Known(run, NOW, briefs, watch, NOW - timedelta(seconds=sign))
+    return StoredStatus(run, NOW, briefs, watch, NOW - timedelta(seconds=sign))
 
 
 def brief(node, stage, state, age, more=None):

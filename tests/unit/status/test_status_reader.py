@@ -58,7 +58,7 @@ def test_a_look_is_one_list_and_only_what_changed_is_read(store, run):
 def test_what_the_controller_has_read_need_not_be_read_again(store, run):
     for node in NODES:
         put_record(store, node, "facts", state="success", message="from the store")
-    progress = publishing.Progress()
+    progress = publishing.WatchProgress()
     told = make_record("n", "facts", state="success", message="from the controller")
     for entry in store.list("folder/records/"):
         progress.note(run, entry.key, entry.stamp, {**told, "state": "running"} if "training" in entry.key else told)
@@ -206,7 +206,7 @@ def test_a_thousand_nodes_are_reported_in_seconds():
     record = brief.brief(make_record("n", "facts"), now)
     briefs = {name: dict.fromkeys(run["nodes"][name]["stages"], record) for name in names}
     began = time.process_time()
-    status = run_status.status_of(run_status.Known(run, now, briefs))
+    status = run_status.status_of(run_status.StoredStatus(run, now, briefs))
     lines = [*status_lines.head_lines(status), *status_lines.table_lines(status, status.nodes, whole=True)]
     assert len(lines) > 1000
     assert time.process_time() - began < 10

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
@@ -104,7 +104,7 @@ def test_a_clock_that_is_off_is_named(odd, tmp_path, ahead, words):
 
 def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_again(odd):
     said, store = [], Store(Connection("gpuval", odd.endpoint, access_key="WRITER", secret_key="w"))
-    watched = SimpleNamespace(info={"folder": "run"}, store=store, say=said.append, evidence=Evidence(launches={}))
+    watched = SimpleNamespace(info={"folder": "run"}, store=store, say=said.append, evidence=RunEvidence(launches={}))
     poller = StorePoller(watched, Service(store.connection), None)
     for status, now in ((200, 0), (500, 10), (500, 40), (500, 80), (200, 120)):
         odd.upload_status = status

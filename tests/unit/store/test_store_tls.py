@@ -24,13 +24,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates im
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone, rclone_config
 from gpuval_runner.files import to_json, write_atomically
-from gpuval_runner.upload import Ledger, Pace, Uploader
+from gpuval_runner.upload import Ledger, Uploader, UploadPace
 
 from tests.kit.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 #: A PUT that a busy machine keeps longer than 5 s is tried again.
-FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=5.0, timeout=5.0)
+FAST = UploadPace(first=0.05, longest=0.2, refused=0.6, first_timeout=5.0, timeout=5.0)
 
 
 def outward():

@@ -150,7 +150,7 @@ def test_a_clock_is_not_blamed_on_the_nodes_read_key(proxied):
 
 def test_a_record_without_an_end_does_not_replace_a_later_end():
     run = make_run(["n1"], stages=["facts"])
-    known = evidence.Evidence(launches={})
+    known = evidence.RunEvidence(launches={})
     key = f"{run['folder']}/records/facts/n1.json"
     ended = make_record("n1", "facts", updated_at="2026-11-28T10:00:09Z")
     changes = {"state": "running", "finished_at": None, "exit_code": None, "duration_seconds": None}

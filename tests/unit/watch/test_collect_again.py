@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, UNREAD, Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import NOT_COLLECTED, UNREAD, RunEvidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import collect_run
@@ -33,7 +33,7 @@ class Collection(collect_run.RunCollection):
 
     def __init__(self, folder, store):
         self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
-        self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
+        self.evidence, self.collected, self.stored, self.refused = RunEvidence(), 0, set(), {}
         self.unread, self.has_read, self.action = {}, False, SimpleNamespace(display=Outcome())
         self.seen_file = folder.state / "collected.json"
         self.seen = run_folder.read_object(self.seen_file)

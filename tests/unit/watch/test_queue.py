@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions, window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Ended
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import LaunchEnd
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
 
 from tests.kit.run_commands import at_work, killed, lay_out, started
@@ -33,7 +33,7 @@ def queue(tmp_path):
 
         def end(now, launch):
             before, view.launch = view.launch, launch
-            launcher.ended(view, Ended("n1", "launch", started=launch is STARTED), before, now)
+            launcher.ended(view, LaunchEnd("n1", "launch", started=launch is STARTED), before, now)
 
         return SimpleNamespace(view=view, lines=lines, end=end)
 
@@ -75,7 +75,7 @@ def refused_for_the_first(results, *, in_round=False):
     message = "run first is at work on this node since 2026-11-26T10:00:00Z, started by ann@laptop"
     launch = {"node": "n1", "state": "refused", "message": message, "attempt": 1, "at": "x", "stages": []}
     view.launch = launch_errors.described(launch)
-    launcher.ended(view, Ended("n1", "launch"), {}, 100)
+    launcher.ended(view, LaunchEnd("n1", "launch"), {}, 100)
     return folder, lines[-1]
 
 

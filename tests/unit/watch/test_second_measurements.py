@@ -9,14 +9,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.attempts import Attempts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Placement, PlannedAttempt
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
 
 from tests.kit.builders import SHIPPED
 
 #: The stage took 25 s: half as much again, a start of 120 s, and 600 s in a queue.
-AGAIN = Attempt(2, ["diagnostics"], 757.5)
+AGAIN = PlannedAttempt(2, ["diagnostics"], 757.5)
 #: The slow node, and the two good ones that are most ahead.
 ORDERED = ["node-000", "node-014", "node-013"]
 SLOW = goals.Fault("slow", "", goals.ALL_REDUCE, 0.945)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from gpuval_workloads.combined_load import program
 from gpuval_workloads.combined_load import worker as worker_program
-from gpuval_workloads.combined_load.worker import Load
-from gpuval_workloads.common.device import CPU, Accelerator
-from gpuval_workloads.common.result import Result, WorkloadFailure
+from gpuval_workloads.combined_load.worker import CombinedLoad
+from gpuval_workloads.common.device import CPU, TorchDevices
+from gpuval_workloads.common.result import WorkloadFailure, WorkloadResult
 from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit import perftest as standin
@@ -21,7 +21,7 @@ from tests.kit.runner import until
 from tests.kit.sysfs_tree import IB_GIDS, Tree
 from tests.kit.workload_process import NODE, TorchWorkload
 
-PHASE = program.Phase(100.0, 110.0)
+PHASE = program.LoadPhase(100.0, 110.0)
 
 
 def steady(speed, start=99.0, end=111.0):
@@ -34,7 +34,7 @@ def _the_workloads_are_found(monkeypatch):
 
 
 def workers_of(wanted, folder, **load):
-    return program._workers(wanted, Load(str(folder), **load))
+    return program._workers(wanted, CombinedLoad(str(folder), **load))
 
 
 def test_the_rate_is_that_of_the_phase_without_its_warm_up():
@@ -47,10 +47,10 @@ def test_the_rate_is_that_of_the_phase_without_its_warm_up():
 
 
 def test_processes_leave_cores_to_what_feeds_the_gpus():
-    big = program.counts(Accelerator("cuda", 8, "nccl"), 192, True)
+    big = program.counts(TorchDevices("cuda", 8, "nccl"), 192, True)
     assert big == {"gpu": 8, "cpu": 135, "memory": 16, "loopback": 1, "disk": 1}
     assert program.counts(CPU, 1, False) == {"gpu": 1, "cpu": 1, "memory": 1, "loopback": 1}
-    with_nics = program.counts(Accelerator("cuda", 8, "nccl"), 192, True, 8)
+    with_nics = program.counts(TorchDevices("cuda", 8, "nccl"), 192, True, 8)
     assert with_nics == {**big, "cpu": 123, "nic": 8}  # two tools of each port poll
 
 
@@ -69,7 +69,7 @@ def test_the_time_that_a_container_is_given_limits_its_cores(tmp_path, monkeypat
 
 
 def test_where_cores_do_not_suffice_the_gpus_are_fed_first():
-    eight = Accelerator("cuda", 8, "nccl")
+    eight = TorchDevices("cuda", 8, "nccl")
     out = {cores: program.crowded_out(program.counts(eight, cores, True), cores) for cores in range(9, 16)}
     assert out[14] == out[15] == []
     assert out[13] == out[12] == ["loopback"]
@@ -105,7 +105,7 @@ def test_all_parts_work_together_and_are_compared_with_each_alone(tmp_path):
 
 def test_a_part_that_dies_under_load_is_named(tmp_path):
     with workers_of({"cpu": 2}, tmp_path) as workers:
-        result = Result()
+        result = WorkloadResult()
         program._until_ready(workers, result)
         workers[1].process.send_signal(signal.SIGKILL)
         with pytest.raises(WorkloadFailure, match=r"cpu:1 ended with -9"):
@@ -117,10 +117,10 @@ def test_a_part_that_hangs_under_load_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "STALL_SECONDS", 3.0)
     monkeypatch.setattr(program, "END_SECONDS", 0.5)
     with workers_of({"memory": 1, "loopback": 1}, tmp_path) as workers:
-        program._until_ready(workers, Result())
+        program._until_ready(workers, WorkloadResult())
         os.kill(workers[0].process.pid, signal.SIGSTOP)
         with pytest.raises(WorkloadFailure, match=r"^memory:0: no progress for 3 s under load"):
-            program._run(workers, 60, Result(), "all together")
+            program._run(workers, 60, WorkloadResult(), "all together")
 
 
 def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "END_SECONDS", 0.2)
     monkeypatch.setattr(program, "KILL_SECONDS", 0.2)
     with pytest.raises(WorkloadFailure, match="no progress"), workers_of({"cpu": 2}, tmp_path) as workers:
-        program._until_ready(workers, Result())
+        program._until_ready(workers, WorkloadResult())
         stuck, dead = (worker.process for worker in workers)
         os.kill(stuck.pid, signal.SIGSTOP)
         kill = stuck.kill
@@ -144,7 +144,7 @@ def test_a_part_that_cannot_be_killed_is_still_named(tmp_path, monkeypatch):
 def test_workers_end_with_their_parent(tmp_path):
     """The pipe closes when the stage is killed: no part loads the node on."""
     with workers_of({"cpu": 1}, tmp_path) as (worker,):
-        program._until_ready([worker], Result())
+        program._until_ready([worker], WorkloadResult())
         worker.order("run")
         worker.process.stdin.close()
         assert worker.process.wait(10) == 0
@@ -159,7 +159,7 @@ def test_wrong_results_are_counted_for_their_part(monkeypatch):
     worker.read()
     process.wait(10)
     assert worker.last_line == "[7]"
-    result = Result()
+    result = WorkloadResult()
     program._report(result, [worker], {"gpu:3": 2.5e12}, PHASE)
     assert result.metric("combined_load_gpu_mismatch_count", "gpu:3") == 1
     assert result.metric("combined_load_gpu_tflops", "gpu:3") == pytest.approx(2.0)
@@ -168,9 +168,9 @@ def test_wrong_results_are_counted_for_their_part(monkeypatch):
 
 def test_a_long_phase_is_measured_from_its_begin():
     """Four hours, a report every half second: samples are thinned, not forgotten."""
-    samples = program.Sample(program.MAX_SAMPLES)
+    samples = program.ThinnedSample(program.MAX_SAMPLES)
     samples.extend((n / 2, 3.0 * n / 2) for n in range(2 * 14400))
-    assert program.rate(samples.kept, program.Phase(0, 14400)) == pytest.approx(3.0)
+    assert program.rate(samples.kept, program.LoadPhase(0, 14400)) == pytest.approx(3.0)
     assert samples.kept[0] == (0, 0)
     assert samples.kept[-1][0] > 14300
 
@@ -213,7 +213,7 @@ def test_the_disk_is_written_within_its_limit_then_read(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(worker.fio, "call", watched)
-    rounds = worker.disk(0, Load(str(tmp_path), size, limit, (engine.name, engine.direct)))
+    rounds = worker.disk(0, CombinedLoad(str(tmp_path), size, limit, (engine.name, engine.direct)))
     deadline = time.monotonic() + 60
     while not calls or calls[-1][0] != "randread":
         assert next(rounds)[0] > 0
@@ -228,7 +228,7 @@ def test_a_disk_that_gets_full_under_load_is_no_fault_and_leaves_evidence_out(tm
     file, size = tmp_path / worker_program.DATA_FILE, 16 << 20
     program.lay_out(file, size)
     load = {"file_bytes": size, "written_bytes": 1 << 40, "fio": ("psync", False)}
-    result = Result()
+    result = WorkloadResult()
     with workers_of({"disk": 1, "cpu": 1}, tmp_path, **load) as workers:
         program._until_ready(workers, result)
         file.unlink()
@@ -257,7 +257,7 @@ def test_a_disk_that_hangs_leaves_evidence_out_as_in_the_stage_storage(tmp_path,
     monkeypatch.setattr(program.fio, "GRACE_SECONDS", -9.5)
     _, found = program.lay_out(tmp_path / worker_program.DATA_FILE, 1 << 20)
     assert found.hung and "had not ended after" in found.problem
-    result = Result()
+    result = WorkloadResult()
     program._conclude(result, [], PHASE, {"disk": found.problem}, [f"the disk hangs: {found.problem}"])
     assert "combined_load_seconds" not in [metric["name"] for metric in result.metrics]
     assert result.message.startswith("the disk hangs: ")
@@ -265,14 +265,14 @@ def test_a_disk_that_hangs_leaves_evidence_out_as_in_the_stage_storage(tmp_path,
     monkeypatch.setattr(worker_program, "_leave_out", lambda why: said.append(why) or sys.exit(0))
     monkeypatch.setattr(worker_program.fio, "GRACE_SECONDS", -1.5)
     with pytest.raises(SystemExit):
-        list(worker_program.disk(0, Load(str(tmp_path), 1 << 20, 1 << 30, ("psync", False))))
+        list(worker_program.disk(0, CombinedLoad(str(tmp_path), 1 << 20, 1 << 30, ("psync", False))))
     assert "had not ended after" in said[0]
 
 
 @pytest.mark.parametrize("when", ["start", "load"])
 def test_a_part_that_is_killed_for_want_of_memory_is_not_broken_and_leaves_evidence_out(tmp_path, monkeypatch, when):
     """The kernel's counter rises with the kill; the other parts go on."""
-    result, killed = Result(), []
+    result, killed = WorkloadResult(), []
     monkeypatch.setattr(program, "memory_kills", lambda: len(killed))
     with workers_of({"cpu": 2}, tmp_path) as workers:
         for worker in workers:
@@ -334,7 +334,7 @@ def nics(tmp_path, monkeypatch):
 
 def test_each_port_is_loaded_alone_then_together(nics):
     nics.behave()
-    result = Result()
+    result = WorkloadResult()
     with nics.workers() as workers:
         program._until_ready(workers, result)
         alone = program._run(workers, 5, result, "nic alone")
@@ -354,20 +354,20 @@ def test_each_port_is_loaded_alone_then_together(nics):
 def test_a_port_that_fails_under_load_is_named_with_the_words_of_the_tool(nics):
     nics.behave()
     with nics.workers() as workers:
-        program._until_ready(workers, Result())
+        program._until_ready(workers, WorkloadResult())
         nics.behave(mlx5_1={"fail": " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"})
         with pytest.raises(WorkloadFailure, match=r"nic:mlx5_1:1 ended with 1: ib_write_bw -b mlx5_1:1: .* status 12"):
-            program._run(workers, 20, Result(), "all together")
+            program._run(workers, 20, WorkloadResult(), "all together")
 
 
 @pytest.mark.slow  # as long as a measurement may take
 def test_a_port_that_hangs_under_load_is_named_and_its_tools_end(nics):
     nics.behave()
     with nics.workers() as workers:
-        program._until_ready(workers, Result())
+        program._until_ready(workers, WorkloadResult())
         nics.behave(mlx5_0={"hang": True})
         with pytest.raises(WorkloadFailure, match=r"nic:mlx5_0:1 ended with 1: .*had not ended after \d+ s"):
-            program._run(workers, 60, Result(), "all together")
+            program._run(workers, 60, WorkloadResult(), "all together")
         nics.behave(mlx5_1={"hang": True})
         time.sleep(1)
         assert nics.tools()
@@ -377,7 +377,7 @@ def test_a_port_that_hangs_under_load_is_named_and_its_tools_end(nics):
 def test_a_port_that_may_not_be_opened_is_left_out_with_the_reason(nics):
     standin.install(nics.bin, {"mlx5_0": {}})  # the tool knows no other, as in a container
     with nics.workers() as workers:
-        program._until_ready(workers, Result())
+        program._until_ready(workers, WorkloadResult())
         assert [(worker.name, bool(worker.left_out)) for worker in workers] == [
             ("nic:mlx5_0:1", False),
             ("nic:mlx5_1:1", True),

@@ -2,7 +2,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from gpuval_workloads.common.device import CPU, Accelerator, choose_accelerator
+from gpuval_workloads.common.device import CPU, TorchDevices, choose_accelerator
 from gpuval_workloads.common.launch import KILLED, describe_end, first_end, process_count, rank_environment
 from gpuval_workloads.common.result import WorkloadFailure
 
@@ -27,10 +27,10 @@ def gpus(monkeypatch):
     [
         (0, "nvidia", {}, CPU),
         (8, "nvidia", {"GPUVAL_ACCELERATOR": "cpu", "GPUVAL_GPU_COUNT": "0"}, CPU),
-        (8, "nvidia", {}, Accelerator("cuda", 8, "nccl")),
-        (8, "nvidia", {"GPUVAL_ACCELERATOR": "nvidia", "GPUVAL_GPU_COUNT": "8"}, Accelerator("cuda", 8, "nccl")),
-        (8, "nvidia", {"GPUVAL_ACCELERATOR": "auto", "GPUVAL_GPU_COUNT": "4"}, Accelerator("cuda", 4, "nccl")),
-        (8, "amd", {"GPUVAL_ACCELERATOR": "amd", "GPUVAL_GPU_COUNT": ""}, Accelerator("cuda", 8, "nccl")),
+        (8, "nvidia", {}, TorchDevices("cuda", 8, "nccl")),
+        (8, "nvidia", {"GPUVAL_ACCELERATOR": "nvidia", "GPUVAL_GPU_COUNT": "8"}, TorchDevices("cuda", 8, "nccl")),
+        (8, "nvidia", {"GPUVAL_ACCELERATOR": "auto", "GPUVAL_GPU_COUNT": "4"}, TorchDevices("cuda", 4, "nccl")),
+        (8, "amd", {"GPUVAL_ACCELERATOR": "amd", "GPUVAL_GPU_COUNT": ""}, TorchDevices("cuda", 8, "nccl")),
     ],
 )
 def test_choice(gpus, visible, vendor, environ, expected):
@@ -59,7 +59,7 @@ def test_a_cpu_never_stands_in(gpus, visible, vendor, environ, words):
 
 
 def test_one_process_per_gpu():
-    eight = Accelerator("cuda", 8, "nccl")
+    eight = TorchDevices("cuda", 8, "nccl")
     assert process_count(eight) == 8
     assert process_count(eight, 2) == 2
     assert process_count(CPU, 3) == 3
@@ -69,7 +69,7 @@ def test_one_process_per_gpu():
 
 def test_rank_environment_shares_cores_and_keeps_what_is_set(monkeypatch):
     monkeypatch.setattr("gpuval_workloads.common.launch.available_cores", lambda: 64)
-    assert rank_environment({}, Accelerator("cuda", 8, "nccl"), 8) == {"OMP_NUM_THREADS": "8"}
+    assert rank_environment({}, TorchDevices("cuda", 8, "nccl"), 8) == {"OMP_NUM_THREADS": "8"}
     assert rank_environment({"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}, CPU, 2) == {}
     assert rank_environment({}, CPU, 2)["GLOO_SOCKET_IFNAME"].startswith("lo")
 

@@ -6,9 +6,9 @@ from gpuval_workloads.common.result import (
     EXIT_CRASH,
     EXIT_FAILURE,
     EXIT_SUCCESS,
-    Result,
     WorkloadCrash,
     WorkloadFailure,
+    WorkloadResult,
     run_workload,
     write_atomically,
 )
@@ -23,7 +23,7 @@ def result_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nonfinite_becomes_null_everywhere(result_file, value):
-    result = Result(environment={"nested": [{"x": value}], "ok": 1.5})
+    result = WorkloadResult(environment={"nested": [{"x": value}], "ok": 1.5})
     result.add_metric("a_seconds", value, "seconds")
     result.add_series("a_loss", "loss", [1, 2], [value, 2.0])
     result.write()
@@ -50,7 +50,7 @@ def test_a_package_of_later_stages_is_imported(result_file, monkeypatch, tmp_pat
 
 
 def test_a_later_figure_replaces_an_earlier_one_of_the_same_scope():
-    result = Result()
+    result = WorkloadResult()
     for value, scope in ((1, "node"), (2, "gpu:0"), (3, "node")):
         result.add_metric("a_count", value, "count", scope)
     assert [(m["value"], m["scope"]) for m in result.metrics] == [(2, "gpu:0"), (3, "node")]
@@ -64,25 +64,25 @@ def test_a_later_figure_replaces_an_earlier_one_of_the_same_scope():
 )
 def test_malformed_names_are_refused(name, scope):
     with pytest.raises(ValueError, match="is not a"):
-        Result().add_metric(name, 1, "count", scope)
+        WorkloadResult().add_metric(name, 1, "count", scope)
 
 
 @pytest.mark.parametrize(("x", "y", "x_unit"), [([1], [1, 2], "step"), ([math.nan], [1], "step"), ([1], [1], "hours")])
 def test_malformed_series_are_refused(x, y, x_unit):
     with pytest.raises(ValueError, match=r"x"):
-        Result().add_series("a", "loss", x, y, x_unit=x_unit)
+        WorkloadResult().add_series("a", "loss", x, y, x_unit=x_unit)
 
 
 def test_reads_what_it_wrote(result_file):
-    result = Result(message="m", fingerprints={"a": "b"}, artifacts=["c"])
+    result = WorkloadResult(message="m", fingerprints={"a": "b"}, artifacts=["c"])
     result.add_metric("a_count", 1, "count", "rank:3")
     result.write()
-    assert Result.from_json(result_file.read_text()) == result
+    assert WorkloadResult.from_json(result_file.read_text()) == result
 
 
 def test_prints_without_a_result_file(monkeypatch, capsys):
     monkeypatch.delenv("GPUVAL_RESULT_FILE", raising=False)
-    Result(state="success").write()
+    WorkloadResult(state="success").write()
     assert json.loads(capsys.readouterr().out)["state"] == "success"
 
 

@@ -10,8 +10,8 @@ import pytest
 from gpuval_workloads.common import gpu_processes
 from gpuval_workloads.common.stall import (
     Beat,
-    Progress,
-    Watch,
+    RankProgress,
+    StallJudge,
     is_child,
     passed,
     process_state,
@@ -31,7 +31,7 @@ def beat(number=1, ticks=5, place=7, is_in_collective=False, patience=0.0, done=
 
 def watch_for(seconds, *ranks):
     """Look once a second; every rank is a function of the second that returns its heartbeat and state."""
-    watch = Watch(LIMIT)
+    watch = StallJudge(LIMIT)
     for second in range(seconds):
         found = watch.look({rank: see(second) for rank, see in enumerate(ranks)}, 1.0)
         if found:
@@ -136,7 +136,7 @@ def test_a_heartbeat_that_names_no_process_of_ours_is_none(tmp_path):
 
 
 def test_heartbeats_tell_progress_and_place(tmp_path):
-    progress = Progress(tmp_path / "beat-0.json")
+    progress = RankProgress(tmp_path / "beat-0.json")
     progress.tick()
     with progress.patience(30):
         progress.start()
@@ -170,7 +170,7 @@ def test_marks_are_counted_up_to_the_first_not_passed(count):
 
 def test_the_device_is_reported_over_all_lists_of_marks(tmp_path):
     selected = []
-    progress = Progress(tmp_path / "beat-0.json")
+    progress = RankProgress(tmp_path / "beat-0.json")
     assert progress.device_done() == 0
     first, second = [Mark(True), Mark(False)], [Mark(True), Mark(False), Mark(False)]
     progress.follow(first, lambda: selected.append(1))
@@ -185,7 +185,7 @@ def test_the_device_is_reported_over_all_lists_of_marks(tmp_path):
 
 
 def test_a_heartbeat_tells_of_a_lost_device_without_ending(tmp_path):
-    progress = Progress(tmp_path / "beat-0.json")
+    progress = RankProgress(tmp_path / "beat-0.json")
     progress.follow([Mark(None)], lambda: None)
     progress.start()
     deadline = time.monotonic() + 60
@@ -371,10 +371,10 @@ def full_gpu(monkeypatch):
 
 
 def account():
-    from gpuval_workloads.common.device import Accelerator
+    from gpuval_workloads.common.device import TorchDevices
     from gpuval_workloads.common.ranks import Ranks, _memory_account
 
-    return _memory_account(Ranks(2, 8, Accelerator("cuda", 8, "nccl")))
+    return _memory_account(Ranks(2, 8, TorchDevices("cuda", 8, "nccl")))
 
 
 def test_a_full_gpu_is_named_with_who_fills_it(full_gpu, tmp_path):

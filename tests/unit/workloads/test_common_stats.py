@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from gpuval_workloads.common.stats import Curve, Sample, percentile
+from gpuval_workloads.common.stats import StepCurve, ThinnedSample, percentile
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 90, 99, 100])
@@ -19,7 +19,7 @@ def test_percentile_refuses(values, percent):
 
 
 def curve_of(values, points=2000):
-    curve = Curve(points)
+    curve = StepCurve(points)
     for start in range(0, len(values), 7):
         curve.extend(values[start : start + 7])
     return curve
@@ -52,14 +52,14 @@ def test_a_curve_keeps_the_means_and_the_end():
 
 
 def test_an_empty_curve_has_no_end():
-    assert not Curve(100)
-    assert Curve(100).thinned() == ([], [])
+    assert not StepCurve(100)
+    assert StepCurve(100).thinned() == ([], [])
     with pytest.raises(ValueError, match="empty"):
-        Curve(100).first_and_last()
+        StepCurve(100).first_and_last()
 
 
 def test_a_long_curve_takes_bounded_room():
-    curve = Curve(100)
+    curve = StepCurve(100)
     for _ in range(1000):
         curve.extend([1.0] * 1000)
     assert len(curve) == 1_000_000
@@ -68,7 +68,7 @@ def test_a_long_curve_takes_bounded_room():
 
 
 def test_a_sample_is_spread_evenly_over_all():
-    sample = Sample(100)
+    sample = ThinnedSample(100)
     sample.extend(range(100))
     assert sample.kept == list(range(100))
     for start in range(100, 100_000, 1000):

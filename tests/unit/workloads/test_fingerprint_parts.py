@@ -83,7 +83,7 @@ def test_training_agrees_with_itself_and_with_float64(precision, one_thread):
     weights = sections.Weights(sizes.CPU.checked, 1)
     reference = sections.TrainingReference(weights, 3)
     assert reference.losses[-1] < reference.losses[0] - 0.5  # it learns: the backward pass counts
-    training = sections.Training(CPU, weights, precision, 3, True)
+    training = sections.TrainingSection(CPU, weights, precision, 3, True)
     runs = []
     for flip in (False, False, True):
         recorder = Recorder(CPU)

@@ -21,19 +21,19 @@ from gpuval_workloads.gang.control_channel import (
     EFFECT,
     SHARED,
     Beginning,
+    ChannelLimits,
     ControlChannel,
-    Limits,
-    Stop,
+    GangStop,
     StoppedError,
 )
-from gpuval_workloads.gang.members import Gang, Member
+from gpuval_workloads.gang.members import Gang, GangMember
 
 from tests.kit.gang_channel import TOKEN, Party, gang, until
 from tests.kit.ports import free_port
 
 #: None of them passes in a test where all is well, however late a thread gets its turn.
-PATIENT = Limits(join_seconds=30, silence_seconds=20, stall_seconds=20)
-STALLED = Limits(join_seconds=30, silence_seconds=20, stall_seconds=2)
+PATIENT = ChannelLimits(join_seconds=30, silence_seconds=20, stall_seconds=20)
+STALLED = ChannelLimits(join_seconds=30, silence_seconds=20, stall_seconds=2)
 # Shorter limits in tests pass while a member is awaited that never comes; those that come are threads of this process.
 
 
@@ -70,7 +70,7 @@ def test_all_come_together_and_end_together(parties):
 
 
 def test_one_that_does_not_come_is_named_to_all(parties):
-    limits = Limits(join_seconds=4, silence_seconds=3)
+    limits = ChannelLimits(join_seconds=4, silence_seconds=3)
     made = [parties(0, limits), parties(2, limits)]
     for party in made:
         with pytest.raises(StoppedError, match=r"node-2 \(127\.0\.0\.2\) did not join within 4 s") as raised:
@@ -90,7 +90,7 @@ def test_a_leader_that_cannot_be_reached_is_named_long_before_the_last_member_ma
     monkeypatch.setattr(control_channel.asyncio, "open_connection", connect)
     monkeypatch.setattr(control_channel, "CONNECT_SECONDS", 0.2)
     monkeypatch.setattr(control_channel, "RETRY_SECONDS", 0.1)
-    limits = Limits(join_seconds=2.5 if how == "refused" else 60, silence_seconds=3, closed_seconds=1)
+    limits = ChannelLimits(join_seconds=2.5 if how == "refused" else 60, silence_seconds=3, closed_seconds=1)
     began, member = time.monotonic(), parties(1, limits)
     with pytest.raises(StoppedError, match="the leader, is unreachable at port") as raised:
         member.line.join()
@@ -102,7 +102,7 @@ def test_a_leader_that_cannot_be_reached_is_named_long_before_the_last_member_ma
 def test_a_member_that_has_ended_is_not_waited_for(parties, monkeypatch):
     """It cannot join any more, and the leader reads so in its record."""
     monkeypatch.setattr(control_channel, "LOOK_SECONDS", 0.2)
-    limits, asked = Limits(join_seconds=60, silence_seconds=3), []
+    limits, asked = ChannelLimits(join_seconds=60, silence_seconds=3), []
 
     def find_ended(nodes):
         asked.append(nodes)
@@ -132,7 +132,7 @@ def test_who_is_waited_for_is_printed_and_is_the_progress_of_the_stage(
     monkeypatch.setenv("GPUVAL_RESULT_FILE", str(result))
     monkeypatch.setattr(control_channel, "WAITING_SECONDS", 0.3)
     for index in indices:
-        parties(index, Limits(join_seconds=60, silence_seconds=3))
+        parties(index, ChannelLimits(join_seconds=60, silence_seconds=3))
     printed = []
     until(lambda: printed.append(capfd.readouterr().out) or text in "".join(printed))
     until(lambda: result.exists() and text in json.loads(result.read_text())["message"])
@@ -141,7 +141,7 @@ def test_who_is_waited_for_is_printed_and_is_the_progress_of_the_stage(
 
 
 def test_who_has_another_token_may_not_join(parties):
-    limits = Limits(join_seconds=4, silence_seconds=3)
+    limits = ChannelLimits(join_seconds=4, silence_seconds=3)
     leader, stranger = parties(0, limits, count=2), parties(1, limits, count=2, token="guessed")
     with pytest.raises(StoppedError, match="node-2"):
         leader.line.join()
@@ -220,7 +220,7 @@ def test_a_port_in_use_is_reported(parties):
             pytest.raises(StoppedError, match="cannot be used"),
         ):
             line.join()
-        assert isinstance(stops[0], Stop)
+        assert isinstance(stops[0], GangStop)
 
 
 @pytest.mark.parametrize("message", [None, "exit code 1"])
@@ -265,7 +265,7 @@ def test_where_all_end_by_the_same_word_no_node_is_named(parties):
         return raised.value.stop
 
     began = time.monotonic()
-    assert at_once(*(lambda party=party: end(party) for party in made)) == [Stop(None, "no answer")] * 3
+    assert at_once(*(lambda party=party: end(party) for party in made)) == [GangStop(None, "no answer")] * 3
     assert time.monotonic() - began < 45, "no member is left to be waited for"
 
 
@@ -284,7 +284,7 @@ def test_a_cause_counts_more_than_what_all_say(parties):
 
 
 def test_who_did_not_come_is_named_also_by_who_hears_it_last(parties):
-    limits = Limits(join_seconds=4, silence_seconds=3)
+    limits = ChannelLimits(join_seconds=4, silence_seconds=3)
     leader, other = parties(0, limits), parties(2, limits)
 
     def leave():
@@ -316,14 +316,14 @@ def ended(made, *ends):
 def test_who_knows_of_another_names_it(parties):
     nan = ("the loss is not finite, first on rank 2", CAUSE, "node-3")
     stop = ended(joined(parties), nan, nan, nan)
-    assert stop == Stop("node-3", f"node-3 (127.0.0.3): {nan[0]}")
+    assert stop == GangStop("node-3", f"node-3 (127.0.0.3): {nan[0]}")
 
 
 def test_who_is_ended_from_outside_accuses_no_node_and_neither_do_those_that_lost_it(parties):
     stop = ended(
         joined(parties), ("connection closed by peer", EFFECT, ""), ("its time limit", CAUSE, None), ("", 1, "")
     )
-    assert stop == Stop(None, "node-2 (127.0.0.2): its time limit")
+    assert stop == GangStop(None, "node-2 (127.0.0.2): its time limit")
 
 
 def test_whom_no_node_knows_is_no_node(parties):
@@ -331,7 +331,7 @@ def test_whom_no_node_knows_is_no_node(parties):
 
 
 def test_a_member_that_ends_while_others_are_awaited_ends_the_gang(parties):
-    limits = Limits(join_seconds=60, silence_seconds=3)
+    limits = ChannelLimits(join_seconds=60, silence_seconds=3)
     leader, other = parties(0, limits), parties(2, limits)
     until(lambda: 2 in leader.line._brought)
     began = time.monotonic()
@@ -379,10 +379,14 @@ def test_a_leader_that_is_done_leaves_no_late_member(parties):
 def test_a_leader_with_a_name_is_found_at_any_of_its_addresses():
     """Many a host calls itself 127.0.1.1; the others know it by another address."""
     port, together = free_port(), ThreadPoolExecutor(2)
-    others = Member("node-2", "127.0.0.2", 1)
+    others = GangMember("node-2", "127.0.0.2", 1)
     lines = [
         ControlChannel(
-            Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, PATIENT, dict, lambda _: None
+            Gang("all", (GangMember("node-1", address, 1), others), index, port, 3022),
+            TOKEN,
+            PATIENT,
+            dict,
+            lambda _: None,
         )
         for index, address in ((0, "localhost"), (1, "127.0.0.9"))
     ]

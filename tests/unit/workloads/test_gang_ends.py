@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from gpuval_workloads.gang.control_channel import CAUSE, ControlChannel, Limits, StoppedError
+from gpuval_workloads.gang.control_channel import CAUSE, ChannelLimits, ControlChannel, StoppedError
 
 from tests.kit.gang_channel import Party, gang, until
 from tests.kit.ports import free_port
@@ -95,9 +95,9 @@ def ended(process, folder, index):
 
 def line_of(port, index, stops, count=2):
     """Another member, of which there is the line alone."""
-    party = Party(0, index, Limits())
+    party = Party(0, index, ChannelLimits())
     bring = {"torch": torch.__version__, "host": None}
-    return ControlChannel(gang(port, index, count), TOKEN, Limits(), party.beats, stops.append, bring)
+    return ControlChannel(gang(port, index, count), TOKEN, ChannelLimits(), party.beats, stops.append, bring)
 
 
 def test_a_stop_before_the_ranks_begin_ends_the_leader_with_its_last_word(tmp_path):

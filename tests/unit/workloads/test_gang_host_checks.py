@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma, record
 from gpuval_workloads.gang.host.checks import HostChecks
 from gpuval_workloads.gang.host.sysfs import Sysfs
-from gpuval_workloads.gang.members import Gang, Member
+from gpuval_workloads.gang.members import Gang, GangMember
 
 from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree
 
@@ -23,7 +23,7 @@ NIC = "0000:43:00.0"
 
 
 def gang(index=0, count=3):
-    members = tuple(Member(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
+    members = tuple(GangMember(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
     return Gang("all", members, index, 29500, 3022)
 
 
@@ -56,10 +56,10 @@ def together(trees, between=lambda: None, over_ssh=False):
     between()
     results = []
     for each in checks:
-        result = Result(state="failure", message="it failed")
+        result = WorkloadResult(state="failure", message="it failed")
         each.end()
         each.add_to(result)
-        results.append(Result.from_json(result.to_json()))
+        results.append(WorkloadResult.from_json(result.to_json()))
     return results
 
 
@@ -153,7 +153,7 @@ def test_nothing_that_others_bring_or_this_host_lacks_is_a_reason_to_fail(tmp_pa
         assert set(checks.begin(stack)) == {"port", "same"}
         checks.ask([None, {"port": "x", "same": [1]}, {"port": 10**9, "same": {"rdma_ports": 7}}])
         checks.ask([])
-    result = Result(message="fine")
+    result = WorkloadResult(message="fine")
     checks.end()
     checks.add_to(result)
     assert (result.state, result.message) == ("running", "fine")
@@ -179,7 +179,7 @@ def test_names_that_do_not_resolve_hide_no_device(trees, monkeypatch):
 
 
 def test_checks_that_never_began_add_nothing():
-    result, checks = Result(), HostChecks(gang(), False)
+    result, checks = WorkloadResult(), HostChecks(gang(), False)
     checks.end()
     checks.add_to(result)
     assert result.metrics == [] and result.environment == {} and checks.explain("so") == "so"
@@ -257,7 +257,7 @@ def test_a_slow_link_and_acs():
 )
 def test_whose_clock_is_off(offsets, skew):
     answers = {
-        i: mesh.Answer(mesh.OK, clock_offset_seconds=offset, clock_error_seconds=0.001)
+        i: mesh.PeerAnswer(mesh.OK, clock_offset_seconds=offset, clock_error_seconds=0.001)
         for i, offset in enumerate(offsets, 1)
     }
     assert record.clock_skew(answers) == (pytest.approx(skew, abs=0.002), 0.001)
@@ -274,7 +274,7 @@ def test_ways_that_are_unlike():
         "node-5": local.Way(problem="Network is unreachable"),
     }
     found, us = local.Local(ways=ways), gang(count=5)
-    answers = {i: mesh.Answer(mesh.OK, path_mtu_bytes=1500) for i in (1, 3)}
+    answers = {i: mesh.PeerAnswer(mesh.OK, path_mtu_bytes=1500) for i in (1, 3)}
     narrow, none, other = findings.of_paths(us, found, answers)
     assert narrow == "packets of the interface's MTU do not get through to node-2 (1500 of 9000 bytes)"
     assert none == "no route to node-5: Network is unreachable"
@@ -292,9 +292,9 @@ def test_a_sentence_is_of_bounded_length():
 
 def test_a_gang_of_a_thousand_keeps_results_small(trees):
     us = gang(count=1000)
-    answers = {i: mesh.Answer(mesh.OK if i % 2 else "refused", 0.1, 0.0, 0.1, 9000) for i in range(1, 1000)}
+    answers = {i: mesh.PeerAnswer(mesh.OK if i % 2 else "refused", 0.1, 0.0, 0.1, 9000) for i in range(1, 1000)}
     found = local.Local(ways={m.node: local.Way("eth0", 9000) for m in us.members[1:]})
-    result = Result()
+    result = WorkloadResult()
     record.add_others(result, us, found, answers)
     assert len(result.metrics) < 20
     assert len(json.dumps(record.described(us, found, answers))) < 20_000

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from gpuval_workloads.gang.host import mesh, routes
-from gpuval_workloads.gang.host.mesh import Mesh, Peer
+from gpuval_workloads.gang.host.mesh import Mesh, MeshPeer
 
 from tests.kit.needs import SYS_ADMIN, lacking
 from tests.kit.workload_process import NODE
@@ -33,7 +33,7 @@ def members():
 
 
 def peers_of(*members, packet_bytes=65536):
-    return [Peer(m._index, m._address, m.port, packet_bytes) for m in members]
+    return [MeshPeer(m._index, m._address, m.port, packet_bytes) for m in members]
 
 
 def test_members_that_reach_each_other(members):
@@ -50,13 +50,13 @@ def test_a_closed_port_is_distinguished_from_silence(members):
     one = members(0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.2", 0))
-        answers = one.ask([Peer(1, "127.0.0.2", closed.getsockname()[1])], 60)
+        answers = one.ask([MeshPeer(1, "127.0.0.2", closed.getsockname()[1])], 60)
     assert answers[1].state == "refused"
     begun = time.monotonic()
     with socket.socket() as silent:
         silent.bind(("127.0.0.3", 0))
         silent.listen()
-        assert one.ask([Peer(2, "127.0.0.3", silent.getsockname()[1])], 90)[2].state == "no answer"
+        assert one.ask([MeshPeer(2, "127.0.0.3", silent.getsockname()[1])], 90)[2].state == "no answer"
     assert time.monotonic() - begun < 45
 
 
@@ -65,14 +65,14 @@ def test_who_is_not_asked_in_time_is_not_accused(members):
     with socket.socket() as silent:
         silent.bind(("127.0.0.2", 0))
         silent.listen()
-        assert one.ask([Peer(1, "127.0.0.2", silent.getsockname()[1])], 0.3)[1].state == mesh.LATE
+        assert one.ask([MeshPeer(1, "127.0.0.2", silent.getsockname()[1])], 0.3)[1].state == mesh.LATE
 
 
 def test_another_member_at_the_address_is_reported(members):
     one, two = members(0), members(1)
-    assert one.ask([Peer(2, "127.0.0.2", two.port)], 60)[2].state == "another member answers there"
+    assert one.ask([MeshPeer(2, "127.0.0.2", two.port)], 60)[2].state == "another member answers there"
     other = members(2, gang="another")
-    assert one.ask([Peer(2, "127.0.0.3", other.port)], 60)[2].state == "another member answers there"
+    assert one.ask([MeshPeer(2, "127.0.0.3", other.port)], 60)[2].state == "another member answers there"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_garbage_is_no_answer(members, said):
         server.listen()
         thread = threading.Thread(target=lambda: _say(server, said), daemon=True)
         thread.start()
-        state = one.ask([Peer(1, "127.0.0.2", server.getsockname()[1])], 60)[1].state
+        state = one.ask([MeshPeer(1, "127.0.0.2", server.getsockname()[1])], 60)[1].state
         assert state in ("something else answers there", "it tells no time")
         thread.join()
 
@@ -113,8 +113,8 @@ def test_a_server_of_ssh_is_known_by_its_greeting(members):
         server.listen()
         threading.Thread(target=lambda: _say(server, b"SSH-2.0-OpenSSH_9.6\r\n"), daemon=True).start()
         port = server.getsockname()[1]
-        assert one.ask([Peer(1, "127.0.0.2", two.port, ssh_port=port)], 5)[1].ssh == "ok"
-    assert one.ask([Peer(1, "127.0.0.2", two.port, ssh_port=port)], 5)[1].ssh == "refused"
+        assert one.ask([MeshPeer(1, "127.0.0.2", two.port, ssh_port=port)], 5)[1].ssh == "ok"
+    assert one.ask([MeshPeer(1, "127.0.0.2", two.port, ssh_port=port)], 5)[1].ssh == "refused"
 
 
 def test_an_address_that_is_not_here_is_reported():
@@ -124,7 +124,7 @@ def test_an_address_that_is_not_here_is_reported():
 
 def test_a_name_is_listened_at_everywhere():
     with Mesh("all", 0, "localhost") as member, Mesh("all", 1, "127.0.0.2") as other:
-        assert other.ask([Peer(0, "localhost", member.port)], 5)[0].state == "ok"
+        assert other.ask([MeshPeer(0, "localhost", member.port)], 5)[0].state == "ok"
 
 
 def test_two_hundred_members_are_asked_within_seconds(members):

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang import collectives, control_channel
 from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
 
@@ -75,7 +75,7 @@ def test_names_of_collectives_that_there_are_not_are_refused():
 
 
 def test_all_are_asked_where_none_is_named():
-    result = Result()
+    result = WorkloadResult()
     collectives._add_asked(result, CollectivesConfig())
     assert set(result.fingerprints.values()) == {"yes"}
     assert (result.metric("gang_collectives_count"), result.metric("gang_collectives_left_out_count")) == (0, 0)
@@ -91,7 +91,7 @@ def test_many_members_may_bring_much():
     """Together more than a line of one member holds."""
     count, port = 24, free_port()
     brought = [secrets.token_hex(control_channel.MAX_BROUGHT // 2 - 100) for _ in range(count)]
-    limits = control_channel.Limits(join_seconds=30, silence_seconds=20)
+    limits = control_channel.ChannelLimits(join_seconds=30, silence_seconds=20)
     lines = [
         control_channel.ControlChannel(gang(port, index, count), "t", limits, dict, lambda _stop: None, brought[index])
         for index in range(count)

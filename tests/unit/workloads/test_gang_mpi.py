@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang import members, mpi, wrong
 from gpuval_workloads.vendor_tools import collectives
 
@@ -125,7 +125,7 @@ def test_tables_become_the_figures_that_torch_has_too():
     assert [one["name"] for one in result.series] == [
         "gang_all_reduce_bus_bytes_per_second", "gang_send_receive_bus_bytes_per_second",
     ]  # fmt: skip
-    assert Result.from_json(result.to_json()).metrics == result.metrics
+    assert WorkloadResult.from_json(result.to_json()).metrics == result.metrics
 
 
 def test_wrong_elements_are_counted_and_what_was_not_checked_is_no_answer():
@@ -169,7 +169,7 @@ def test_wrong_elements_are_an_answer_whatever_comes_after(bench, tmp_path):
     assert why == ""
     errors = result.metric("gang_collective_error_count")
     assert errors > 0
-    kept = Result()
+    kept = WorkloadResult()
     wrong.add_to(kept)  # also where the gang ends before the result is told
     assert kept.metric("gang_collective_error_count") == errors
 

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.common.device import Accelerator
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.device import TorchDevices
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.diagnostics import nccl_log
 from gpuval_workloads.gang import collectives
 from gpuval_workloads.gang.config import CollectivesConfig
@@ -70,17 +70,17 @@ def test_of_a_huge_log_begin_and_end_are_looked_at(tmp_path, environ, capsys, mo
 
 def test_without_logs_nothing_is_reported(environ, capsys):
     assert told(environ, capsys) == []
-    result = Result()
+    result = WorkloadResult()
     collectives.add_failure(result)
     assert result.environment == {}
 
 
 def test_a_complaint_about_the_network_is_followed_by_the_log(tmp_path, environ, capsys):
     (tmp_path / "nccl.node1.77.log").write_text(f"{NO_DEVICE}\n{SOCKET}")
-    result = Result()
+    result = WorkloadResult()
     result.add_metric("gang_collective_error_count", 0, "count")
     config = CollectivesConfig(expect_network=("IB",))
-    collectives.complete(result, config, Accelerator("cuda", 8, "nccl"), 2, 8)
+    collectives.complete(result, config, TorchDevices("cuda", 8, "nccl"), 2, 8)
     assert "NCCL's log in that of the stage" in result.message
     assert "NET/IB : No device found." in capsys.readouterr().out
 

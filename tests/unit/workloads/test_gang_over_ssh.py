@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 from gpuval_workloads.common import processes
-from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
@@ -91,7 +91,7 @@ def test_the_launcher_exports_nothing_of_the_leaders_own(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize(
     ("accelerator", "name"),
-    [(CPU, "cpu"), (Accelerator("cuda", 8, "nccl"), "cuda"), (Accelerator("hpu", 8, "hccl"), "hpu")],
+    [(CPU, "cpu"), (TorchDevices("cuda", 8, "nccl"), "cuda"), (TorchDevices("hpu", 8, "hccl"), "hpu")],
 )
 def test_deepspeed_gets_the_accelerator(tmp_path, accelerator, name):
     made = program._environment({}, gang_of(1, 1), accelerator, tmp_path, "127.0.0.1")

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("torch")
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.launch import StallError
 from gpuval_workloads.common.ranks import Ranks, node_ranks
-from gpuval_workloads.common.result import Result, WorkloadCrash, WorkloadFailure
+from gpuval_workloads.common.result import WorkloadCrash, WorkloadFailure, WorkloadResult
 from gpuval_workloads.gang import (
     collectives,
     config,
@@ -27,7 +27,7 @@ from gpuval_workloads.gang import (
     transport,
     zero,
 )
-from gpuval_workloads.gang.control_channel import Stop
+from gpuval_workloads.gang.control_channel import GangStop
 from gpuval_workloads.gang.host import rdma
 from gpuval_workloads.gang.host.sysfs import Sysfs
 
@@ -70,7 +70,7 @@ def test_ranks_of_a_gang_have_their_own_nodes_devices():
     environ = {"RANK": "10", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
     assert node_ranks(environ) == range(8, 12)
     assert node_ranks({"RANK": "10", "LOCAL_RANK": "2", "LOCAL_SIZE": "4"}) == range(8, 12)  # DeepSpeed's launcher
-    ranks = Ranks(10, 12, Accelerator("cuda", 4, "nccl"), None, range(8, 12))
+    ranks = Ranks(10, 12, TorchDevices("cuda", 4, "nccl"), None, range(8, 12))
     assert (ranks.local_rank, str(ranks.device), ranks.scope, ranks.scope_of(8)) == (2, "cuda:2", "gpu:2", "gpu:0")
     assert Ranks(1, 2, CPU).scope == "rank:1"
 
@@ -91,7 +91,7 @@ def test_files_of_the_launchers(tmp_path):
 def test_a_stop_before_the_ranks_begin_keeps_them_from_beginning():
     ended = []
     stopper = launching.Stopper(lambda: ended.append(1))
-    stopper(Stop("b", "b was lost"))
+    stopper(GangStop("b", "b was lost"))
     with pytest.raises(StallError, match="b was lost"), stopper:
         pass
     assert not ended
@@ -101,8 +101,8 @@ def test_a_stop_while_they_run_ends_them_and_none_after():
     ended = []
     stopper = launching.Stopper(lambda: ended.append(1))
     with stopper:
-        stopper(Stop("b", "b was lost"))
-    stopper(Stop("b", "again"))
+        stopper(GangStop("b", "b was lost"))
+    stopper(GangStop("b", "again"))
     assert ended == [1]
 
 
@@ -284,11 +284,11 @@ def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)"
         tree.port(name, state=state, rate=of_port)
     monkeypatch.setattr(collectives, "SYSFS", Sysfs(tmp_path))
     monkeypatch.setattr(collectives.nccl_log, "read", lambda _environ: log)
-    result = Result()
+    result = WorkloadResult()
     result.add_metric("gang_all_reduce_bus_bytes_per_second", 20e9, "bytes/s")
     result.add_metric("gang_collective_error_count", 0, "count")
     arguments = config.parse_arguments(["collectives", "--only", "all_reduce"])
-    collectives.complete(result, arguments, Accelerator("cuda", 8, "nccl"), nodes, 8)
+    collectives.complete(result, arguments, TorchDevices("cuda", 8, "nccl"), nodes, 8)
     return {one["name"]: one["value"] for one in result.metrics}
 
 

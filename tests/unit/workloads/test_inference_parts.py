@@ -7,12 +7,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.device import CPU, TorchDevices
 from gpuval_workloads.common.processes import marked
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.inference import program, servers
 from gpuval_workloads.inference import tally as tally_module
-from gpuval_workloads.inference.client import Answer, RequestError, Stream
+from gpuval_workloads.inference.client import CompletionAnswer, RequestError, Stream
 from gpuval_workloads.inference.processes import MARKER
 from gpuval_workloads.inference.prompts import prompt
 from gpuval_workloads.inference.tally import Tally
@@ -65,7 +65,7 @@ def test_what_is_no_whole_answer_is_an_error(events, reason):
 
 def test_a_failed_request_adds_nothing_but_a_failure():
     tally = Tally()
-    tally.add_answer(Answer("aa", 0.5, (0.1, 0.3), 2, 7, True))
+    tally.add_answer(CompletionAnswer("aa", 0.5, (0.1, 0.3), 2, 7, True))
     tally.add_failure("HTTP 500")
     figures = {name: value for name, value, _ in tally.metrics(2.0)}
     assert figures["inference_requests_done_count"] == 1
@@ -87,14 +87,14 @@ def test_what_was_not_measured_is_absent():
 def test_the_source_of_token_counts_is_named(flags, source):
     tally = Tally()
     for flag in flags:
-        tally.add_answer(Answer("a", None, (), 1, None, flag))
+        tally.add_answer(CompletionAnswer("a", None, (), 1, None, flag))
     assert source in tally.token_source()
 
 
 def test_a_long_stream_is_sampled_evenly(monkeypatch):
     monkeypatch.setattr(tally_module, "SAMPLE_SIZE", 1000)
     tally = Tally()
-    tally.add_answer(Answer("a", None, tuple(float(value) for value in range(100_000)), 1, None, False))
+    tally.add_answer(CompletionAnswer("a", None, tuple(float(value) for value in range(100_000)), 1, None, False))
     figures = {name: value for name, value, _ in tally.metrics(1.0)}
     assert figures["inference_itl_p50_seconds"] == pytest.approx(50_000, rel=0.1)
     assert figures["inference_itl_p99_seconds"] == pytest.approx(99_000, rel=0.02)
@@ -117,13 +117,13 @@ def test_no_accelerator_means_that_none_is_seen():
         "GPUVAL_RCLONE_CONFIG": "/c",
         "VLLM_CPU_KVCACHE_SPACE": "4",
     }
-    server = servers.Server("vllm", (), "/health", environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
+    server = servers.ServerKind("vllm", (), "/health", environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
     environment = servers.server_environment(server, inherited, CPU)
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["HF_HUB_OFFLINE"] == environment["TRANSFORMERS_OFFLINE"] == "1"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "4"
     assert not {"GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG"} & set(environment)
-    gpus = servers.server_environment(server, inherited, Accelerator("cuda", 8, "nccl"))
+    gpus = servers.server_environment(server, inherited, TorchDevices("cuda", 8, "nccl"))
     assert "CUDA_VISIBLE_DEVICES" not in gpus
 
 
@@ -147,7 +147,7 @@ def test_the_model_is_split_over_as_many_gpus_as_divide_its_heads(config, gpus, 
 
 def test_vllm_spreads_over_the_gpus_it_is_given(monkeypatch):
     monkeypatch.setattr(servers, "_is_importable", lambda package: True)
-    server = servers.choose("auto", None, ["--seed", "1"], Accelerator("cuda", 8, "nccl"))
+    server = servers.choose("auto", None, ["--seed", "1"], TorchDevices("cuda", 8, "nccl"))
     command = servers.fill(server.command, servers.substitutions("/m/x", "x", "127.0.0.1", 5, 8, 4))
     assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert command[command.index("--tensor-parallel-size") + 1] == "4"

@@ -5,7 +5,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from gpuval_workloads.inference.client import Answer
+from gpuval_workloads.inference.client import CompletionAnswer
 from gpuval_workloads.inference.tally import Tally
 
 COLLECTION = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
@@ -33,7 +33,7 @@ def test_criteria_are_valid_and_of_their_stage(stage):
 
 def test_every_metric_judged_is_written():
     tally = Tally()
-    tally.add_answer(Answer("a", 0.1, (0.1,), 1, 1, True))
+    tally.add_answer(CompletionAnswer("a", 0.1, (0.1,), 1, 1, True))
     written = {name for name, _, _ in tally.metrics(1.0)} | {"inference_startup_seconds"}
     written |= {"inference_setup", "inference_warm_up_answer"}  # fingerprints
     assert {check["metric"] for check in criteria("inference")["checks"]} <= written

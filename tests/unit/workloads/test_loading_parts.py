@@ -42,7 +42,7 @@ def test_a_manifest_is_read_as_sha256sum_writes_it():
     ],
 )
 def test_a_manifest_that_cannot_be_trusted_is_refused(line):
-    with pytest.raises(manifest.ManifestError):
+    with pytest.raises(manifest.ModelManifestError):
         manifest.parse(line)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.loading import program, rclone
 
 from tests.kit.model_server import ModelServer
@@ -212,10 +212,10 @@ def test_a_full_disk_is_seen_before_the_transfer(load, stored, small_disk):
 
 def test_a_disk_that_fills_up_during_the_transfer(stored, small_disk, variables, monkeypatch):
     monkeypatch.setattr(program, "_free_bytes", lambda folder: 10**9)  # what the disk had when we looked
-    result = Result()
+    result = WorkloadResult()
     environ = {**os.environ, **variables, "GPUVAL_MODELS_DIR": str(small_disk)}
     with pytest.raises(program.WorkloadCrash, match="disk full"):
-        program.load(program.Options(NAME), environ, result)
+        program.load(program.LoadingOptions(NAME), environ, result)
     assert not list(small_disk.rglob("*.partial"))
 
 
@@ -250,7 +250,7 @@ def test_a_store_that_cannot_be_reached(variables, monkeypatch, capsys):
         closed.bind(("127.0.0.1", 0))
         config.write_text("\n".join([*lines, f"endpoint = http://127.0.0.1:{closed.getsockname()[1]}", ""]))
         with pytest.raises(SystemExit) as ended:
-            program.load_or_exit(program.Options(NAME), {**os.environ, **variables}, Result())
+            program.load_or_exit(program.LoadingOptions(NAME), {**os.environ, **variables}, WorkloadResult())
     assert ended.value.code == program.EXIT_TRANSPORT
     printed = capsys.readouterr()
     assert "asking the store again: it refuses connections" in printed.out
@@ -264,9 +264,9 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(tmp_path, original, var
     shutil.copytree(original, own.data / "gpuval" / "models" / NAME)
     Path(variables["GPUVAL_RCLONE_CONFIG"]).write_text(own.config)
     threading.Timer(away, own.start).start()
-    result = Result()
+    result = WorkloadResult()
     try:
-        program.load(program.Options(NAME), {**os.environ, **variables}, result)
+        program.load(program.LoadingOptions(NAME), {**os.environ, **variables}, result)
     finally:
         own.stop()
     assert result.metric("loading_checksum_errors_count") == 0
@@ -293,9 +293,9 @@ def test_a_store_that_is_killed_in_the_middle_is_waited_for(tmp_path, variables,
 
     timer = threading.Timer(2, interrupt)
     timer.start()
-    result = Result()
+    result = WorkloadResult()
     try:
-        program.load(program.Options(NAME), {**os.environ, **variables}, result)
+        program.load(program.LoadingOptions(NAME), {**os.environ, **variables}, result)
         timer.join()
     finally:
         own.stop()

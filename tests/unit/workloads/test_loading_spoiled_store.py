@@ -62,7 +62,7 @@ def load(variables, stored, short_waits, monkeypatch):
         results = []
 
         def keep(main):
-            result = program.Result()
+            result = program.WorkloadResult()
             results.append(result)
             try:
                 main(result)

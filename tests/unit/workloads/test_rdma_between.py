@@ -3,11 +3,11 @@
 import threading
 
 import pytest
-from gpuval_workloads.common.result import Result, WorkloadCrash
+from gpuval_workloads.common.result import WorkloadCrash, WorkloadResult
 from gpuval_workloads.gang import joining
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.rdma import attribution, between, perftest
-from gpuval_workloads.rdma.attribution import Pair
+from gpuval_workloads.rdma.attribution import RailPair
 
 from tests.kit import perftest as standin
 from tests.kit.gang_channel import gang
@@ -36,9 +36,9 @@ def measured(count, slow_nodes=(), slow_pairs=(), asleep=()):
 
     def made(one, other):
         if {one, other} & set(asleep):
-            return Pair(one, RAIL, other, RAIL, None, "no memory", tested=False)
+            return RailPair(one, RAIL, other, RAIL, None, "no memory", tested=False)
         slow = {one, other} & set(slow_nodes) or {one, other} in map(set, slow_pairs)
-        return Pair(one, RAIL, other, RAIL, None if slow else 0.97, "Failed status 12" if slow else "")
+        return RailPair(one, RAIL, other, RAIL, None if slow else 0.97, "Failed status 12" if slow else "")
 
     pairs = [made(*pair) for pairs in attribution.ring(range(count)) for pair in pairs]
     more = attribution.second_look(pairs, LEAST)
@@ -93,7 +93,7 @@ def run(folder, monkeypatch, devices=None, ports=2, count=3, without=(), slack=3
     monkeypatch.setattr(perftest, "LEAST_SECONDS", 1)
     monkeypatch.setattr(perftest, "MARGIN_SECONDS", 0)
     options = between.parse_arguments(["--seconds", "1", "--join-seconds", "60", "--devices", *asked])
-    found, port = [Result() for _ in range(count)], free_port()
+    found, port = [WorkloadResult() for _ in range(count)], free_port()
     if devices is not None:
         names = {f"{node}_{port}": {} for node in "abc" for port in range(ports)}
         standin.install(folder / "bin", {**names, **devices})
@@ -177,7 +177,7 @@ def test_a_name_that_no_device_has_is_missing_evidence_on_every_node(tmp_path, m
 
 def test_a_member_that_does_not_come_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv(joining.TOKEN_VARIABLE, "t" * 32)
-    options, result = between.parse_arguments(["--join-seconds", "1"]), Result()
+    options, result = between.parse_arguments(["--join-seconds", "1"]), WorkloadResult()
     with pytest.raises(WorkloadCrash, match=r"node-2 \(127.0.0.2\) did not join"):
         between.take_part(result, options, gang(free_port(), 0, 2), Sysfs(Tree(tmp_path).root))
     assert result.environment["gang"]["stopped_by"] == "node-2"

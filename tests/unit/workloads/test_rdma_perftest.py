@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from gpuval_workloads.rdma import perftest
-from gpuval_workloads.rdma.perftest import End, Measurement
+from gpuval_workloads.rdma.perftest import PerftestEnd, PerftestMeasurement
 
 BANNER = """ WARNING: BW peak won't be measured in this run.
 ---------------------------------------------------------------------------------------
@@ -106,13 +106,13 @@ def test_output_without_a_complaint_has_none():
     assert perftest.complaint([BANNER, GBITS]) == "" and not perftest.is_setup_problem([BANNER])
 
 
-ENDS = (End("mlx5_0", 1), End("mlx5_1", 1, 5))
+ENDS = (PerftestEnd("mlx5_0", 1), PerftestEnd("mlx5_1", 1, 5))
 TESTS = [
-    Measurement("ib_write_bw", ENDS[0], ENDS[0], 20),
-    Measurement("ib_write_bw", ENDS[0], ENDS[1], 0, both_ways=True),
-    Measurement("ib_send_bw", ENDS[1], ENDS[1]),
-    Measurement("ib_read_lat", ENDS[0], ENDS[0]),
-    Measurement("ib_write_lat", ENDS[1], ENDS[1]),
+    PerftestMeasurement("ib_write_bw", ENDS[0], ENDS[0], 20),
+    PerftestMeasurement("ib_write_bw", ENDS[0], ENDS[1], 0, both_ways=True),
+    PerftestMeasurement("ib_send_bw", ENDS[1], ENDS[1]),
+    PerftestMeasurement("ib_read_lat", ENDS[0], ENDS[0]),
+    PerftestMeasurement("ib_write_lat", ENDS[1], ENDS[1]),
 ]
 
 
@@ -129,7 +129,7 @@ def test_the_real_tools_know_these_options(test):
     tool = shutil.which(test.tool)
     if not tool:
         pytest.skip("needs perftest (apt-get install perftest)")
-    arguments = test.arguments(End("absent_0", 1), 18515)
+    arguments = test.arguments(PerftestEnd("absent_0", 1), 18515)
     done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
     assert perftest.is_setup_problem([done.stdout, done.stderr])
     assert "Unable to find the Infiniband/RoCE device" in done.stdout + done.stderr

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.rdma import node, perftest, program
 
@@ -50,7 +50,7 @@ class Machine:
     def measure(self, *arguments, install=True):
         if install:
             standin.install(self.bin, self.devices, options=self.options, sysfs=self.tree.root)
-        result = Result()
+        result = WorkloadResult()
         program.measure(result, program.parse_arguments(["--seconds", "1", *arguments]), Sysfs(self.tree.root), SLACK)
         return result
 
@@ -141,8 +141,8 @@ def test_counters_that_are_gone_after_the_tests_are_missing_without_an_excuse(ma
     ports = node.look(Sysfs(machine.tree.root), ["*"])
     before = {"mlx5_0:1": {"symbol_error": 0}, "mlx5_1:1": {"symbol_error": 0}}
     shutil.rmtree(machine.tree.root / "class/infiniband/mlx5_1/ports/1")
-    result = Result()
-    program._count_errors(result, Sysfs(machine.tree.root), ports, program.Report(), before)
+    result = WorkloadResult()
+    program._count_errors(result, Sysfs(machine.tree.root), ports, program.RdmaReport(), before)
     assert "left_out" not in result.environment and "node" not in figures(result, "rdma_link_error_count")
 
 
@@ -197,7 +197,7 @@ def sorted_pairs(machine, broken, failed=()):
     tests = [test for test in node.tests(rails, frozenset(), 60, pairs=True) if test.is_pair]
     names = {f"mlx5_{one}:1>mlx5_{other}:1" for one, other in broken}
     assert names <= {test.name for test in tests}
-    report = program.Report(failed={f"ib_write_bw mlx5_{one}:1": "hung" for one in failed})
+    report = program.RdmaReport(failed={f"ib_write_bw mlx5_{one}:1": "hung" for one in failed})
     problems = {test.title: "Failed status 12" for test in tests if test.name in names}
     program._sort_pairs(report, tests, problems)
     return {title.split()[-1] for title in report.failed if ">" in title}, " ".join(report.untested)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_runner import scratch
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.storage import program, table, targets
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_record, make_run
@@ -103,7 +103,7 @@ def test_a_local_and_a_shared_file_system_are_measured_and_verified(tmp_path):
     shared.mkdir()
     ended = start(tmp_path, "--shared-path", shared).end()
     assert ended.code == 0, ended.err
-    for scope in ("link:scratch", targets.Target(shared).scope):
+    for scope in ("link:scratch", targets.StorageTarget(shared).scope):
         figures = scoped(ended, scope)
         assert {
             f"storage_{test.name}_{end}" for test in table.TESTS for end in ("bytes_per_second", "p999_seconds")
@@ -146,7 +146,7 @@ def test_without_fio_nothing_is_accepted(tmp_path):
 def test_a_path_that_does_not_exist_is_named_without_fio_too(tmp_path):
     ended = start(tmp_path, "--path", str(tmp_path / "none"), PATH=str(tmp_path)).end()
     assert ended.result["message"].startswith(f"{tmp_path / 'none'}: No such file or directory; fio was not found")
-    assert "storage_mismatch_count" not in scoped(ended, f"link:{targets.Target(tmp_path / 'none').scope[5:]}")
+    assert "storage_mismatch_count" not in scoped(ended, f"link:{targets.StorageTarget(tmp_path / 'none').scope[5:]}")
 
 
 def test_disks_whose_health_cannot_be_read_are_not_tested_and_said_so(tmp_path):
@@ -211,7 +211,7 @@ def test_a_slow_disk_misses_its_floor_and_stands_out_of_the_fleet(tmp_path):
     finally:
         own.rmdir()
         subprocess.run(["umount", group], check=True)
-    scope = targets.Target(disk).scope
+    scope = targets.StorageTarget(disk).scope
     assert scoped(slow, scope)["storage_sequential_read_bytes_per_second"] < 1.2e7
     *rest, (verdict, checks) = judged(*(like(good.result, 1 + n / 1000) for n in range(9)), slow.result)
     assert ({verdict for verdict, _ in rest}, verdict) == ({"PASS"}, "FAIL")
@@ -232,9 +232,9 @@ def test_where_requests_cannot_pass_the_page_cache_by_no_floor_is_kept(tmp_path)
 
 
 def test_a_floor_whose_figure_fio_did_not_give_is_neither_kept_nor_missed():
-    target, result = targets.Target(Path("/data")), Result()
+    target, result = targets.StorageTarget(Path("/data")), WorkloadResult()
     options = program.parse_arguments(["--floors", '{"mixed_p99_seconds": 1, "mixed_bytes_per_second": 5}'])
-    found = program.Findings(figures={"mixed_bytes_per_second": 9.0}, verified_bytes=1)
+    found = program.TargetFindings(figures={"mixed_bytes_per_second": 9.0}, verified_bytes=1)
     program._report(result, [target], {target: found}, options)
     assert "storage_floor_misses_count" not in [metric["name"] for metric in result.metrics]
     assert "/data: no mixed_p99_seconds (floor 1,000,000 us)" in result.message
@@ -275,10 +275,10 @@ def test_memory_is_no_disk(tmp_path):
         "31 22 0:26 / /dev/shm/in\\040it rw - ext4 /dev/vdb rw\n32 22 0:27 / /mnt/\\134M\u00fcll rw - tmpfs tmpfs rw\n",
         encoding="utf-8",
     )
-    assert targets.in_memory(targets.Target(Path("/dev/shm/a")), mounts)
-    assert not targets.in_memory(targets.Target(Path("/dev/shm/in it/a")), mounts)
-    assert not targets.in_memory(targets.Target(Path("/dev/shmem")), mounts)
-    assert targets.in_memory(targets.Target(Path("/mnt/\\M\u00fcll/a")), mounts), "names in UTF-8 stay"
+    assert targets.in_memory(targets.StorageTarget(Path("/dev/shm/a")), mounts)
+    assert not targets.in_memory(targets.StorageTarget(Path("/dev/shm/in it/a")), mounts)
+    assert not targets.in_memory(targets.StorageTarget(Path("/dev/shmem")), mounts)
+    assert targets.in_memory(targets.StorageTarget(Path("/mnt/\\M\u00fcll/a")), mounts), "names in UTF-8 stay"
 
 
 @needs_loop
@@ -322,7 +322,7 @@ def test_an_empty_disk_is_measured_once_it_is_confirmed(tmp_path):
         assert not any(image.read_bytes())
         ended = start(tmp_path, *arguments, "--confirmed-raw-device", device).end()
         assert ended.code == 0, ended.result
-        assert scoped(ended, targets.Target(device).scope)["storage_verified_bytes"] >= MIB
+        assert scoped(ended, targets.StorageTarget(device).scope)["storage_verified_bytes"] >= MIB
         assert any(image.read_bytes())
 
 
@@ -339,18 +339,18 @@ def test_a_disk_whose_device_node_is_in_memory_is_no_memory(monkeypatch):
     for name, value in {"refused": "", "in_memory": True, "free_bytes": (1 << 30, 1 << 30)}.items():
         monkeypatch.setattr(program, name, lambda _target, value=value: value)
     options = program.parse_arguments([])
-    assert program._file_bytes(targets.Target(Path("/dev/nvme1n1"), raw=True), 1e9, options) == 238 * MIB
+    assert program._file_bytes(targets.StorageTarget(Path("/dev/nvme1n1"), raw=True), 1e9, options) == 238 * MIB
     with pytest.raises(targets.TargetError, match="is memory"):
-        program._file_bytes(targets.Target(Path("/dev/shm")), 1e9, options)
+        program._file_bytes(targets.StorageTarget(Path("/dev/shm")), 1e9, options)
 
 
 def test_nodes_that_share_a_file_system_leave_each_other_room(tmp_path):
     options = program.parse_arguments(["--sharers", "1000000000", "--keep-free-ratio", "0"])
-    assert program._file_bytes(targets.Target(tmp_path), 1e9, options) >= 16 * MIB
+    assert program._file_bytes(targets.StorageTarget(tmp_path), 1e9, options) >= 16 * MIB
     with pytest.raises(
         targets.TargetError, match="1000000000 nodes share the rest, 1000 MB may be written: too little"
     ):
-        program._file_bytes(targets.Target(tmp_path, shared=True), 1e9, options)
+        program._file_bytes(targets.StorageTarget(tmp_path, shared=True), 1e9, options)
 
 
 def test_bytes_are_limited():

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from gpuval_workloads.common.result import Result
+from gpuval_workloads.common.result import WorkloadResult
 from gpuval_workloads.storage import health, program
 
 NVME = {
@@ -153,7 +153,7 @@ def test_disks_beyond_the_most_are_not_tested_and_said_so(monkeypatch):
     monkeypatch.setattr(health, "MAX_DISKS", 1)
     monkeypatch.setattr(health, "disks", lambda: ["sda", "sdb"])
     monkeypatch.setattr(health, "read", lambda _name: (health.Health(), ""))
-    result, read = Result(), health.read_all()
+    result, read = WorkloadResult(), health.read_all()
     program._report_health(result, read, read)
     assert (result.metric("storage_disks_count"), result.metric("storage_disks_untested_count")) == (1, 1)
     assert "health not tested: sdb: not asked: the node has more than 1 disks" in result.message
@@ -174,7 +174,7 @@ def test_smartctl_is_asked_where_nvme_gives_no_answer(tmp_path, monkeypatch):
 
 
 def test_what_rises_during_the_stage_is_new():
-    result = Result()
+    result = WorkloadResult()
     before, now = health.Health("", 2, 10), health.Health("read-only", 5, 11)
     program._report_health(result, {"nvme0n1": (before, ""), "nvme1n1": (before, "")}, {"nvme0n1": (now, "")})
     assert result.metric("storage_disk_media_error_count", "link:nvme0n1") == 5
@@ -190,7 +190,7 @@ def test_what_rises_during_the_stage_is_new():
 
 def test_a_disk_that_is_there_and_gives_no_health_any_more_lacks_evidence():
     """As after a log that is cut short: no FAIL, and no PASS."""
-    result, fine, failing = Result(), (health.Health("", 0, 1), ""), (health.Health("read-only", 0, 1), "")
+    result, fine, failing = WorkloadResult(), (health.Health("", 0, 1), ""), (health.Health("read-only", 0, 1), "")
     unread = (None, "smartctl printed no JSON")
     program._report_health(
         result, {"sda": fine, "sdb": failing, "sdc": fine}, {"sda": unread, "sdb": unread, "sdc": (health.Health(), "")}

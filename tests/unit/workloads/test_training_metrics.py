@@ -1,7 +1,7 @@
 import pytest
 from gpuval_workloads.training import metrics
-from gpuval_workloads.training.bounds import MAX_WINDOW_STEPS, Bounds
-from gpuval_workloads.training.config import Config, llama_size, parse_arguments, precision
+from gpuval_workloads.training.bounds import MAX_WINDOW_STEPS, TrainingBounds
+from gpuval_workloads.training.config import TrainingConfig, llama_size, parse_arguments, precision
 from gpuval_workloads.training.models.shapes import SIZES
 
 torch = pytest.importorskip("torch")
@@ -65,13 +65,13 @@ def test_resnet18_flops_agree_with_the_counter_of_pytorch():
     ("is_gpu", "memory", "size"), [(False, 0, "tiny"), (True, 141e9, "1b"), (True, 80e9, "1b"), (True, 24e9, "small")]
 )
 def test_automatic_size(is_gpu, memory, size):
-    assert llama_size(Config(), is_gpu, int(memory)) == size
-    assert llama_size(Config(size="8b"), is_gpu, int(memory)) == "8b"
+    assert llama_size(TrainingConfig(), is_gpu, int(memory)) == size
+    assert llama_size(TrainingConfig(size="8b"), is_gpu, int(memory)) == "8b"
 
 
 def test_automatic_precision():
-    assert (precision(Config(), True), precision(Config(), False)) == ("bf16", "fp32")
-    assert precision(Config(precision="fp32"), True) == "fp32"
+    assert (precision(TrainingConfig(), True), precision(TrainingConfig(), False)) == ("bf16", "fp32")
+    assert precision(TrainingConfig(precision="fp32"), True) == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_arguments_that_make_no_sense(arguments, capsys):
     assert "error:" in capsys.readouterr().err
 
 
-def run_to_the_end(bounds: Bounds, step_seconds: float) -> tuple[int, float]:
+def run_to_the_end(bounds: TrainingBounds, step_seconds: float) -> tuple[int, float]:
     """Return the steps taken and the seconds after the warm-up."""
     done, measured, windows = 0, 0.0, 0
     while window := bounds.next_window(done, measured, step_seconds if done else 0.0):
@@ -107,21 +107,21 @@ def run_to_the_end(bounds: Bounds, step_seconds: float) -> tuple[int, float]:
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 250])
 @pytest.mark.parametrize("step_seconds", [0.0001, 0.3, 5.0])
 def test_steps_are_exact(steps, step_seconds):
-    assert run_to_the_end(Bounds.of(Config(steps=steps), 10, is_gpu=True), step_seconds)[0] == steps
+    assert run_to_the_end(TrainingBounds.of(TrainingConfig(steps=steps), 10, is_gpu=True), step_seconds)[0] == steps
 
 
 @pytest.mark.parametrize("step_seconds", [0.001, 0.3, 2.0])
 def test_seconds_hold_to_within_a_step(step_seconds):
-    _, seconds = run_to_the_end(Bounds.of(Config(seconds=10), 10, is_gpu=False), step_seconds)
+    _, seconds = run_to_the_end(TrainingBounds.of(TrainingConfig(seconds=10), 10, is_gpu=False), step_seconds)
     assert abs(seconds - 10) <= step_seconds
 
 
 def test_one_step_is_accepted_after_the_warm_up_however_late():
-    assert run_to_the_end(Bounds.of(Config(seconds=1), 10, is_gpu=False), 60.0)[0] == 3
+    assert run_to_the_end(TrainingBounds.of(TrainingConfig(seconds=1), 10, is_gpu=False), 60.0)[0] == 3
 
 
 def test_the_first_bound_counts():
-    assert Bounds.of(Config(steps=100, epochs=2), 10, False).max_steps == 20
-    assert Bounds.of(Config(steps=15, epochs=2), 10, False).max_steps == 15
-    assert Bounds.of(Config(), 10, False) == Bounds(2, None, 60.0)
-    assert Bounds.of(Config(epochs=3), 10, False).seconds is None
+    assert TrainingBounds.of(TrainingConfig(steps=100, epochs=2), 10, False).max_steps == 20
+    assert TrainingBounds.of(TrainingConfig(steps=15, epochs=2), 10, False).max_steps == 15
+    assert TrainingBounds.of(TrainingConfig(), 10, False) == TrainingBounds(2, None, 60.0)
+    assert TrainingBounds.of(TrainingConfig(epochs=3), 10, False).seconds is None

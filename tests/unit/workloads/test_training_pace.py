@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
+from gpuval_workloads.training.config import SIZES, TrainingConfig, llama_batch_size, parse_arguments, wants_compile
 
 from tests.kit.device_event import Event
 from tests.kit.workload_process import TorchWorkload, Workload
@@ -45,7 +45,7 @@ def test_a_step_is_work_and_waiting(monkeypatch):
 
     clock = iter([0.0, 3.0, 4.0, 4.5, 5.5, 8.5, 9.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    watch = pace.Pace(CPU)
+    watch = pace.StepPace(CPU)
     for _ in range(2):
         watch.gradients_done()
         watch.backward_done()
@@ -54,12 +54,12 @@ def test_a_step_is_work_and_waiting(monkeypatch):
 
 
 def test_marks_of_the_device_are_given_to_the_heartbeat_recorded_and_in_order(monkeypatch):
-    from gpuval_workloads.common.device import Accelerator
+    from gpuval_workloads.common.device import TorchDevices
     from gpuval_workloads.training import pace
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    watch = pace.Pace(Accelerator("cuda", 1, "nccl"))
+    watch = pace.StepPace(TorchDevices("cuda", 1, "nccl"))
     for step in range(1, 3):
         watch.gradients_done()
         watch.backward_done()
@@ -76,9 +76,9 @@ def test_a_training_of_hours_takes_bounded_room():
     from gpuval_workloads.common.device import CPU
     from gpuval_workloads.common.ranks import Ranks
     from gpuval_workloads.training.pace import StepTime
-    from gpuval_workloads.training.worker import TIMED_STEPS, Training
+    from gpuval_workloads.training.worker import TIMED_STEPS, TrainingLoop
 
-    training = Training(Config(), Ranks(0, 2, CPU), None, None, None)
+    training = TrainingLoop(TrainingConfig(), Ranks(0, 2, CPU), None, None, None)
     for _ in range(600):
         training._judge(torch.ones(2, 100))
         training.step_times.extend([StepTime(1.0, 0.5, 0.5)] * 100)
@@ -91,9 +91,9 @@ def test_the_rate_is_that_of_all_ranks(monkeypatch):
     from gpuval_workloads.common.device import CPU
     from gpuval_workloads.common.ranks import Ranks
     from gpuval_workloads.training.pace import StepTime
-    from gpuval_workloads.training.worker import Training
+    from gpuval_workloads.training.worker import TrainingLoop
 
-    training = Training(Config(), Ranks(0, 2, CPU), None, SimpleNamespace(items_per_batch=2048), None)
+    training = TrainingLoop(TrainingConfig(), Ranks(0, 2, CPU), None, SimpleNamespace(items_per_batch=2048), None)
     training.step_times.extend([StepTime(1.0, 0.5, 0.5)] * 10)
     training.measured_from = 100.0
     monkeypatch.setattr(time, "perf_counter", lambda: 104.0)
@@ -245,8 +245,8 @@ def test_compiling_where_it_pays(arguments, is_nvidia, compiled):
 
 
 def test_the_batch_is_what_the_memory_holds():
-    assert llama_batch_size(Config(), "1b", True, 150_000_000_000) == 24
-    assert llama_batch_size(Config(), "1b", True, 80_000_000_000) == 8
-    assert llama_batch_size(Config(), "1b", False, 150_000_000_000) == 8
-    assert llama_batch_size(Config(), "tiny", True, 150_000_000_000) == 16
-    assert llama_batch_size(Config(batch_size=3), "1b", True, 150_000_000_000) == 3
+    assert llama_batch_size(TrainingConfig(), "1b", True, 150_000_000_000) == 24
+    assert llama_batch_size(TrainingConfig(), "1b", True, 80_000_000_000) == 8
+    assert llama_batch_size(TrainingConfig(), "1b", False, 150_000_000_000) == 8
+    assert llama_batch_size(TrainingConfig(), "tiny", True, 150_000_000_000) == 16
+    assert llama_batch_size(TrainingConfig(batch_size=3), "1b", True, 150_000_000_000) == 3

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.training.config import Config  # noqa: E402
+from gpuval_workloads.training.config import TrainingConfig  # noqa: E402
 from gpuval_workloads.training.task import build_task  # noqa: E402
 from gpuval_workloads.training.updates import (  # noqa: E402
     MAX_GRADIENT_NORM,
@@ -22,7 +22,7 @@ from gpuval_workloads.training.updates import (  # noqa: E402
     update,
 )
 
-SMALL = Config(batch_size=4, sequence_length=32)
+SMALL = TrainingConfig(batch_size=4, sequence_length=32)
 #: One unit in the last place of bf16 is 2^-8 to 2^-7 of a number.
 ROUNDING = 2**-7
 
@@ -64,7 +64,7 @@ def on_one_thread():
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "ranks"), [("fp32", 1), ("bf16", 2)])
 def test_one_seed_takes_one_course_whatever_the_rounding_and_never_jumps(precision, ranks):
-    config = Config(precision=precision)
+    config = TrainingConfig(precision=precision)
     steps = WARMUP_STEPS + 10
     one, other = (losses(config, ranks, steps, torch.Generator().manual_seed(seed)) for seed in (1, 2))
     assert one != other
@@ -126,5 +126,5 @@ def test_one_wrong_product_in_10_000_on_one_of_two_ranks_shows_from_ten_times_th
         return products + hit * (size * products.detach().pow(2).mean().sqrt())
 
     (known,) = [check for check in SHIPPED if check.name == "training_loss_step_80_of_2_cpu"]
-    loss = losses(Config(), 2, 80, spoil=spoil)[-1]
+    loss = losses(TrainingConfig(), 2, 80, spoil=spoil)[-1]
     assert (not known.low <= loss <= known.high) == shows

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
+from gpuval_workloads.common.device import CPU, TorchDevices  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.diagnostics.figures import Figure  # noqa: E402
+from gpuval_workloads.diagnostics.figures import RankFigure  # noqa: E402
 from gpuval_workloads.training.models.llama import Llama, repeat_heads, rotary_tables, rotate  # noqa: E402
 from gpuval_workloads.training.models.shapes import LlamaShape  # noqa: E402
 from gpuval_workloads.training.validation import Gradients, complain  # noqa: E402
@@ -22,7 +22,7 @@ GOOD = {
 
 
 def figures(**changes):
-    return [Figure(name, value, "") for name, value in {**GOOD, **changes}.items()]
+    return [RankFigure(name, value, "") for name, value in {**GOOD, **changes}.items()]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def figures(**changes):
         (CPU, {"diagnostics_matmul_fp32_error_ratio": 2e-4}, "rank:1: fp32 product off by 0.0002, limit 0.0001"),
         (CPU, {"diagnostics_matmul_fp32_error_ratio": float("nan")}, "rank:1: fp32 product off by nan"),
         (
-            Accelerator("cuda", 2, "nccl"),
+            TorchDevices("cuda", 2, "nccl"),
             {"diagnostics_matmul_bf16_error_ratio": 2e-2},
             "gpu:1: bf16 product off by 0.02, limit 0.01",
         ),

@@ -24,7 +24,7 @@ def test_rates_of_fio_3():
 
 
 def test_a_measurement_reads_as_a_line_of_the_log():
-    both = fio.Measured(fio.Side(1, 1.5e9, 20.4), fio.Side(1, 2e9, 30.0), "slow")
+    both = fio.FioMeasurement(fio.FioDirection(1, 1.5e9, 20.4), fio.FioDirection(1, 2e9, 30.0), "slow")
     assert both.figures() == "written 1.500 GB/s, 20 requests/s; read 2.000 GB/s, 30 requests/s; slow"
 
 

@@ -278,8 +278,8 @@ def test_columns_of_any_order_and_number_are_found_by_their_names():
     text = f"{header}\n{units}\n{row}\n# Out of bounds values : 1 FAILED\n"
     (found,) = collectives.parse(text).rows
     assert found.size_bytes == 1e6
-    assert found.out_of_place == collectives.Block(0.5e-3, 3.5e9, 0)
-    assert found.in_place == collectives.Block(pytest.approx(499e-6), pytest.approx(3.6e9), 1)
+    assert found.out_of_place == collectives.CollectiveMeasurement(0.5e-3, 3.5e9, 0)
+    assert found.in_place == collectives.CollectiveMeasurement(pytest.approx(499e-6), pytest.approx(3.6e9), 1)
     assert nccl(text, None).verdict == FAIL
 
 

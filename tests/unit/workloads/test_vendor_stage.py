@@ -12,7 +12,7 @@ import pytest
 import yaml
 from gpuval_workloads.common import command
 from gpuval_workloads.vendor_tools import gaudi_ports, places
-from gpuval_workloads.vendor_tools.job import Job
+from gpuval_workloads.vendor_tools.job import ToolTask
 from gpuval_workloads.vendor_tools.program import parse_arguments
 
 from tests.kit.workload_process import COLLECTION, Workload, is_alive
@@ -343,8 +343,8 @@ def test_ports_that_stay_down_are_a_fault_of_their_device(tmp_path, monkeypatch)
     monkeypatch.setattr(gaudi_ports, "SETTLE_SECONDS", 0)
     script = put(tmp_path, "manage_network_ifs.sh", PORTS)
     (tmp_path / "state").write_text("up\n")
-    job = Job("hl_qual", places.Places([], {}), 8, 2, time.monotonic() + 60, tmp_path)
-    ports = gaudi_ports.Ports(job, tmp_path)
+    job = ToolTask("hl_qual", places.ExecutableSearch([], {}), 8, 2, time.monotonic() + 60, tmp_path)
+    ports = gaudi_ports.GaudiPorts(job, tmp_path)
     (tmp_path / "state").write_text("down\n")
     (tmp_path / "broken").touch()
     ports.bring_up()
@@ -407,7 +407,7 @@ def test_folders_given_come_before_path_and_only_executables_count(tmp_path):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     put(mine, "dcgmi", "true")
     put(theirs, "dcgmi", "true")
-    found = places.Places([mine], {"PATH": str(theirs)}, usual=())
+    found = places.ExecutableSearch([mine], {"PATH": str(theirs)}, usual=())
     assert found.find("dcgmi") == mine / "dcgmi"
     (mine / "dcgmi").chmod(0o644)
     assert found.find("dcgmi") == theirs / "dcgmi"

@@ -9,13 +9,13 @@ from gpuval_runner import lock
 from gpuval_runner import plan as plans
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.files import write_atomically
-from gpuval_runner.runner import Options, run
+from gpuval_runner.runner import RunnerOptions, run
 from gpuval_runner.start import is_finished
 
 WAIT_SECONDS = 30.0
 
 
-def cancel(options: Options, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+def cancel(options: RunnerOptions, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
     """Cancel a run and wait until its runner has ended; without a runner, close the records here.
 
     Raises ``PlanError``, and ``OSError`` when the request cannot be left.

@@ -16,11 +16,11 @@ from gpuval_runner.containers.engine import EngineError, probe
 from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
-from gpuval_runner.errors import LockHeldError, PlanError, RunnerError
+from gpuval_runner.errors import LockHeldError, NodePlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import Plan
+from gpuval_runner.plan import NodePlan
 
 CANCEL_SECONDS = 20.0
 KILL_SECONDS = 10.0
@@ -92,7 +92,7 @@ def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
     return problems
 
 
-def _stages(directory: NodeDirectory, plan: Optional[Plan]) -> set[str]:
+def _stages(directory: NodeDirectory, plan: Optional[NodePlan]) -> set[str]:
     """Return all stages that may have a scratch directory: a later attempt's plan names only some of them."""
     work = directory.root / "work"
     names = {stage.name for stage in plan.stages} if plan else set()
@@ -100,14 +100,14 @@ def _stages(directory: NodeDirectory, plan: Optional[Plan]) -> set[str]:
     return names | ({entry.name for entry in work.iterdir()} if work.is_dir() else set())
 
 
-def _plan(directory: NodeDirectory) -> Optional[Plan]:
+def _plan(directory: NodeDirectory) -> Optional[NodePlan]:
     try:
         return plans.load(directory.plan)
-    except PlanError:
+    except NodePlanError:
         return None
 
 
-def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.State) -> dict[str, str]:
+def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.NodeRunState) -> dict[str, str]:
     """The run's processes on this node, by pid, as `killed` names them."""
     session = leftovers.live_session(state.current) if state.boot else None
     members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
@@ -119,7 +119,7 @@ def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.Sta
 
 
 def _containers(
-    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State
+    directory: NodeDirectory, run_id: str, node: str, plan: Optional[NodePlan], state: states.NodeRunState
 ) -> dict[str, str]:
     """The run's containers on this node, by id, with the command of their engine."""
     known = plan or directory.plan.exists() or state.run_id
@@ -134,8 +134,8 @@ def _end(
     directory: NodeDirectory,
     run_id: str,
     node: str,
-    plan: Optional[Plan],
-    state: states.State,
+    plan: Optional[NodePlan],
+    state: states.NodeRunState,
     at_work: dict[str, str],
     cancel_seconds: float,
 ) -> tuple[list[str], list[str]]:

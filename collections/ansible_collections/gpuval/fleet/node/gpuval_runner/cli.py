@@ -95,12 +95,12 @@ def _start(options: argparse.Namespace) -> dict[str, Any]:
 def _run(options: argparse.Namespace) -> int:
     from gpuval_runner.boot import BOOT_ID_FILE
     from gpuval_runner.files import read_json
-    from gpuval_runner.runner import Options, run
+    from gpuval_runner.runner import RunnerOptions, run
 
     if options.environment_file:
         os.environ.update(read_json(options.environment_file, 1 << 20))
     return run(
-        Options(
+        RunnerOptions(
             directory=NodeDirectory(options.dir),
             instance=options.instance,
             unit=options.unit,
@@ -136,9 +136,11 @@ def _since(text: str) -> dict[str, Any]:
 
 def _cancel(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.cancel import WAIT_SECONDS, cancel
-    from gpuval_runner.runner import Options
+    from gpuval_runner.runner import RunnerOptions
 
-    return cancel(Options(directory=NodeDirectory(options.dir)), WAIT_SECONDS if options.wait is None else options.wait)
+    return cancel(
+        RunnerOptions(directory=NodeDirectory(options.dir)), WAIT_SECONDS if options.wait is None else options.wait
+    )
 
 
 def _clean(options: argparse.Namespace) -> dict[str, Any]:
@@ -157,9 +159,9 @@ def _image(options: argparse.Namespace) -> int:
 
 def _pod(options: argparse.Namespace) -> int:
     from gpuval_runner.pod import run_pod
-    from gpuval_runner.runner import Options
+    from gpuval_runner.runner import RunnerOptions
 
-    own = Options(directory=NodeDirectory(options.dir), source=options.source)
+    own = RunnerOptions(directory=NodeDirectory(options.dir), source=options.source)
     return run_pod(own, options.stage, options.last, options.clear)
 
 

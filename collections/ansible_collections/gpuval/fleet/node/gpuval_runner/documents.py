@@ -12,14 +12,14 @@ class _Figure(TypedDict):
     scope: str
 
 
-class Metric(_Figure, total=False):
+class RecordMetric(_Figure, total=False):
     """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``; ``revision`` of its
     definition, where that is not the first."""
 
     revision: int
 
 
-class Curve(TypedDict):
+class RecordCurve(TypedDict):
     """One series: y over x."""
 
     name: str
@@ -50,7 +50,7 @@ class RecordDocument(TypedDict):
     image: Optional[str]
     exit_code: Optional[int]
     signal: Optional[str]
-    metrics: list[Metric]
+    metrics: list[RecordMetric]
     fingerprints: dict[str, str]
     environment: dict[str, Any]
     artifacts: list[str]

@@ -13,7 +13,7 @@ from gpuval_node.node_directory import inherited
 
 from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE
-from gpuval_runner.plan import Accelerator, Plan, Stage, expand
+from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
 
 #: What leads the runner to the container engines of its user, beside what stages inherit.
 ENGINE_VARIABLES = (
@@ -29,7 +29,7 @@ MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
 
 
 @dataclass(frozen=True)
-class Places:
+class StagePaths:
     """Paths that a stage gets."""
 
     work: Path
@@ -55,7 +55,7 @@ def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
     return {**inherited(environment), **engines}
 
 
-def placeholders(plan: Plan, places: Places, python: str = "") -> dict[str, str]:
+def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[str, str]:
     """Return what stands for the names in braces in a stage's command and environment.
 
     `python` is the interpreter of the stage's image, for the runner too.
@@ -73,7 +73,7 @@ def placeholders(plan: Plan, places: Places, python: str = "") -> dict[str, str]
     }
 
 
-def detected(declared: Accelerator, facts: Optional[Mapping[str, Any]]) -> Accelerator:
+def detected(declared: PlannedAccelerator, facts: Optional[Mapping[str, Any]]) -> PlannedAccelerator:
     """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
     vendor, count, environment = declared.vendor, declared.count, facts or {}
     found = environment.get("accelerator")
@@ -86,14 +86,14 @@ def detected(declared: Accelerator, facts: Optional[Mapping[str, Any]]) -> Accel
         vendor = found["vendor"]
     if isinstance(found, dict) and count is None and found.get("vendor") == vendor and type(found.get("count")) is int:
         count = found["count"]
-    return Accelerator(vendor, count, *of_gpu)
+    return PlannedAccelerator(vendor, count, *of_gpu)
 
 
 def build(
-    plan: Plan,
+    plan: NodePlan,
     stage: Stage,
-    places: Places,
-    accelerator: Accelerator,
+    places: StagePaths,
+    accelerator: PlannedAccelerator,
     environment: Mapping[str, str],
     python: str = "",
 ) -> dict[str, str]:

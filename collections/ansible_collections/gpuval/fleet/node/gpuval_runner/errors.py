@@ -7,11 +7,11 @@ class RunnerError(Exception):
     """The runner cannot do what it was asked to."""
 
 
-class PlanError(RunnerError):
+class NodePlanError(RunnerError):
     """The plan is missing, malformed or does not fit the node directory."""
 
 
-class StoreError(RunnerError):
+class StoreFileError(RunnerError):
     """The store file is malformed or readable by others."""
 
 

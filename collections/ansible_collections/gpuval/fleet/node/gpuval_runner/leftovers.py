@@ -10,10 +10,10 @@ from typing import Optional
 from gpuval_node.hardware.engines import ENGINES
 
 from gpuval_runner import descendants
-from gpuval_runner.containers.engine import Engine, EngineError, EngineMissingError, labels
+from gpuval_runner.containers.engine import ContainerEngine, EngineError, EngineMissingError, labels
 from gpuval_runner.descendants import Process
-from gpuval_runner.plan import Plan
-from gpuval_runner.state import State
+from gpuval_runner.plan import NodePlan
+from gpuval_runner.state import NodeRunState
 
 GRACE_SECONDS = 3.0
 PAUSE_SECONDS = 1.0
@@ -38,14 +38,14 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     return current.get("pid")
 
 
-def containers(run_id: str, node: str, plan: Optional[Plan], state: State) -> dict[str, str]:
+def containers(run_id: str, node: str, plan: Optional[NodePlan], state: NodeRunState) -> dict[str, str]:
     """Ids of the containers of a run on this node with the command of their engine, of the engines that answer."""
     if plan and state.container is None and not plan.containers:
         return {}
     found: dict[str, str] = {}
     for command in _engines(plan, state):
         with contextlib.suppress(EngineError):
-            found.update(dict.fromkeys(Engine(command).find(labels(run_id, node)), command))
+            found.update(dict.fromkeys(ContainerEngine(command).find(labels(run_id, node)), command))
     return found
 
 
@@ -55,20 +55,20 @@ def remaining(found: Mapping[str, str], run_id: str, node: str) -> dict[str, str
     for command in set(found.values()):
         there = [identifier for identifier, of in found.items() if of == command]
         with contextlib.suppress(EngineError):
-            still = Engine(command).find(labels(run_id, node))
+            still = ContainerEngine(command).find(labels(run_id, node))
             there = [identifier for identifier in there if identifier in still]
         left.update(dict.fromkeys(there, command))
     return left
 
 
-def _engines(plan: Optional[Plan], state: State) -> list[str]:
+def _engines(plan: Optional[NodePlan], state: NodeRunState) -> list[str]:
     """The engines that may have made containers of a run, the one that made some first."""
     made_by = [state.container.command] if state.container else []
     return list(dict.fromkeys([*made_by, *([plan.runtime] if plan and plan.runtime in ENGINES else ENGINES)]))
 
 
 def end_containers(
-    run_id: str, node: str, plan: Optional[Plan], state: State, patience: float = 0.0
+    run_id: str, node: str, plan: Optional[NodePlan], state: NodeRunState, patience: float = 0.0
 ) -> tuple[list[str], list[str]]:
     """End the containers of a run on this node by their labels. Returns the ids of those ended, and problems.
 
@@ -87,7 +87,7 @@ def end_containers(
         problems = []
         for command in _engines(plan, state):
             try:
-                ended += Engine(command).stop(labels(run_id, node))
+                ended += ContainerEngine(command).stop(labels(run_id, node))
             except EngineMissingError:
                 continue
             except EngineError as error:

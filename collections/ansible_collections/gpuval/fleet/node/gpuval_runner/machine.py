@@ -15,7 +15,7 @@ MAX_INTERRUPTIONS = 1
 
 
 @dataclass(frozen=True)
-class Known:
+class RecordedStage:
     """What a stage's record says when the runner starts; `interruptions`: how often this attempt was cut off before."""
 
     state: str
@@ -24,7 +24,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunStage:
     """Run this stage now."""
 
     stage: str
@@ -40,16 +40,16 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Done:
+class PlanDone:
     """Nothing is left to do."""
 
     outcome: str
 
 
-Step = Union[Run, Close, Done]
+Step = Union[RunStage, Close, PlanDone]
 
 
-def opening(attempt: int, known: Optional[Known]) -> str:
+def opening(attempt: int, known: Optional[RecordedStage]) -> str:
     """Return what to do with one stage's record when a runner starts on a plan of this attempt.
 
     ``new``: no record yet. ``keep``: this attempt has ended or not begun. ``again``: an earlier attempt's record moves
@@ -87,8 +87,8 @@ def next_step(stages: Sequence[Stage], states: Mapping[str, str], halt: Optional
         lacking = [_lack(name, states.get(name)) for name in stage.needs if states.get(name) != "success"]
         if lacking:
             return Close(stage.name, "skipped", f"needs {', '.join(lacking)}")
-        return Run(stage.name)
-    return Done(outcome(states.get(stage.name, "pending") for stage in stages))
+        return RunStage(stage.name)
+    return PlanDone(outcome(states.get(stage.name, "pending") for stage in stages))
 
 
 def outcome(states: Iterable[str]) -> str:

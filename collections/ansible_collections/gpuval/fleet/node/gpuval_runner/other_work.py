@@ -13,7 +13,7 @@ from gpuval_node.hardware.tree import Tree
 from gpuval_node.hardware.users import User, accelerator_users
 
 from gpuval_runner import descendants
-from gpuval_runner.plan import HOST_STAGES, Plan
+from gpuval_runner.plan import HOST_STAGES, NodePlan
 
 #: Between two looks; a process counts that both saw, since one that ends has lost its environment first.
 LOOK_SECONDS = 3.0
@@ -64,7 +64,7 @@ class OtherWork:
             time.sleep(self._seconds)
 
 
-def watch(plan: Plan) -> OtherWork:
+def watch(plan: NodePlan) -> OtherWork:
     """Looks on a node with accelerators of its own; from now on, if the plan gives way."""
     if plan.accelerator.vendor == "cpu" or plan.runtime == "pod":
         return OtherWork(None)

@@ -6,14 +6,14 @@ import signal as signals
 from dataclasses import dataclass
 from typing import Optional
 
-from gpuval_runner.result import Result
+from gpuval_runner.result import ResultFile
 from gpuval_runner.text import one_line
 
 LAST_LINE = 200
 
 
 @dataclass(frozen=True)
-class Stop:
+class StageStop:
     """Why the runner ended a stage: the state it gets and the reason in words."""
 
     state: str
@@ -21,7 +21,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StageEvidence:
     """All that is known of a stage that has ended.
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
@@ -34,8 +34,8 @@ class Evidence:
     exit_code: Optional[int] = None
     signal: Optional[str] = None
     start_error: Optional[str] = None
-    stop: Optional[Stop] = None
-    result: Optional[Result] = None
+    stop: Optional[StageStop] = None
+    result: Optional[ResultFile] = None
     patterns: int = 0
     matched: int = 0
     not_numbers: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Evidence:
     cause_is_known: bool = True
 
 
-def judge(evidence: Evidence) -> tuple[str, str]:
+def judge(evidence: StageEvidence) -> tuple[str, str]:
     """Return the final state and message of a stage."""
     result = evidence.result
     if evidence.start_error:
@@ -98,12 +98,12 @@ def _shell_signal(code: Optional[int]) -> str:
     return f" ({signal_name(code - 128)})"
 
 
-def _reported(evidence: Evidence, result: Result) -> str:
+def _reported(evidence: StageEvidence, result: ResultFile) -> str:
     message = result.message or "the workload reported failure without a message"
     return _sentence(message, evidence.cause)
 
 
-def _last(evidence: Evidence) -> str:
+def _last(evidence: StageEvidence) -> str:
     if evidence.cause and evidence.cause_is_known:
         return evidence.cause
     line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
-from gpuval_runner.documents import Curve, Metric
+from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 from gpuval_runner.text import one_line
@@ -96,9 +96,9 @@ class LineReader(Protocol):
 
     def take(self, line: str, complete: bool) -> None: ...
 
-    def metrics(self) -> list[Metric]: ...
+    def metrics(self) -> list[RecordMetric]: ...
 
-    def curves(self) -> list[Curve]: ...
+    def curves(self) -> list[RecordCurve]: ...
 
 
 class PatternReader:
@@ -118,7 +118,7 @@ class PatternReader:
         self._logs = logs
         self._hide = hide
         self._rest = b""
-        self._found: dict[str, Metric] = {}
+        self._found: dict[str, RecordMetric] = {}
         #: By pattern the last line that matched it without a number; None once a line had one.
         self._unread: dict[str, Optional[str]] = {}
         #: Whether metrics were left out.
@@ -138,7 +138,7 @@ class PatternReader:
         self._line(self._rest, complete=False)
         self._rest = b""
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[RecordMetric]:
         """Return what was found so far, the last match of each name."""
         found = {(metric["name"], metric["scope"]): metric for log in reversed(self._logs) for metric in log.metrics()}
         found.update({(metric["name"], metric["scope"]): metric for metric in self._found.values()})
@@ -148,7 +148,7 @@ class PatternReader:
         """Return for each pattern that never matched a number the last line that matched it otherwise."""
         return [line for line in self._unread.values() if line]
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[RecordCurve]:
         """Return the series that the logs hold."""
         found = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
         return list(found.values())
@@ -188,7 +188,9 @@ def base_unit(unit: str) -> Optional[Unit]:
     return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
 
 
-def _metric(match: re.Match[str], pattern: OutputPattern, stage: str, hide: Callable[[str], str]) -> Optional[Metric]:
+def _metric(
+    match: re.Match[str], pattern: OutputPattern, stage: str, hide: Callable[[str], str]
+) -> Optional[RecordMetric]:
     value = _value(match)
     if value is None:
         return None

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_ty
 from gpuval_node.hardware import pci
 from gpuval_node.hardware.engines import ENGINES
 
-from gpuval_runner.errors import PlanError
+from gpuval_runner.errors import NodePlanError
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import STAGE_NAME
 
@@ -31,7 +31,7 @@ UNUSED = ("retry", "expected_seconds", "tags")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ValueLimits:
     """What a text matches (whole; in words for a message), or the numbers from and to which a number goes."""
 
     pattern: str = ".*"
@@ -40,19 +40,19 @@ class Limits:
     most: float = math.inf
 
 
-def _one_of(*choices: str) -> Limits:
-    return Limits("|".join(choices), f"one of {', '.join(choices)}")
+def _one_of(*choices: str) -> ValueLimits:
+    return ValueLimits("|".join(choices), f"one of {', '.join(choices)}")
 
 
-_RUN_ID = Limits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "letters, digits and ._-")
-_NODE = Limits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "letters, digits and ._-")
-_SHA256 = Limits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")
-_IMAGE_ID = Limits(f"sha256:{_SHA256.pattern}", "the id of an image")
-_ULIMIT = Limits(r"-?\d+(:-?\d+)?", "soft:hard in whole numbers (-1: unlimited)")
-_VOLUME = Limits("[^:]+:/[^:]*(:[^:]*)?", "host:inside or host:inside:ro")
-_DATASET = Limits("[a-z][a-z0-9_]{0,22}", "the name of a dataset")
-_VARIABLE = Limits("[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of a variable")
-_ANY, _POSITIVE = Limits(), Limits(least=1e-6)
+_RUN_ID = ValueLimits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "letters, digits and ._-")
+_NODE = ValueLimits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "letters, digits and ._-")
+_SHA256 = ValueLimits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")
+_IMAGE_ID = ValueLimits(f"sha256:{_SHA256.pattern}", "the id of an image")
+_ULIMIT = ValueLimits(r"-?\d+(:-?\d+)?", "soft:hard in whole numbers (-1: unlimited)")
+_VOLUME = ValueLimits("[^:]+:/[^:]*(:[^:]*)?", "host:inside or host:inside:ro")
+_DATASET = ValueLimits("[a-z][a-z0-9_]{0,22}", "the name of a dataset")
+_VARIABLE = ValueLimits("[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of a variable")
+_ANY, _POSITIVE = ValueLimits(), ValueLimits(least=1e-6)
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class OutputReader:
 
 
 @dataclass(frozen=True)
-class Container:
+class StageContainer:
     """What a stage asks of its container; the engine's defaults apply to the rest."""
 
     python: str = "python3"
-    shm_bytes: Annotated[Optional[int], Limits(least=1)] = None
-    memory_bytes: Annotated[Optional[int], Limits(least=1 << 20)] = None
+    shm_bytes: Annotated[Optional[int], ValueLimits(least=1)] = None
+    memory_bytes: Annotated[Optional[int], ValueLimits(least=1 << 20)] = None
     cpus: Annotated[Optional[float], _POSITIVE] = None
     ulimits: Annotated[Mapping[str, str], _ULIMIT] = field(default_factory=dict)
     user: Optional[str] = None
@@ -126,7 +126,7 @@ class Archive:
 
     key: str
     sha256: Annotated[str, _SHA256]
-    bytes: Annotated[int, Limits(least=1)]
+    bytes: Annotated[int, ValueLimits(least=1)]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Image:
     Without `pull` no registry has it: it was built on the node.
     """
 
-    reference: Annotated[str, Limits("[^-].*", "the reference of an image")]
+    reference: Annotated[str, ValueLimits("[^-].*", "the reference of an image")]
     id: Annotated[Optional[str], _IMAGE_ID] = None
     archive: Optional[Archive] = None
     pull: bool = True
@@ -146,8 +146,8 @@ class Image:
 class Stage:
     """One unit of work. Limits in seconds, 0 is none."""
 
-    name: Annotated[str, Limits(STAGE_NAME.pattern, "the name of a stage")]
-    workload: Annotated[str, Limits(".{1,64}", "a text of 1 to 64 characters")]
+    name: Annotated[str, ValueLimits(STAGE_NAME.pattern, "the name of a stage")]
+    workload: Annotated[str, ValueLimits(".{1,64}", "a text of 1 to 64 characters")]
     command: tuple[str, ...]
     environment: Mapping[str, str]
     timeout_seconds: float
@@ -156,9 +156,9 @@ class Stage:
     on_failure: Annotated[str, _one_of("continue", "stop")]
     needs: tuple[str, ...]
     patterns: tuple[OutputPattern, ...]
-    log_max_bytes: Annotated[int, Limits(least=1024)]
+    log_max_bytes: Annotated[int, ValueLimits(least=1024)]
     image: Optional[str] = None
-    container: Container = field(default_factory=Container)
+    container: StageContainer = field(default_factory=StageContainer)
     #: Programs whose logs are read.
     output: tuple[OutputReader, ...] = ()
     datasets: Annotated[tuple[str, ...], _DATASET] = ()
@@ -167,7 +167,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Accelerator:
+class PlannedAccelerator:
     """What the stages run on: as declared, or as found; architecture, product and version of the first GPU as the facts
     name them, if they do."""
 
@@ -179,23 +179,23 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NodePlan:
     """What one node is to do, in order."""
 
     run_id: Annotated[str, _RUN_ID]
     node: Annotated[str, _NODE]
-    attempt: Annotated[int, Limits(least=1, most=9)]
+    attempt: Annotated[int, ValueLimits(least=1, most=9)]
     created_at: str
     deadline_seconds: Annotated[float, _POSITIVE]
     heartbeat_seconds: Annotated[float, _POSITIVE]
     runtime: Annotated[str, _one_of(*RUNTIMES)]
-    accelerator: Accelerator
+    accelerator: PlannedAccelerator
     python: str
     stages: tuple[Stage, ...]
     models_dir: Optional[str] = None
     images: Mapping[str, Image] = field(default_factory=dict)
     #: Drawn by the controller for this node and attempt; every record echoes it.
-    nonce: Annotated[str, Limits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
+    nonce: Annotated[str, ValueLimits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
     #: How often GPUs and host are sampled beside a stage; 0 is not at all.
     telemetry_seconds: float = 0.0
     #: The gang that the node is part of, as JSON; empty for none.
@@ -208,7 +208,7 @@ class Plan:
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise PlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
+        raise NodePlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
 
     def in_container(self, stage: Stage) -> bool:
         """Whether a stage runs in a container, of an engine or of its pod: it has an image and the runtime uses it."""
@@ -220,14 +220,14 @@ class Plan:
         return self.runtime not in ("host", "pod") and any(self.in_container(stage) for stage in self.stages)
 
 
-def load(path: Path) -> Plan:
+def load(path: Path) -> NodePlan:
     """Read and check a plan file, with its gang's members where they are beside it. Raises ``PlanError``."""
     document = _read(path, "a plan")
     gang = document.get("gang") if isinstance(document, dict) else None
     if isinstance(gang, dict) and "members" not in gang:
         shared = _read(path.with_name(GANG_FILE), "the members of the plan's gang")
         if not isinstance(shared, dict):
-            raise PlanError(f"{path.with_name(GANG_FILE)} is not an object")
+            raise NodePlanError(f"{path.with_name(GANG_FILE)} is not an object")
         document = {**document, "gang": {**shared, **gang}}
     return parse(document)
 
@@ -236,25 +236,25 @@ def _read(path: Path, what: str) -> Any:
     try:
         return read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
     except FileNotFoundError:
-        raise PlanError(f"{path} does not exist: launch the run on this node first") from None
+        raise NodePlanError(f"{path} does not exist: launch the run on this node first") from None
     except (OSError, ValueError) as error:
-        raise PlanError(f"{path} cannot be read as {what}: {error}") from error
+        raise NodePlanError(f"{path} cannot be read as {what}: {error}") from error
 
 
-def parse(document: Any) -> Plan:
+def parse(document: Any) -> NodePlan:
     """Check a plan document. Raises ``PlanError`` naming the field that is wrong."""
     if not isinstance(document, dict):
-        raise PlanError("plan is not an object")
+        raise NodePlanError("plan is not an object")
     given = {**document}
     if given.pop("schema", None) != SCHEMA:
-        raise PlanError(f"plan: schema is not {SCHEMA}: the runner and the controller are of different versions")
+        raise NodePlanError(f"plan: schema is not {SCHEMA}: the runner and the controller are of different versions")
     gang = given.pop("gang", None)
     if gang is not None and not (isinstance(gang, dict) and isinstance(gang.get("members"), list)):
-        raise PlanError("plan.gang is not a gang with its members")
+        raise NodePlanError("plan.gang is not a gang with its members")
     images = given.get("images")
     if isinstance(images, dict) and all(isinstance(image, dict) for image in images.values()):
         given["images"] = {reference: {**image, "reference": reference} for reference, image in images.items()}
-    plan: Plan = _object(Plan, given, "plan")
+    plan: NodePlan = _object(NodePlan, given, "plan")
     plan = replace(plan, gang=json.dumps(gang, separators=(",", ":")) if gang else "")
     _check_stages(plan)
     return plan
@@ -265,23 +265,23 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{([a-z_]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
 
 
-def _check_stages(plan: Plan) -> None:
+def _check_stages(plan: NodePlan) -> None:
     earlier: set[str] = set()
     if not plan.stages:
-        raise PlanError("plan.stages is empty")
+        raise NodePlanError("plan.stages is empty")
     for stage in plan.stages:
         if not stage.command:
-            raise PlanError(f"stage {stage.name!r}: its command is empty")
+            raise NodePlanError(f"stage {stage.name!r}: its command is empty")
         for item in stage.patterns:
             _check_pattern(stage.name, item.pattern)
         if stage.name in earlier:
-            raise PlanError(f"stage {stage.name!r} stands twice in the plan")
+            raise NodePlanError(f"stage {stage.name!r} stands twice in the plan")
         later = [s.name for s in plan.stages if s.name in stage.needs and s.name not in earlier]
         if later:
-            raise PlanError(f"stage {stage.name!r} needs {', '.join(later)}, which does not come before it")
+            raise NodePlanError(f"stage {stage.name!r} needs {', '.join(later)}, which does not come before it")
         unknown = [name for name in stage.needs if name not in earlier]
         if unknown and plan.attempt == 1:
-            raise PlanError(f"stage {stage.name!r} needs {', '.join(unknown)}, which the plan does not have")
+            raise NodePlanError(f"stage {stage.name!r} needs {', '.join(unknown)}, which the plan does not have")
         earlier.add(stage.name)
 
 
@@ -289,27 +289,29 @@ def _check_pattern(stage: str, pattern: str) -> None:
     try:
         groups = re.compile(pattern).groupindex
     except re.error as error:
-        raise PlanError(f"stage {stage!r}: {pattern!r} is not a regular expression: {error}") from error
+        raise NodePlanError(f"stage {stage!r}: {pattern!r} is not a regular expression: {error}") from error
     if "value" not in groups:
-        raise PlanError(f"stage {stage!r}: {pattern!r} has no group 'value': write (?P<value>...) around the number")
+        raise NodePlanError(
+            f"stage {stage!r}: {pattern!r} has no group 'value': write (?P<value>...) around the number"
+        )
 
 
 def _object(kind: Any, document: Any, where: str) -> Any:
     """Read a dataclass from a JSON object. Where a field has a default, null is as if it were not there."""
     if not isinstance(document, dict):
-        raise PlanError(f"{where} is not an object")
+        raise NodePlanError(f"{where} is not an object")
     kinds = _kinds(kind)
     known = {item.name: item for item in fields(kind)}
     unknown = sorted(set(document) - set(known) - set(UNUSED))
     if unknown:
-        raise PlanError(f"{where} has unknown fields: {', '.join(unknown)}")
+        raise NodePlanError(f"{where} has unknown fields: {', '.join(unknown)}")
     values = {}
     for name, item in known.items():
         value = document.get(name)
         if value is not None:
             values[name] = _value(kinds[name], value, f"{where}.{name}")
         elif item.default is MISSING and item.default_factory is MISSING:
-            raise PlanError(f"{where}.{name} is missing")
+            raise NodePlanError(f"{where}.{name} is missing")
     return kind(**values)
 
 
@@ -319,7 +321,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _value(kind: Any, value: Any, where: str, limits: Limits = _ANY) -> Any:
+def _value(kind: Any, value: Any, where: str, limits: ValueLimits = _ANY) -> Any:
     """Read a value of a type that the dataclasses of a plan have; limits of a list or map are those of its items."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -330,17 +332,17 @@ def _value(kind: Any, value: Any, where: str, limits: Limits = _ANY) -> Any:
         return _object(kind, value, where)
     if origin is tuple:
         if not isinstance(value, list):
-            raise PlanError(f"{where} is not a list")
+            raise NodePlanError(f"{where} is not a list")
         return tuple(_value(inner[0], item, f"{where}[{number}]", limits) for number, item in enumerate(value))
     if origin is not None:
         if not isinstance(value, dict) or not all(name and not set(name) & {"=", "\0"} for name in value):
-            raise PlanError(f"{where} is not a map of names to values")
+            raise NodePlanError(f"{where} is not a map of names to values")
         return {name: _value(inner[1], item, f"{where}.{name}", limits) for name, item in value.items()}
     if type(value) not in ((int, float) if kind is float else (kind,)):
-        raise PlanError(f"{where} is not of type {kind.__name__}")
+        raise NodePlanError(f"{where} is not of type {kind.__name__}")
     if kind is str:
         if "\0" in value or not re.fullmatch(limits.pattern, value, re.DOTALL):
-            raise PlanError(f"{where}: {value!r} is not {limits.words}")
+            raise NodePlanError(f"{where}: {value!r} is not {limits.words}")
     elif not limits.least <= value <= limits.most or math.isinf(value):
-        raise PlanError(f"{where} is {value}, not a number from {limits.least:g} to {limits.most:g}")
+        raise NodePlanError(f"{where} is {value}, not a number from {limits.least:g} to {limits.most:g}")
     return value

@@ -13,10 +13,10 @@ from gpuval_runner import plan as plans
 from gpuval_runner.files import read_bounded, to_json, write_atomically
 from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
-from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Plan, Stage
-from gpuval_runner.record import MAX_RECORD_BYTES, Record
-from gpuval_runner.runner import Interrupt, Options, Runner, catch_signals, finish_uploads, make_uploader
+from gpuval_runner.outcome import StageStop
+from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.record import MAX_RECORD_BYTES, StageRecord
+from gpuval_runner.runner import Interrupt, Runner, RunnerOptions, catch_signals, finish_uploads, make_uploader
 from gpuval_runner.stage import StageContext
 from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import one_line
@@ -30,7 +30,7 @@ LOCK_SECONDS = 60.0
 EARLIER_RECORD = "record-{}.json"
 
 
-def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = None) -> int:
+def run_pod(options: RunnerOptions, stage: str, last: bool, clear: Optional[Path] = None) -> int:
     """Run one stage in a container. Returns 0 once its record is made; with `last`, 1 unless every stage succeeded.
 
     What earlier containers left in the folder `clear` (shared memory) is removed first.
@@ -74,7 +74,7 @@ def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
             write_atomically(directory.record(stage), read_bounded(path.resolve(), MAX_RECORD_BYTES))
 
 
-def print_record(record: Record) -> None:
+def print_record(record: StageRecord) -> None:
     """Print a record between markers into the container's output."""
     data = record.encode().decode("ascii")
     sys.stdout.write(
@@ -83,7 +83,7 @@ def print_record(record: Record) -> None:
     sys.stdout.flush()
 
 
-def write_termination(record: Record, path: Path) -> None:
+def write_termination(record: StageRecord, path: Path) -> None:
     """Write state, cause, message and exit code in at most 2048 bytes where the cluster shows them."""
     short = {"stage": record.stage, "state": record.state, "exit_code": record.exit_code, "signal": record.signal}
     cause = {"cause": record.environment["cause"]} if "cause" in record.environment else {}
@@ -113,12 +113,12 @@ class _PodRunner(Runner):
     """Runs one stage of a plan whose other stages have containers of their own."""
 
     def __init__(
-        self, options: Options, plan: Plan, uploader: Optional[Uploader], interrupt: Interrupt, own: str
+        self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt, own: str
     ) -> None:
         super().__init__(options, plan, uploader, interrupt)
         self._own = own
 
-    def run_own_stage(self) -> Record:
+    def run_own_stage(self) -> StageRecord:
         """Run the container's own stage, or close it with the reason; returns its final record."""
         self.open()
         if self.records[self._own].state not in machine.FINISHED:
@@ -135,7 +135,7 @@ class _PodRunner(Runner):
         """As on a host, but what was given lies where the plan does, not with the pod's state."""
         context = super()._context(name)
 
-        def stays(record: Record) -> bool:
+        def stays(record: StageRecord) -> bool:
             may_stay = context.stays(record)
             if may_stay and not finish_uploads(self._uploader, self.options.note, self.interrupt):
                 print_record(record)
@@ -150,20 +150,20 @@ class _PodRunner(Runner):
         ended = [stage for stage in before if self.records[stage.name].state in machine.FINISHED]
         return [*ended, self.plan.stage(self._own)]
 
-    def halt(self) -> Optional[Stop]:
+    def halt(self) -> Optional[StageStop]:
         """As on a host, but a container that a signal ends does not come back."""
         stop = super().halt()
         if stop and self.interrupt.signal:
-            return Stop("cancelled", f"the pod's container received {self.interrupt.signal}")
+            return StageStop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
-    def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:
+    def opening(self, stage: Stage, known: Optional[machine.RecordedStage]) -> str:
         """As on a host, but a stage of another container that is not final was killed together with its runner."""
         if known and known.state == "running" and known.attempt == self.plan.attempt and stage.name != self._own:
             return "give_up"
         return super().opening(stage, known)
 
-    def given_up(self, record: Record, cause: str) -> str:
+    def given_up(self, record: StageRecord, cause: str) -> str:
         if record.stage == self._own:
             return super().given_up(record, cause)
         return (

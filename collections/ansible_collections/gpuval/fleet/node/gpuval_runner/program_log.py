@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Callable, Optional, Union
 
-from gpuval_runner.documents import Curve, Metric
+from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.patterns import NUMBER, base_unit, read_number
 from gpuval_runner.plan import OutputReader, OutputStep, OutputValue
 from gpuval_runner.result import number
@@ -103,9 +103,9 @@ class ProgramLog:
             if figure is not None:
                 self._add(index, _rank(line), figure)
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[RecordMetric]:
         """Return the figures of what was read so far."""
-        metrics: list[Metric] = []
+        metrics: list[RecordMetric] = []
         for (index, rank), values in self._found.items():
             value = self._reader.values[index]
             scope = self._scope(index, rank)
@@ -114,7 +114,7 @@ class ProgramLog:
                 figure = values.figure(what, value.positive)
                 metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
-            steps: Metric = {
+            steps: RecordMetric = {
                 "name": f"{self._stage}_steps_count",
                 "value": self._last_step,
                 "unit": "count",
@@ -123,7 +123,7 @@ class ProgramLog:
             metrics.append(steps)
         return metrics
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[RecordCurve]:
         """Return the series of what was read."""
         return [
             {

@@ -7,11 +7,11 @@ import sys
 from typing import Callable, Optional, TextIO
 
 from gpuval_runner.clock import now
-from gpuval_runner.documents import Curve
+from gpuval_runner.documents import RecordCurve
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.plan import Plan, Stage
-from gpuval_runner.record import Record, encode_series
+from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.record import StageRecord, encode_series
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
@@ -26,14 +26,16 @@ def note(text: str, stream: Optional[TextIO] = None) -> None:
         return
 
 
-class Publisher:
+class ResultPublisher:
     """Writes results and has them sent. A full disk is noted and is no error: the store may still get them."""
 
-    def __init__(self, directory: NodeDirectory, plan: Plan, uploader: Optional[Uploader], note: Note = note) -> None:
+    def __init__(
+        self, directory: NodeDirectory, plan: NodePlan, uploader: Optional[Uploader], note: Note = note
+    ) -> None:
         self._directory, self._plan, self._uploader, self._note = directory, plan, uploader, note
         self.write_problem = ""
 
-    def record(self, record: Record) -> bytes:
+    def record(self, record: StageRecord) -> bytes:
         """Write and send a record; returns its text. With the end of a stage its secrets go."""
         if record.finished_at:
             with contextlib.suppress(OSError):
@@ -47,7 +49,7 @@ class Publisher:
         self._send(f"records/{record.stage}", data)
         return data
 
-    def series(self, stage: Stage, series: list[Curve]) -> None:
+    def series(self, stage: Stage, series: list[RecordCurve]) -> None:
         """Write and send the curves of a stage, if it has any."""
         if series:
             data = encode_series(self._plan, stage, series)

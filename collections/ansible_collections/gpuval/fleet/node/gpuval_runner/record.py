@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.clock import now
-from gpuval_runner.documents import Curve, Metric, RecordDocument
+from gpuval_runner.documents import RecordCurve, RecordDocument, RecordMetric
 from gpuval_runner.files import read_object, to_json
 from gpuval_runner.machine import STATES
-from gpuval_runner.plan import Plan, Stage
-from gpuval_runner.result import MAX_ARTIFACTS, MAX_ENVIRONMENT, MAX_MESSAGE, MAX_METRICS, Result
+from gpuval_runner.plan import NodePlan, Stage
+from gpuval_runner.result import MAX_ARTIFACTS, MAX_ENVIRONMENT, MAX_MESSAGE, MAX_METRICS, ResultFile
 from gpuval_runner.text import encodable, one_line
 
 SCHEMA = "gpuval.record/1"
@@ -26,7 +26,7 @@ MAX_WORD = 8192
 
 
 @dataclass
-class Record:
+class StageRecord:
     """One stage on one node; the fields of the schema of the same names."""
 
     run_id: str
@@ -44,7 +44,7 @@ class Record:
     image: Optional[str] = None
     exit_code: Optional[int] = None
     signal: Optional[str] = None
-    metrics: list[Metric] = field(default_factory=list)
+    metrics: list[RecordMetric] = field(default_factory=list)
     fingerprints: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Record:
     nonce: str = ""
 
     @classmethod
-    def pending(cls, plan: Plan, stage: Stage, attempts: Iterable[RecordDocument] = ()) -> Record:
+    def pending(cls, plan: NodePlan, stage: Stage, attempts: Iterable[RecordDocument] = ()) -> StageRecord:
         """Return the record of a stage that has not started."""
         return cls(
             run_id=plan.run_id,
@@ -66,7 +66,7 @@ class Record:
             attempts=list(attempts),
         )
 
-    def merge(self, result: Result, more_metrics: Iterable[Metric] = ()) -> None:
+    def merge(self, result: ResultFile, more_metrics: Iterable[RecordMetric] = ()) -> None:
         """Take what the workload reported so far; its own metrics win over those read from the output."""
         metrics = {(m["name"], m["scope"]): m for m in more_metrics}
         metrics.update({(m["name"], m["scope"]): m for m in result.metrics})
@@ -75,7 +75,7 @@ class Record:
         self.environment = result.environment
         self.artifacts = result.artifacts[:MAX_ARTIFACTS]
 
-    def add_telemetry(self, metrics: Iterable[Metric], environment: Mapping[str, Any]) -> None:
+    def add_telemetry(self, metrics: Iterable[RecordMetric], environment: Mapping[str, Any]) -> None:
         """Add what was sampled beside the work, after :meth:`merge`; the workload's own values of a name stay."""
         own = {(metric["name"], metric["scope"]) for metric in self.metrics}
         more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in own]
@@ -115,17 +115,17 @@ class Record:
         return data
 
 
-def load(path: Path, plan: Plan) -> Optional[RecordDocument]:
+def load(path: Path, plan: NodePlan) -> Optional[RecordDocument]:
     """Read a record of this run and node; None when there is none or it is not one."""
     document: Any = read_object(path, 2 * MAX_RECORD_BYTES)
     return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
 
 
-def restore(document: RecordDocument) -> Record:
+def restore(document: RecordDocument) -> StageRecord:
     """Return the record that :func:`load` read."""
     values: dict[str, Any] = {**document}
     del values["schema"]
-    return Record(**values)
+    return StageRecord(**values)
 
 
 def archived(document: RecordDocument) -> list[RecordDocument]:
@@ -135,7 +135,7 @@ def archived(document: RecordDocument) -> list[RecordDocument]:
     return [*earlier, last][-MAX_ATTEMPTS:]
 
 
-def encode_series(plan: Plan, stage: Stage, series: list[Curve]) -> bytes:
+def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
     by_length = sorted(series, key=lambda curve: len(curve["x"]))
     room, kept = MAX_SERIES_BYTES - 1024, []
@@ -157,7 +157,7 @@ def encode_series(plan: Plan, stage: Stage, series: list[Curve]) -> bytes:
 
 
 def _is_record(document: dict[str, Any], run_id: str, node: str, stage: str) -> bool:
-    names = {"schema", *Record.__dataclass_fields__}
+    names = {"schema", *StageRecord.__dataclass_fields__}
     identity = {"schema": SCHEMA, "run_id": run_id, "node": node, "stage": stage}
     return (
         set(document) | {"nonce"} == names

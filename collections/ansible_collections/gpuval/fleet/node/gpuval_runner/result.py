@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 
-from gpuval_runner.documents import Curve, Metric
+from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.files import read_bounded
 from gpuval_runner.text import encodable, one_line
 
@@ -36,20 +36,20 @@ _Item = TypeVar("_Item")
 
 
 @dataclass
-class Result:
+class ResultFile:
     """The fields of a result file that were accepted; `problems` names what was not."""
 
     state: str = "running"
     message: str = ""
-    metrics: list[Metric] = field(default_factory=list)
-    series: list[Curve] = field(default_factory=list)
+    metrics: list[RecordMetric] = field(default_factory=list)
+    series: list[RecordCurve] = field(default_factory=list)
     fingerprints: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[Result]:
+def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> Optional[ResultFile]:
     """Read a result file, secrets in its texts hidden; None when there is none. One that is no result counts as
     ``running``, with a problem."""
     try:
@@ -57,27 +57,27 @@ def read(path: Path, hide: Callable[[Any], Any] = lambda document: document) -> 
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Result(problems=[f"result file refused: {error.strerror or 'larger than 4 MiB'}"])
+        return ResultFile(problems=[f"result file refused: {error.strerror or 'larger than 4 MiB'}"])
     return parse(data, hide)
 
 
-def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -> Result:
+def parse(data: bytes, hide: Callable[[Any], Any] = lambda document: document) -> ResultFile:
     """Return the valid parts of a result file. Never raises for what it holds."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
         if isinstance(document, dict):
             document = {key: _hidden(key, value, hide) for key, value in document.items()}
     except (ValueError, RecursionError) as error:
-        return Result(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
+        return ResultFile(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
     if not isinstance(document, dict):
-        return Result(problems=["result file does not hold a JSON object"])
+        return ResultFile(problems=["result file does not hold a JSON object"])
     problems = _Problems()
     state = document.get("state")
     if state not in STATES:
         problems.add(f"state is none of {', '.join(STATES)}")
         state = "running"
     message = document.get("message", "")
-    return Result(
+    return ResultFile(
         state=state,
         message=one_line(message, MAX_MESSAGE) if isinstance(message, str) else "",
         metrics=_accepted(document, "metrics", _metric, MAX_METRICS, problems),
@@ -137,13 +137,13 @@ def _accepted(
     return good[:limit]
 
 
-def _metric(item: Any) -> Optional[Metric]:
+def _metric(item: Any) -> Optional[RecordMetric]:
     if not isinstance(item, dict) or not _has_identity(item):
         return None
     value = item.get("value")
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
-    metric: Metric = {
+    metric: RecordMetric = {
         "name": item["name"],
         "value": number(value),
         "unit": one_line(item["unit"], 32),
@@ -157,7 +157,7 @@ def _metric(item: Any) -> Optional[Metric]:
     return metric
 
 
-def _curve(item: Any) -> Optional[Curve]:
+def _curve(item: Any) -> Optional[RecordCurve]:
     if not isinstance(item, dict) or not _has_identity(item) or item.get("x_unit", "step") not in X_UNITS:
         return None
     x, y = item.get("x"), item.get("y")

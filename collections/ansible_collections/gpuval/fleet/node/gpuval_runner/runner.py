@@ -17,14 +17,14 @@ from gpuval_runner.boot import BOOT_ID_FILE, elapsed, instant
 from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.documents import RecordDocument
-from gpuval_runner.environment import Places, detected
-from gpuval_runner.errors import PlanError
+from gpuval_runner.environment import StagePaths, detected
+from gpuval_runner.errors import NodePlanError
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
-from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Accelerator, Plan, Stage
-from gpuval_runner.publish import Note, Publisher, note
-from gpuval_runner.record import Record
+from gpuval_runner.outcome import StageStop
+from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage
+from gpuval_runner.publish import Note, ResultPublisher, note
+from gpuval_runner.record import StageRecord
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
 from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds
@@ -43,7 +43,7 @@ class Interrupt:
 
 
 @dataclass(frozen=True)
-class Options:
+class RunnerOptions:
     """Where the runner finds its files on a host or in a pod, and what replaces the machine in tests."""
 
     directory: NodeDirectory
@@ -83,7 +83,7 @@ class Options:
         return (self.source or self.directory.root) / name
 
 
-def run(options: Options) -> int:
+def run(options: RunnerOptions) -> int:
     """Run the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 after a signal to end.
 
     Raises ``LockHeldError`` when another runner holds it, ``PlanError`` and ``StoreError`` for what it was given.
@@ -117,7 +117,7 @@ def run(options: Options) -> int:
                 uploader.close()
 
 
-def make_uploader(options: Options) -> Optional[Uploader]:
+def make_uploader(options: RunnerOptions) -> Optional[Uploader]:
     """Return an uploader where there is a store file. Raises ``StoreError``."""
     if not options.store.exists():
         return None
@@ -137,11 +137,11 @@ def finish_uploads(uploader: Optional[Uploader], note: Note, interrupt: Interrup
     return not (left or problems)
 
 
-def newer_plan(path: Path, plan: Plan) -> bool:
+def newer_plan(path: Path, plan: NodePlan) -> bool:
     """Whether a plan of a later attempt was put in place meanwhile."""
     try:
         return plans.load(path).attempt > plan.attempt
-    except PlanError:
+    except NodePlanError:
         return False
 
 
@@ -165,13 +165,15 @@ def catch_signals() -> Iterator[Interrupt]:
 class Runner:
     """One plan, once through."""
 
-    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], interrupt: Interrupt) -> None:
+    def __init__(
+        self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt
+    ) -> None:
         self.options, self.plan, self.interrupt = options, plan, interrupt
         self.directory = options.directory
         self._uploader = uploader
-        self._publisher = Publisher(options.directory, plan, uploader, options.note)
+        self._publisher = ResultPublisher(options.directory, plan, uploader, options.note)
         self.state = states.load(options.directory.state)
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, StageRecord] = {}
         self._notes: dict[str, str] = {}
         self._containers = Containers(plan, self._container_used)
         self._other_work = other_work.watch(plan)
@@ -182,7 +184,7 @@ class Runner:
         while not self.interrupt.signal:
             halt = self.halt()
             step = machine.next_step(self.plan.stages, self.stage_states(), halt.reason if halt else None)
-            if isinstance(step, machine.Done):
+            if isinstance(step, machine.PlanDone):
                 break
             if isinstance(step, machine.Close):
                 self.close_stage(step)
@@ -212,11 +214,11 @@ class Runner:
         self._restore_records("a reboot of the node" if rebooted else ended)
         self._save_state()
 
-    def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:
+    def opening(self, stage: Stage, known: Optional[machine.RecordedStage]) -> str:
         """Return what to do with a stage's record, as in :func:`machine.opening`."""
         return machine.opening(self.plan.attempt, known)
 
-    def given_up(self, record: Record, cause: str) -> str:
+    def given_up(self, record: StageRecord, cause: str) -> str:
         """Return why a stage that was cut off is not run again."""
         return f"interrupted by {cause} for the second time (last seen {record.updated_at}) and not run again"
 
@@ -224,36 +226,38 @@ class Runner:
         """Return the state of every stage that has a record, those of other plans of this run too."""
         return {name: kept.state for name, kept in self.records.items()}
 
-    def halt(self) -> Optional[Stop]:
+    def halt(self) -> Optional[StageStop]:
         """Return why no work may go on, if so."""
         if self.interrupt.signal:
-            return Stop(INTERRUPTED, f"the runner received {self.interrupt.signal}")
+            return StageStop(INTERRUPTED, f"the runner received {self.interrupt.signal}")
         if self._containers.stays:
-            return Stop("cancelled", f"not run: {self._containers.stays}")
+            return StageStop("cancelled", f"not run: {self._containers.stays}")
         if cancelled(self.directory, self.plan):
-            return Stop("cancelled", "cancelled on request")
+            return StageStop("cancelled", "cancelled on request")
         if self._other_work.found:
             return self._gave_way()
         if self._seconds_left() <= 0:
             limit = seconds(self.plan.deadline_seconds)
-            return Stop("timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)")
+            return StageStop(
+                "timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)"
+            )
         return None
 
-    def disturbed(self, failed: bool) -> Optional[Stop]:
+    def disturbed(self, failed: bool) -> Optional[StageStop]:
         """Return what may explain the end of a stage: other work on the accelerators, and of a failure a signal."""
         if self.interrupt.signal:
             return self.halt() if failed else None
         return self._gave_way() if self.plan.gives_way and self._other_work.look() else None
 
-    def _gave_way(self) -> Stop:
-        return Stop("cancelled", f"gave way: {other_work.IN_THE_WAY} {self._other_work.found}")
+    def _gave_way(self) -> StageStop:
+        return StageStop("cancelled", f"gave way: {other_work.IN_THE_WAY} {self._other_work.found}")
 
     def _seconds_left(self) -> float:
         """Until the plan's deadline."""
         spent = elapsed(self.state.started, instant(self.options.boot_id_file)) if self.state.started else 0.0
         return self.plan.deadline_seconds - spent
 
-    def close_stage(self, step: machine.Close) -> Record:
+    def close_stage(self, step: machine.Close) -> StageRecord:
         """End a stage without running it."""
         kept = self.records[step.stage]
         kept.state, kept.finished_at = step.state, clock.now()
@@ -262,7 +266,7 @@ class Runner:
         self.options.note(f"{step.stage}: {step.state}: {step.message}")
         return kept
 
-    def run_stage(self, name: str) -> Record:
+    def run_stage(self, name: str) -> StageRecord:
         """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
         left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
@@ -283,7 +287,7 @@ class Runner:
             directory=self.directory,
             publisher=self._publisher,
             accelerator=self._accelerator(),
-            places=Places(
+            places=StagePaths(
                 work=work,
                 temporary=scratch.temporary_directory(work),
                 models=Path(self.plan.models_dir) if self.plan.models_dir else self.directory.models,
@@ -304,7 +308,7 @@ class Runner:
             superseded=lambda: newer_plan(self.options.plan, self.plan),
         )
 
-    def _accelerator(self) -> Accelerator:
+    def _accelerator(self) -> PlannedAccelerator:
         facts = self.records.get(FACTS)
         environment = facts.environment if facts and facts.state == "success" else None
         return detected(self.plan.accelerator, environment)
@@ -375,13 +379,13 @@ class Runner:
         name = stage.name
         count_key = f"{name}/{self.plan.attempt}"
         interruptions = self.state.interruptions.get(count_key, 0)
-        known = machine.Known(document["state"], document["attempt"], interruptions) if document else None
+        known = machine.RecordedStage(document["state"], document["attempt"], interruptions) if document else None
         what = self.opening(stage, known)
         if document is None:
-            kept = Record.pending(self.plan, stage)
+            kept = StageRecord.pending(self.plan, stage)
             self._publisher.record(kept)
         elif what == "newer":
-            raise PlanError(
+            raise NodePlanError(
                 f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt "
                 f"{document['attempt']}: put the latest plan in place"
             )
@@ -403,13 +407,13 @@ class Runner:
                 self.state.interruptions[count_key] = interruptions + 1
                 self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
                 self._save_state()  # before the record: a runner that dies here must not count twice or lose the count
-            kept = Record.pending(self.plan, stage, attempts)
+            kept = StageRecord.pending(self.plan, stage, attempts)
             kept.message = self._notes.get(name, "")
             self._publisher.record(kept)
         self.records[name] = kept
 
 
-def cancelled(directory: NodeDirectory, plan: Plan) -> bool:
+def cancelled(directory: NodeDirectory, plan: NodePlan) -> bool:
     """Whether a cancel was asked for this attempt of the plan; one for an earlier attempt has had its effect."""
     try:
         text = directory.cancel.read_text(encoding="ascii", errors="replace").strip()

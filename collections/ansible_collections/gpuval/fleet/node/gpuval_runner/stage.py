@@ -13,21 +13,21 @@ from gpuval_runner import clock, oom, result, scratch, stage_secrets
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
-from gpuval_runner.documents import Curve, Metric
-from gpuval_runner.environment import Places, build, placeholders
-from gpuval_runner.errors import StoreError
+from gpuval_runner.documents import RecordCurve, RecordMetric
+from gpuval_runner.environment import StagePaths, build, placeholders
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import read_bounded
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.other_work import MOST_NAMED
-from gpuval_runner.outcome import Evidence, Stop, judge
+from gpuval_runner.outcome import StageEvidence, StageStop, judge
 from gpuval_runner.patterns import MAX_NAMES, PatternReader
-from gpuval_runner.plan import Accelerator, Plan, Stage, expand
+from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage, expand
 from gpuval_runner.program_log import ProgramLog
-from gpuval_runner.publish import Note, Publisher, note
-from gpuval_runner.record import MAX_WORD, Record
-from gpuval_runner.result import Result
-from gpuval_runner.supervise import ENVIRONMENT, Ended, Hooks, ProcessSpec, fault_of, supervise
+from gpuval_runner.publish import Note, ResultPublisher, note
+from gpuval_runner.record import MAX_WORD, StageRecord
+from gpuval_runner.result import ResultFile
+from gpuval_runner.supervise import ENVIRONMENT, Hooks, ProcessEnd, ProcessSpec, fault_of, supervise
 from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import encodable, one_line, seconds
 
@@ -61,21 +61,21 @@ class StageContext:
     `disturbed` reports what explains a stage's end, given whether it failed; `beside`: who uses the accelerators then.
     """
 
-    plan: Plan
+    plan: NodePlan
     directory: NodeDirectory
-    publisher: Publisher
-    accelerator: Accelerator
-    places: Places
-    halt: Callable[[], Optional[Stop]]
+    publisher: ResultPublisher
+    accelerator: PlannedAccelerator
+    places: StagePaths
+    halt: Callable[[], Optional[StageStop]]
     containers: Containers
     started: Callable[[int], None] = lambda _pid: None
     tick: Callable[[], None] = lambda: None
     tee: Optional[Callable[[bytes], None]] = None
     note: Note = note
     adopts: bool = True
-    stays: Callable[[Record], bool] = lambda _record: False
+    stays: Callable[[StageRecord], bool] = lambda _record: False
     superseded: Callable[[], bool] = lambda: False
-    disturbed: Callable[[bool], Optional[Stop]] = lambda _failed: None
+    disturbed: Callable[[bool], Optional[StageStop]] = lambda _failed: None
     beside: Callable[[], list[str]] = list
 
 
@@ -129,31 +129,31 @@ class Output:
 
 
 @dataclass
-class _Progress:
+class _StageProgress:
     begun: float
     beat: float
     log_sent: float
     log_bytes: int = 0
     stamp: Any = None
-    result: Optional[Result] = None
+    result: Optional[ResultFile] = None
     notes: list[str] = field(default_factory=list)
 
 
 class StageRun:
     """Runs one stage and keeps its record."""
 
-    def __init__(self, stage: Stage, record: Record, context: StageContext, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, stage: Stage, record: StageRecord, context: StageContext, notes: tuple[str, ...] = ()) -> None:
         """`record` is the stage's pending record; `notes` go to the end of every message."""
         self._stage, self._record, self._context = stage, record, context
         present = time.monotonic()
-        self._progress = _Progress(begun=present, beat=present, log_sent=present, notes=list(notes))
+        self._progress = _StageProgress(begun=present, beat=present, log_sent=present, notes=list(notes))
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
         logs = [ProgramLog(reader, stage.name) for reader in stage.output]
         self._secrets: dict[str, str] = {}
         self._lacks = ""
         try:
             self._secrets = stage_secrets.load(context.directory, context.plan, stage, os.environ)
-        except StoreError as error:
+        except StoreFileError as error:
             self._lacks = str(error)
         self._redactor = stage_secrets.redactor(context.directory, self._secrets)
         self._patterns = PatternReader(stage.patterns, stage.name, logs, self._redactor.known)
@@ -164,7 +164,7 @@ class StageRun:
         #: Its record is final, and its process stays for a shell.
         self._stays = False
 
-    def run(self) -> Record:
+    def run(self) -> StageRecord:
         """Run the stage; the returned record is final, or running when a signal ended the runner itself."""
         record, stage, plan = self._record, self._stage, self._context.plan
         names = placeholders(plan, self._context.places)
@@ -193,7 +193,7 @@ class StageRun:
         killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
         return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
 
-    def _disturbed(self, ended: Ended) -> Optional[Stop]:
+    def _disturbed(self, ended: ProcessEnd) -> Optional[StageStop]:
         """Why the end of the stage tells nothing about the node, if so. A failure that the work reports tells."""
         found = self._read_result()
         failed = bool(ended.signal or ended.exit_code) and not (found and found.state == "failure")
@@ -201,13 +201,13 @@ class StageRun:
             time.sleep(SIGNAL_SECONDS)  # a scheduler signals the runner and its stage at once
         return self._context.disturbed(failed)
 
-    def _supervise(self, argv: list[str]) -> Ended:
+    def _supervise(self, argv: list[str]) -> ProcessEnd:
         context, stage = self._context, self._stage
         if self._lacks:
-            return Ended(start_error=self._lacks, fault=ENVIRONMENT)
+            return ProcessEnd(start_error=self._lacks, fault=ENVIRONMENT)
         absent = [name for name in stage.datasets if not context.places.dataset(name).is_dir()]
         if absent:
-            return Ended(
+            return ProcessEnd(
                 start_error=f"dataset {', '.join(absent)} is not on this node: run the stage dataset_{absent[0]} "
                 f"(--tags dataset_{absent[0]})",
                 fault=ENVIRONMENT,
@@ -244,7 +244,7 @@ class StageRun:
             scratch.make_cache(context.places.models)
         except OSError as error:
             text = f"{error.filename}: {error.strerror}: make room or correct the path"
-            return Ended(start_error=text, fault=fault_of(error))
+            return ProcessEnd(start_error=text, fault=fault_of(error))
         return supervise(
             ProcessSpec(
                 argv=argv,
@@ -259,7 +259,7 @@ class StageRun:
             hooks,
         )
 
-    def _tick(self) -> Optional[Stop]:
+    def _tick(self) -> Optional[StageStop]:
         present = time.monotonic()
         progress = self._progress
         if self._stays:
@@ -278,7 +278,7 @@ class StageRun:
             return halt
         return self._stay()
 
-    def _stay(self) -> Optional[Stop]:
+    def _stay(self) -> Optional[StageStop]:
         """The record is final once the process says that its work is done; it may then stay for a shell."""
         try:
             code = int(read_bounded(self._context.places.work / STAY_FILE, 16))
@@ -288,17 +288,17 @@ class StageRun:
             return None  # what it printed before has figures
         self._stays = self._output.closed = True
         self._telemetry.end()
-        self._finish(Ended(exit_code=code), "")
+        self._finish(ProcessEnd(exit_code=code), "")
         if self._context.stays(self._record):
             return None
-        return Stop("success", "its work is done, and other stages follow")
+        return StageStop("success", "its work is done, and other stages follow")
 
-    def _tick_of_stay(self, present: float) -> Optional[Stop]:
+    def _tick_of_stay(self, present: float) -> Optional[StageStop]:
         self._context.tick()
         if present - self._progress.beat >= self._context.plan.heartbeat_seconds:
             self._progress.beat = present
             if self._context.superseded():
-                return Stop("cancelled", "a later plan waits")
+                return StageStop("cancelled", "a later plan waits")
         return self._context.halt()
 
     def _beat(self, present: float) -> None:
@@ -309,8 +309,8 @@ class StageRun:
         record.message = self._message(found.message if found else "")
         self._context.publisher.record(record)
 
-    def _merge(self, found: Optional[Result], matched: list[Metric]) -> None:
-        self._record.merge(found or Result(), matched)
+    def _merge(self, found: Optional[ResultFile], matched: list[RecordMetric]) -> None:
+        self._record.merge(found or ResultFile(), matched)
         if self._telemetry.on:
             summary = self._telemetry.summary
             self._record.add_telemetry(summary.metrics(), summary.environment())
@@ -322,21 +322,21 @@ class StageRun:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _read_result(self) -> Optional[Result]:
+    def _read_result(self) -> Optional[ResultFile]:
         stamp = self._result_stamp()
         if stamp != self._progress.stamp:
             self._progress.stamp = stamp
             self._progress.result = result.read(self._context.places.result, self._redactor.document)
         return self._progress.result
 
-    def _leave_running(self, ended: Ended) -> Record:
+    def _leave_running(self, ended: ProcessEnd) -> StageRecord:
         self._output.finish()
         self._beat(time.monotonic())
         self._log.line(f"{clock.now()} {ended.stop.reason if ended.stop else ''}")
         self._close_log()
         return self._record
 
-    def _finish(self, ended: Ended, memory: str) -> Record:
+    def _finish(self, ended: ProcessEnd, memory: str) -> StageRecord:
         record, context = self._record, self._context
         self._output.finish()
         self._patterns.finish()
@@ -344,7 +344,7 @@ class StageRun:
         found = self._read_result()
         metrics = self._patterns.metrics()
         self._merge(found, metrics)
-        evidence = Evidence(
+        evidence = StageEvidence(
             exit_code=ended.exit_code,
             signal=ended.signal,
             start_error=ended.start_error,
@@ -396,7 +396,7 @@ class StageRun:
         context.publisher.series(self._stage, curves)
         return record
 
-    def _find_cause(self, evidence: Evidence, state: str) -> Optional[RootCause]:
+    def _find_cause(self, evidence: StageEvidence, state: str) -> Optional[RootCause]:
         """The root cause: what the kernel reports of the hardware, else what keeps the stage from starting or ends it,
         else the first failure in its log. A failure that the work reports itself needs a cause of its own kind."""
         from gpuval_node import root_cause  # most stages succeed; it would slow the start of the runner
@@ -421,7 +421,7 @@ class StageRun:
             self._record.add_telemetry([], {"accelerator_users": [{"process": user} for user in named]})
             self._progress.notes.append(f"other work on the accelerators: {', '.join(named[:MOST_NAMED])}")
 
-    def _curves(self, found: Optional[Result]) -> list[Curve]:
+    def _curves(self, found: Optional[ResultFile]) -> list[RecordCurve]:
         """The workload's own curves, and those of its output that have other names."""
         own = found.series if found else []
         names = {(curve["name"], curve["scope"]) for curve in own}
@@ -437,7 +437,7 @@ class StageRun:
             self._context.note(f"scratch not removed: {problem}")
         self._context.publisher.log(self._stage)
 
-    def _note_oddities(self, ended: Ended, found: Optional[Result]) -> None:
+    def _note_oddities(self, ended: ProcessEnd, found: Optional[ResultFile]) -> None:
         notes = self._progress.notes
         if ended.left_behind:
             many = ended.left_behind

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gpuval_node.redaction import SecretRedactor, secrets_of_run
 
-from gpuval_runner.errors import StoreError
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import read_object, write_atomically
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.plan import NodePlan, Stage
 
 #: In the working folder: what the steps' program reads and removes.
 SECRETS_FILE = "secrets.json"
@@ -22,13 +22,13 @@ SHORTEST = 4
 USERNAME = "_USERNAME"
 
 
-def load(directory: NodeDirectory, plan: Plan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
+def load(directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
     """The stage's secrets by their variables: from the launch, in a pod from its container. Raises ``StoreError``."""
     known = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_BYTES)
     secrets = {name: known.get(name) for name in stage.secrets}
     missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]
     if missing:
-        raise StoreError(f"secret {', '.join(missing)} is not on this node: validate again")
+        raise StoreFileError(f"secret {', '.join(missing)} is not on this node: validate again")
     return {name: str(value) for name, value in secrets.items()}
 
 

@@ -11,9 +11,9 @@ from gpuval_runner import lock, machine, record
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.detach import detach, unit_name
-from gpuval_runner.errors import PlanError
+from gpuval_runner.errors import NodePlanError
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.plan import Plan
+from gpuval_runner.plan import NodePlan
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
@@ -54,14 +54,14 @@ def _answer(message: str, **known: Any) -> dict[str, Any]:
     return {**nothing, **known, "message": one_line(message, 500)}
 
 
-def is_finished(directory: NodeDirectory, plan: Plan) -> bool:
+def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
     """Whether every stage of the plan has ended in the plan's attempt."""
     documents = [record.load(directory.record(stage.name), plan) for stage in plan.stages]
     return all(d is not None and d["attempt"] == plan.attempt and d["state"] in machine.FINISHED for d in documents)
 
 
 def _await(
-    directory: NodeDirectory, plan: Plan, instance: str, *, has_store: bool, deadline: float, log_end: int
+    directory: NodeDirectory, plan: NodePlan, instance: str, *, has_store: bool, deadline: float, log_end: int
 ) -> dict[str, Any]:
     while True:
         state = states.load(directory.state)
@@ -81,7 +81,9 @@ def _await(
             holder = lock.holder(directory.lock)
             if holder is not None:
                 return _answer("another runner took the lock first", already_running=True, pid=holder.get("pid"))
-            raise PlanError(f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}")
+            raise NodePlanError(
+                f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}"
+            )
         time.sleep(0.05)
 
 

@@ -22,7 +22,7 @@ class ContainerMark:
 
 
 @dataclass
-class State:
+class NodeRunState:
     """What the runner keeps of a run on this node.
 
     `started` is when a runner first started the plan made at `plan_created_at`; the deadline counts from it. `boot` is
@@ -53,18 +53,18 @@ class State:
         write_atomically(path, to_json({"schema": SCHEMA, **asdict(self)}))
 
 
-def load(path: Path) -> State:
+def load(path: Path) -> NodeRunState:
     """Read the state; a new one when there is none or it cannot be read."""
     try:
         document = read_json(path, 1 << 20)
         if document.pop("schema") != SCHEMA:
-            return State()
+            return NodeRunState()
         started: Any = document.pop("started")
         container: Any = document.pop("container", None)
-        return State(
+        return NodeRunState(
             started=Instant(**started) if started else None,
             container=ContainerMark(**container) if container else None,
             **document,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return State()
+        return NodeRunState()

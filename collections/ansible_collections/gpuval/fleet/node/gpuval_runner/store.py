@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.clock import parse
-from gpuval_runner.errors import StoreError
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import read_json
 
 SCHEMA = "gpuval.store/1"
@@ -19,7 +19,7 @@ MAX_STORE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Store:
+class SignedStore:
     """Where this node may write, and what it may read: a signed URL for every key."""
 
     put: Mapping[str, str] = field(repr=False)
@@ -36,7 +36,7 @@ class Store:
         return time.time() - (skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
 
 
-def load_store(path: Path, private: bool = True) -> Optional[Store]:
+def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
     """Read a store file; None when there is none. Raises ``StoreError``.
 
     With `private`, a file that others may read is refused. In a pod the Secret's mount decides who may.
@@ -47,19 +47,19 @@ def load_store(path: Path, private: bool = True) -> Optional[Store]:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise StoreError(f"{path} cannot be read as a store file: put it there anew") from None
+        raise StoreFileError(f"{path} cannot be read as a store file: put it there anew") from None
     if private and stat.S_IMODE(status.st_mode) & 0o077:
-        raise StoreError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
+        raise StoreFileError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("put"), dict):
-        raise StoreError(f"{path} is not {SCHEMA}: put it there anew")
+        raise StoreFileError(f"{path} is not {SCHEMA}: put it there anew")
     urls, downloads = _urls(document["put"]), _urls(document.get("downloads"))
     expires = document.get("expires_at")
     ca_file = document.get("ca_file")
     try:
         expires_at = parse(expires) if expires else None
     except (ValueError, AttributeError):
-        raise StoreError(f"{path}: expires_at is not a time in UTC") from None
-    return Store(urls, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
+        raise StoreFileError(f"{path}: expires_at is not a time in UTC") from None
+    return SignedStore(urls, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
 
 
 def _urls(document: Any) -> dict[str, str]:

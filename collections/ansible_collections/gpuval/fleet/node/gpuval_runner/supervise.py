@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Callable, Optional, cast
 
 from gpuval_runner import descendants
-from gpuval_runner.outcome import Stop, signal_name
+from gpuval_runner.outcome import StageStop, signal_name
 from gpuval_runner.text import seconds
 
 TICK_SECONDS = 0.2
@@ -50,7 +50,7 @@ class ProcessSpec:
 
 
 @dataclass
-class Ended:
+class ProcessEnd:
     """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end;
     `fault` is a word for a `start_error` that proves nothing about the node."""
 
@@ -58,7 +58,7 @@ class Ended:
     signal: Optional[str] = None
     start_error: Optional[str] = None
     fault: str = ""
-    stop: Optional[Stop] = None
+    stop: Optional[StageStop] = None
     duration_seconds: float = 0.0
     left_behind: int = 0
     unkillable: list[descendants.Process] = field(default_factory=list)
@@ -75,14 +75,14 @@ class Hooks:
     """
 
     output: Callable[[bytes], None]
-    tick: Callable[[], Optional[Stop]] = lambda: None
+    tick: Callable[[], Optional[StageStop]] = lambda: None
     activity: Callable[[], Any] = lambda: None
     started: Callable[[int], None] = lambda _pid: None
     ended: Callable[[], None] = lambda: None
     limited: Callable[[], bool] = lambda: True
 
 
-def supervise(spec: ProcessSpec, hooks: Hooks) -> Ended:
+def supervise(spec: ProcessSpec, hooks: Hooks) -> ProcessEnd:
     """Run a process until it ends or is stopped; on return nothing that it started runs any more, or is named."""
     return _Supervision(spec, hooks).run()
 
@@ -95,9 +95,9 @@ class _Supervision:
         self._output: Optional[int] = None
         self._last_life = time.monotonic()
 
-    def run(self) -> Ended:
+    def run(self) -> ProcessEnd:
         begun = time.monotonic()
-        ended = Ended()
+        ended = ProcessEnd()
         try:
             self._process = subprocess.Popen(
                 list(self._spec.argv),
@@ -129,7 +129,7 @@ class _Supervision:
         ended.duration_seconds = time.monotonic() - begun
         return ended
 
-    def _watch(self, begun: float) -> Optional[Stop]:
+    def _watch(self, begun: float) -> Optional[StageStop]:
         self._output = self._pipe.fileno()
         os.set_blocking(self._output, False)
         self._selector.register(self._output, selectors.EVENT_READ, "output")
@@ -170,12 +170,12 @@ class _Supervision:
         self._selector.register(handle, selectors.EVENT_READ, "exit")
         return handle
 
-    def _limit(self, begun: float, present: float) -> Optional[Stop]:
+    def _limit(self, begun: float, present: float) -> Optional[StageStop]:
         limit, quiet = self._spec.timeout_seconds, self._spec.inactivity_seconds
         if limit and present - begun >= limit:
-            return Stop("timeout", f"still running after its limit of {seconds(limit)} (timeout_seconds)")
+            return StageStop("timeout", f"still running after its limit of {seconds(limit)} (timeout_seconds)")
         if quiet and present - self._last_life >= quiet:
-            return Stop(
+            return StageStop(
                 "timeout",
                 f"no output and no result for {seconds(present - self._last_life)}, "
                 f"its limit is {seconds(quiet)} (inactivity_seconds)",
@@ -231,7 +231,7 @@ class _Supervision:
             parent=os.getpid() if self._spec.adopts else None,
         )
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: ProcessEnd) -> None:
         """TERM, a grace, then KILL of all that is left; then the rest of the output."""
         if self._process.returncode is not None:
             drained = time.monotonic() + DRAIN_SECONDS

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from gpuval_runner import skew
-from gpuval_runner.errors import StoreError
+from gpuval_runner.errors import StoreFileError
 from gpuval_runner.files import digest, read_bounded, read_object, to_json, write_atomically
-from gpuval_runner.store import Store, load_store
+from gpuval_runner.store import SignedStore, load_store
 
 MAX_OBJECT_BYTES = 1 << 30
 MAX_ANSWER_BYTES = 1 << 16
@@ -44,7 +44,7 @@ def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
+        raise StoreFileError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
     return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
 
@@ -68,7 +68,7 @@ def http_sender(ca_file: Optional[str]) -> Send:
 
 
 @dataclass(frozen=True)
-class Pace:
+class UploadPace:
     """Waits in seconds: between tries while the store is away (doubled up to a limit, with jitter), after a refusal."""
 
     first: float = 0.5
@@ -82,7 +82,7 @@ class Pace:
         return min(self.longest, self.first * 2.0 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
 
 
-class _RefusedError(StoreError):
+class _RefusedError(StoreFileError):
     """The store will not have this key by this URL: it waits for another."""
 
 
@@ -115,13 +115,13 @@ class Uploader:
         ledger: Ledger,
         *,
         private: bool = True,
-        pace: Optional[Pace] = None,
+        pace: Optional[UploadPace] = None,
         sender: Callable[[Optional[str]], Send] = http_sender,
     ) -> None:
         """Raises ``StoreError`` when the store file is unfit."""
         self._file = _StoreFile(store_file, private, sender)
         self._file.current()
-        pace = pace or Pace()
+        pace = pace or UploadPace()
         self._lanes = {kind: _Lane(self._file, ledger, pace) for kind in ("records", "others")}
 
     @property
@@ -168,11 +168,11 @@ class _StoreFile:
         self._path, self._private, self._sender = path, private, sender
         self._guard = threading.Lock()
         self._stamp: Any = None
-        self._store: Optional[Store] = None
+        self._store: Optional[SignedStore] = None
         self._send: Optional[Send] = None
         self.version = 0
 
-    def current(self) -> Optional[Store]:
+    def current(self) -> Optional[SignedStore]:
         with self._guard:
             try:
                 status = self._path.stat()
@@ -201,7 +201,7 @@ class _Item:
 
 
 class _Lane:
-    def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: Pace) -> None:
+    def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: UploadPace) -> None:
         self._file, self._ledger, self._pace = store_file, ledger, pace
         self._condition = threading.Condition()
         self._items: dict[str, _Item] = {}
@@ -249,7 +249,7 @@ class _Lane:
     def _run(self) -> None:
         while True:
             if self._refused:
-                with contextlib.suppress(StoreError):  # reported when something is sent
+                with contextlib.suppress(StoreFileError):  # reported when something is sent
                     self._file.current()  # new URLs may have come
             with self._condition:
                 if self._closed:
@@ -271,7 +271,7 @@ class _Lane:
             self._settle(f"{key}: {error}")
             with self._condition:
                 self._refused[key] = (self._file.version, time.monotonic() + self._pace.refused)
-        except StoreError as error:
+        except StoreFileError as error:
             self._settle(str(error))
             with self._condition:
                 self._failures = min(self._failures + 1, 3) if self._hurry else self._failures + 1
@@ -298,9 +298,9 @@ class _Lane:
         try:
             status = self._file.send(url, data, CONTENT_TYPES[key.partition("/")[0]], timeout)
         except OSError as error:
-            raise StoreError(f"the store does not answer: {reason(error, url)}") from None
+            raise StoreFileError(f"the store does not answer: {reason(error, url)}") from None
         if status in (408, 425, 429) or status >= 500:
-            raise StoreError(f"the store answers {status}")
+            raise StoreFileError(f"the store answers {status}")
         if not 200 <= status < 300:
             raise _RefusedError(
                 f"the store refuses with {status} (expired, not allowed, or the controller's clock is off)"

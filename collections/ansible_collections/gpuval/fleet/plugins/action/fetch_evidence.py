@@ -14,7 +14,7 @@ from ..module_utils.store import StoreError
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.step_options import StoreOptions
 from ..plugin_utils.records import answers, launch_errors
-from ..plugin_utils.records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, Refused
+from ..plugin_utils.records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, EvidenceRefused
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction, RunOptions
 from ..plugin_utils.store.access import object_key, open_store
@@ -118,7 +118,7 @@ class ActionModule(RunAction):
             return {"error": str(answer.get("msg"))}
         try:
             return answers.accept("fetch_answer", answer)
-        except Refused as refusal:
+        except EvidenceRefused as refusal:
             return {"error": str(refusal)}
 
     @staticmethod

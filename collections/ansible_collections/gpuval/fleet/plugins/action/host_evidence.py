@@ -15,7 +15,7 @@ from ..plugin_utils.runs.action import RunAction, RunOptions
 GZIP = b"\x1f\x8b"
 
 
-class NoEvidence(Exception):  # noqa: N818  (a state, not a failure of the task)
+class NodeGaveNoEvidence(Exception):  # noqa: N818  (a state, not a failure of the task)
     """The node gave none; ``state`` is `unreachable` or `failed`."""
 
     def __init__(self, state, message):
@@ -46,7 +46,7 @@ class ActionModule(RunAction):
             run_id = log_bundle.asked_run_id(folder, options.run_id)
             data, message, notes = self._ask(run_id, node, options, task_vars)
             evidence = log_bundle.write_archive(folder, node, data, message, notes)
-        except NoEvidence as reason:
+        except NodeGaveNoEvidence as reason:
             evidence = log_bundle.write_state(folder, node, reason.state, str(reason))
             self._display.warning(f"{node}: no evidence ({reason.state}): {evidence['message']}")
         changed = evidence["state"] == log_bundle.GATHERED
@@ -59,15 +59,15 @@ class ActionModule(RunAction):
         try:
             answer = self.ask_node("host_evidence", arguments, task_vars)
         except AnsibleError as error:  # no connection, no become, no interpreter
-            raise NoEvidence("unreachable", str(error.message)) from error
+            raise NodeGaveNoEvidence("unreachable", str(error.message)) from error
         if answer.get("unreachable"):
-            raise NoEvidence("unreachable", str(answer.get("msg", "unreachable")))
+            raise NodeGaveNoEvidence("unreachable", str(answer.get("msg", "unreachable")))
         if answer.get("failed"):
-            raise NoEvidence("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip())
+            raise NodeGaveNoEvidence("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip())
         try:
             data = base64.b64decode(answer["archive"], validate=True)
         except (KeyError, TypeError, binascii.Error) as error:
-            raise NoEvidence("failed", "the node's answer holds no archive") from error
+            raise NodeGaveNoEvidence("failed", "the node's answer holds no archive") from error
         if not data.startswith(GZIP) or len(data) > 2 * options.limit_bytes:
-            raise NoEvidence("failed", "the node's answer is no archive, or larger than asked for")
+            raise NodeGaveNoEvidence("failed", "the node's answer is no archive, or larger than asked for")
         return data, "" if answer.get("has_run") else "the node has nothing of this run", answer.get("notes") or {}

@@ -18,7 +18,7 @@ from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import keys
 from ..plugin_utils.records import answers, launch_errors
-from ..plugin_utils.records.evidence import Refused
+from ..plugin_utils.records.evidence import EvidenceRefused
 from ..plugin_utils.records.states import LAUNCHED
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import plans
@@ -117,7 +117,7 @@ class ActionModule(RunAction):
         expected = run["nodes"][node]
         before = folder.read_plan(node) if path.exists() else {}
         plan = plans.build(
-            plans.Settings.of(
+            plans.PlanSettings.of(
                 run,
                 node,
                 created_at=run_folder.now(),
@@ -196,7 +196,7 @@ class ActionModule(RunAction):
             }
         try:
             answer = answers.accept("launch_answer", outcome)
-        except Refused as refusal:
+        except EvidenceRefused as refusal:
             return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
         self.found_python = answer.get("python", "")
         launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}

@@ -91,7 +91,7 @@ skus:
 from pathlib import Path
 
 from ansible.errors import AnsibleParserError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterAccess, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
@@ -137,7 +137,7 @@ class InventoryModule(ClusterSource):
         context = str(extra.get("gpuval_kube_context") or self.get_option("context"))
         selector = self.get_option("selector")
         chosen = set()
-        with Cluster(Access(kubeconfig, context)) as cluster:
+        with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             # What a list names needs no labels: it is looked for among all nodes.
             items, _version = cluster.list("Node", selector="" if listed else selector)
             if listed and self.get_option("others"):

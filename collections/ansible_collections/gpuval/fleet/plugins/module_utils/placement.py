@@ -388,7 +388,7 @@ def main_in_job(runner, stream, refuse):
 
     place = layout.NodeDirectory(directory)
     try:
-        code = runners.run(runners.Options(directory=place))
+        code = runners.run(runners.RunnerOptions(directory=place))
         kept = fetch.fetch(place, {}, JOB_FETCH_BYTES, not_uploaded=True)["files"]
         if not kept:
             clean.clean(place)

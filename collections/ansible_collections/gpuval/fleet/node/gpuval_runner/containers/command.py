@@ -12,15 +12,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.containers.devices import Access
-from gpuval_runner.containers.engine import Engine
-from gpuval_runner.environment import Places
-from gpuval_runner.plan import Container, Image
+from gpuval_runner.containers.devices import DeviceAccess
+from gpuval_runner.containers.engine import ContainerEngine
+from gpuval_runner.environment import StagePaths
+from gpuval_runner.plan import Image, StageContainer
 from gpuval_runner.text import one_line
 
 INSIDE = Path("/opt/gpuval")
 #: Where a stage finds things in any image. The signed URLs of the store are not among them.
-PLACES = Places(
+PLACES = StagePaths(
     work=INSIDE / "work",
     temporary=INSIDE / "work/tmp",
     models=INSIDE / "models",
@@ -82,7 +82,7 @@ REFUSALS = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ContainerRequest:
     """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``, and of a
     limit first (``nofile``) gpuval's default, then (``nofile!``) the runner's own.
     """
@@ -96,8 +96,8 @@ class Wanted:
     inherited: Sequence[str]
     mounts: Sequence[tuple[Path, Path, bool]]
     user: str
-    container: Container
-    access: Access
+    container: StageContainer
+    access: DeviceAccess
     refused: frozenset[str] = frozenset()
 
 
@@ -106,7 +106,7 @@ def inherited_names(environment: Mapping[str, str]) -> list[str]:
     return sorted(n for n in environment if any(fnmatchcase(n, pattern) for pattern in INHERITED))
 
 
-def create_argv(engine: Engine, wanted: Wanted, selinux: bool = False) -> list[str]:
+def create_argv(engine: ContainerEngine, wanted: ContainerRequest, selinux: bool = False) -> list[str]:
     """Return the command that creates the container. Values that may be secret (proxies) are named, not shown."""
     asked = wanted.container
     ipc = asked.ipc or ("private" if asked.shm_bytes else "host")
@@ -135,7 +135,7 @@ def create_argv(engine: Engine, wanted: Wanted, selinux: bool = False) -> list[s
     return [*argv, f"--entrypoint={wanted.argv[0]}", wanted.image, *wanted.argv[1:]]
 
 
-def ulimits(asked: Container, refused: Iterable[str] = ()) -> dict[str, str]:
+def ulimits(asked: StageContainer, refused: Iterable[str] = ()) -> dict[str, str]:
     """Return the limits of a container: ours as far as the engine gives them, and what the stage asks in any case."""
     given = {name: limit for name, limit in ULIMITS.items() if name not in refused}
     # Left unsaid, podman takes fixed numbers for nofile and nproc, which it may not be allowed to give.
@@ -144,7 +144,7 @@ def ulimits(asked: Container, refused: Iterable[str] = ()) -> dict[str, str]:
     return {**given, **asked.ulimits}
 
 
-def dropped_option(text: str, wanted: Wanted) -> Optional[str]:
+def dropped_option(text: str, wanted: ContainerRequest) -> Optional[str]:
     """Return which option to drop after this refusal; None when it has another cause or the plan asks for it."""
     if _INIT_MISSING.search(text) and NO_INIT not in wanted.refused:
         return NO_INIT
@@ -157,7 +157,7 @@ def dropped_option(text: str, wanted: Wanted) -> Optional[str]:
     return next((step for step in (name, f"{name}!") if step not in wanted.refused), None)
 
 
-def explain(text: str, wanted: Wanted, engine: Engine) -> str:
+def explain(text: str, wanted: ContainerRequest, engine: ContainerEngine) -> str:
     """Return why a container could not start, and what to do, from the engine's message."""
     reason = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
     message = next((words for pattern, words in REFUSALS if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), "")

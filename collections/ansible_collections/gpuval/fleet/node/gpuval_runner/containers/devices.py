@@ -16,7 +16,7 @@ CDI_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Access:
+class DeviceAccess:
     """Arguments of the engine and variables of the container; `problem` says why the accelerators stay hidden."""
 
     arguments: tuple[str, ...] = ()
@@ -24,17 +24,17 @@ class Access:
     problem: str = ""
 
 
-def access(vendor: str, engine: EngineFacts, root: Path = Path("/")) -> Access:
+def access(vendor: str, engine: EngineFacts, root: Path = Path("/")) -> DeviceAccess:
     """Return how a container sees the accelerators of a vendor; ``auto`` goes by the devices that are there."""
     if vendor == "auto":
         vendor = next((name for name in ("nvidia", "gaudi", "amd") if _present(name, root)), "cpu")
     if vendor not in _PRESENT or not _present(vendor, root):
-        return Access()
+        return DeviceAccess()
     found = {"nvidia": _nvidia, "amd": _amd, "gaudi": _gaudi}[vendor](engine, root)
     if found.problem:
         return found
     rdma = [f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists()]
-    return Access((*found.arguments, *rdma), found.environment)
+    return DeviceAccess((*found.arguments, *rdma), found.environment)
 
 
 _PRESENT = {
@@ -48,29 +48,29 @@ def _present(vendor: str, root: Path) -> bool:
     return any(any(root.glob(pattern)) for pattern in _PRESENT[vendor])
 
 
-def _nvidia(engine: EngineFacts, root: Path) -> Access:
-    by_cdi = Access(("--device=nvidia.com/gpu=all",))
+def _nvidia(engine: EngineFacts, root: Path) -> DeviceAccess:
+    by_cdi = DeviceAccess(("--device=nvidia.com/gpu=all",))
     if engine.kind == "docker":
         hook = any((root / place / name).exists() for place in HOOK_DIRECTORIES for name in NVIDIA_HOOKS)
         if "nvidia" in engine.runtimes or hook:
-            return Access(("--gpus=all",))
+            return DeviceAccess(("--gpus=all",))
         if engine.cdi and _has_cdi("nvidia.com/gpu", root):
             return by_cdi
-        return Access(
+        return DeviceAccess(
             problem="docker cannot hand NVIDIA GPUs to containers: install nvidia-container-toolkit, run "
             "'nvidia-ctk runtime configure --runtime=docker' and restart docker"
         )
     if _has_cdi("nvidia.com/gpu", root):
         return by_cdi
     if any("nvidia" in hook.name for place in OCI_HOOKS for hook in (root / place).glob("*.json")):
-        return Access(environment=(("NVIDIA_VISIBLE_DEVICES", "all"),))
-    return Access(
+        return DeviceAccess(environment=(("NVIDIA_VISIBLE_DEVICES", "all"),))
+    return DeviceAccess(
         problem="podman cannot hand NVIDIA GPUs to containers: install nvidia-container-toolkit and run "
         "'nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml'"
     )
 
 
-def _amd(engine: EngineFacts, root: Path) -> Access:
+def _amd(engine: EngineFacts, root: Path) -> DeviceAccess:
     devices = [f"--device=/dev/{name}" for name in ("kfd", "dri") if (root / "dev" / name).exists()]
     if engine.kind == "podman" and engine.rootless:
         groups = ["--group-add=keep-groups"]
@@ -78,18 +78,18 @@ def _amd(engine: EngineFacts, root: Path) -> Access:
         nodes = [root / "dev/kfd", *(root / "dev/dri").glob("renderD*"), *(root / "dev/dri").glob("card*")]
         numbers = {_group(node) for node in nodes} | set(_named_groups(("video", "render"), root))
         groups = [f"--group-add={number}" for number in sorted(numbers - {0})]
-    return Access((*devices, *groups, "--security-opt=seccomp=unconfined"))
+    return DeviceAccess((*devices, *groups, "--security-opt=seccomp=unconfined"))
 
 
-def _gaudi(engine: EngineFacts, root: Path) -> Access:
+def _gaudi(engine: EngineFacts, root: Path) -> DeviceAccess:
     environment = (("HABANA_VISIBLE_DEVICES", "all"), ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"))
     if engine.kind == "docker" and "habana" in engine.runtimes:
-        return Access(("--runtime=habana", "--cap-add=sys_nice"), environment)
+        return DeviceAccess(("--runtime=habana", "--cap-add=sys_nice"), environment)
     if engine.cdi and _has_cdi("habana.ai/gaudi", root):
-        return Access(("--device=habana.ai/gaudi=all", "--cap-add=sys_nice"), environment)
+        return DeviceAccess(("--device=habana.ai/gaudi=all", "--cap-add=sys_nice"), environment)
     devices = ["/dev/accel"] if (root / "dev/accel").is_dir() else []
     devices += [f"/dev/{node.name}" for node in sorted((root / "dev").glob("hl*[0-9]"))]
-    return Access((*(f"--device={device}" for device in devices), "--cap-add=sys_nice"), environment)
+    return DeviceAccess((*(f"--device={device}" for device in devices), "--cap-add=sys_nice"), environment)
 
 
 def _has_cdi(kind: str, root: Path) -> bool:

@@ -36,7 +36,7 @@ class EngineMissingError(EngineError):
     """The engine is not installed on this node."""
 
 
-class NoImageError(EngineError):
+class ImageMissingError(EngineError):
     """The image of a stage is not on this node."""
 
 
@@ -82,7 +82,7 @@ class LocalImage:
 
 
 @dataclass(frozen=True)
-class Engine:
+class ContainerEngine:
     """Docker or podman by its command."""
 
     command: str
@@ -164,18 +164,18 @@ class Engine:
         return done
 
 
-def probe(command: str) -> Engine:
+def probe(command: str) -> ContainerEngine:
     """Return an engine that answers. Raises ``EngineError`` saying what to do."""
-    done = Engine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
+    done = ContainerEngine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
     info = _json(done.stdout)
     facts = parse_info(info) if isinstance(info, dict) else None
     if facts is None:
         reason = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
         raise EngineError(f"{command} does not answer: {reason or f'exit code {done.returncode}'}{_remedy(reason)}")
-    return Engine(command, facts)
+    return ContainerEngine(command, facts)
 
 
-def select(runtime: str) -> Engine:
+def select(runtime: str) -> ContainerEngine:
     """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers.
 
     Raises ``EngineError`` saying why there is none.

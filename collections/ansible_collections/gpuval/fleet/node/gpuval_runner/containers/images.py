@@ -22,13 +22,13 @@ from gpuval_runner import download
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.brought import engine_id, is_image, known_ids
-from gpuval_runner.containers.engine import NO_IMAGE, Engine, EngineError, LocalImage, select
-from gpuval_runner.documents import Metric
+from gpuval_runner.containers.engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage, select
+from gpuval_runner.documents import RecordMetric
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.lock import Lock
-from gpuval_runner.plan import Archive, Image, Plan
+from gpuval_runner.plan import Archive, Image, NodePlan
 from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
 
@@ -53,13 +53,13 @@ class ImageError(RunnerError):
         self.fault = fault or self.fault
 
 
-class DeliveryError(ImageError):
+class ImageDeliveryError(ImageError):
     """The image cannot be fetched, or is not one for this node: no fault of the node."""
 
     fault = "delivery"
 
 
-class NoImageError(DeliveryError):
+class ImageRefusedError(ImageDeliveryError):
     """There is no such image for this node: a retry is no use."""
 
     fault = NO_IMAGE
@@ -137,12 +137,12 @@ def bring_images(directory: NodeDirectory) -> int:
     return 0 if state == "success" else 1
 
 
-def _seconds(plan: Plan) -> float:
+def _seconds(plan: NodePlan) -> float:
     limits = [stage.timeout_seconds for stage in plan.stages if stage.name == STAGE and stage.timeout_seconds]
     return max(1.0, min([*limits, plan.deadline_seconds] if limits else [DEFAULT_SECONDS]) - SLACK_SECONDS)
 
 
-def _metrics(done: Brought, seconds: float) -> list[Metric]:
+def _metrics(done: Brought, seconds: float) -> list[RecordMetric]:
     metrics = [
         ("image_duration_seconds", seconds, "seconds"),
         ("image_bytes", done.downloaded_bytes, "bytes"),
@@ -156,7 +156,7 @@ def _metrics(done: Brought, seconds: float) -> list[Metric]:
 
 
 class _Bringer:
-    def __init__(self, directory: NodeDirectory, plan: Plan, deadline: float, done: Brought) -> None:
+    def __init__(self, directory: NodeDirectory, plan: NodePlan, deadline: float, done: Brought) -> None:
         self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, done
         self._reported = 0.0
 
@@ -179,7 +179,7 @@ class _Bringer:
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
-    def _skip(self, engine: Engine, image: Image) -> bool:
+    def _skip(self, engine: ContainerEngine, image: Image) -> bool:
         found = engine.image(image.reference)
         if image.id and not is_image(found, image.id, self._directory):
             other, found = found, engine.image(engine_id(image.id, self._directory))
@@ -196,7 +196,7 @@ class _Bringer:
         self._done.environment[image.reference] = found.id
         return True
 
-    def _bring(self, engine: Engine, image: Image) -> None:
+    def _bring(self, engine: ContainerEngine, image: Image) -> None:
         if image.archive or image.pull:
             before = engine.image(image.reference)
             brought.note(self._directory, engine.command, image, before.id if before else None)
@@ -204,7 +204,7 @@ class _Bringer:
             self._from_archive(engine, image, image.archive)
             self._done.loaded.append(image.reference)
         elif not image.pull:
-            raise NoImageError(
+            raise ImageRefusedError(
                 f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
                 "build it there (gpuval.fleet.build), or give nodes the image through the store"
             )
@@ -213,7 +213,7 @@ class _Bringer:
             self._done.pulled.append(image.reference)
         brought.note_id(self._directory, image.reference, self._done.environment[image.reference])
 
-    def _from_archive(self, engine: Engine, image: Image, archive: Archive) -> None:
+    def _from_archive(self, engine: ContainerEngine, image: Image, archive: Archive) -> None:
         path = self._directory.images / f"{archive.sha256}.tar"
         self._done.archive_bytes += archive.bytes
         self._check_room(engine, archive, path)
@@ -243,12 +243,12 @@ class _Bringer:
         store = load_store(self._directory.store)
         url = store.downloads.get(archive.key) if store else None
         if not url or not store:
-            raise DeliveryError(
+            raise ImageDeliveryError(
                 f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
                 "put the image into the store (gpuval.fleet.load), or bring it over SSH"
             )
         if store.expired(url):
-            raise DeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
+            raise ImageDeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
         report(f"downloads {image.reference}, {_size(archive.bytes)}")
         began = time.monotonic()
         part = path.with_name(f"{path.name}.part")
@@ -262,12 +262,12 @@ class _Bringer:
                 progress=self._progress("downloaded", archive.bytes),
             )
         except download.DownloadError as error:
-            raise DeliveryError(f"image {image.reference}: {error}", "store_away") from None
+            raise ImageDeliveryError(f"image {image.reference}: {error}", "store_away") from None
         except OSError as error:
             raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
         self._done.download_seconds += time.monotonic() - began
 
-    def _check_room(self, engine: Engine, archive: Archive, path: Path) -> None:
+    def _check_room(self, engine: ContainerEngine, archive: Archive, path: Path) -> None:
         """Check before the download that the disks have room for it. Raises ``ImageError``."""
         here = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
         need: dict[int, tuple[Path, float]] = {}
@@ -289,7 +289,7 @@ class _Bringer:
                     "disk_full",
                 )
 
-    def _identify(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> None:
+    def _identify(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> None:
         """Check that the loaded image is the planned one. Raises ``ImageError``."""
         found = (engine.image(image.id) if image.id else None) or self._loaded(engine, image, path, loaded)
         self._accept(
@@ -300,11 +300,11 @@ class _Bringer:
             f"{(image.id or '')[:19]}: build and load the image anew",
         )
 
-    def _accept(self, engine: Engine, image: Image, found: LocalImage, mismatch: str) -> None:
+    def _accept(self, engine: ContainerEngine, image: Image, found: LocalImage, mismatch: str) -> None:
         """Check and name an image that was brought. Raises ``DeliveryError``, with `mismatch` for another id."""
         if image.id and found.id != image.id:
             if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
-                raise DeliveryError(mismatch)
+                raise ImageDeliveryError(mismatch)
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             known = {**known_ids(self._directory), image.id: found.id}
             write_atomically(self._directory.known_images, to_json(known))
@@ -312,34 +312,34 @@ class _Bringer:
         self._check_architecture(engine, found, image)
         self._done.environment[image.reference] = found.id
 
-    def _loaded(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
+    def _loaded(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
         """Return the image that came from the archive: what had its name before may be another one."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
         found = engine.image(names[0]) if len(names) == 1 else None
         if found is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
             found = engine.image(image.reference)
         if found is None:
-            raise DeliveryError(
+            raise ImageDeliveryError(
                 f"the archive {path.name} was loaded but holds no image {image.reference} "
                 f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew"
             )
         return found
 
-    def _name(self, engine: Engine, found: LocalImage, image: Image) -> None:
+    def _name(self, engine: ContainerEngine, found: LocalImage, image: Image) -> None:
         present = engine.image(image.reference)
         if "@" not in image.reference and (present is None or present.id != found.id):
             done = engine.ask("tag", found.id, image.reference)
             if done.returncode != 0:
                 raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(done.stderr)}")
 
-    def _check_architecture(self, engine: Engine, found: LocalImage, image: Image) -> None:
+    def _check_architecture(self, engine: ContainerEngine, found: LocalImage, image: Image) -> None:
         unfit = engine.unfit(found, image.reference)
         if unfit:
-            raise DeliveryError(unfit)
+            raise ImageDeliveryError(unfit)
 
-    def _pull(self, engine: Engine, image: Image) -> None:
+    def _pull(self, engine: ContainerEngine, image: Image) -> None:
         if image.id and "@" not in image.reference:
-            raise NoImageError(
+            raise ImageRefusedError(
                 f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
                 "move in its registry: name the image by digest (name@sha256:...), or put it into the store "
                 "(gpuval.fleet.load)"
@@ -352,8 +352,8 @@ class _Bringer:
             )
             if "no space left" in output.lower():
                 remedy = "make room on the node"
-            kind: type[ImageError] = DeliveryError if _REGISTRY.search(output) else ImageError
-            kind = NoImageError if _NO_IMAGE.search(output) else kind
+            kind: type[ImageError] = ImageDeliveryError if _REGISTRY.search(output) else ImageError
+            kind = ImageRefusedError if _NO_IMAGE.search(output) else kind
             kind = ImageError if _OWN_FAULT.search(output) else kind
             raise kind(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
         found = engine.image(image.reference)
@@ -401,7 +401,7 @@ class _Bringer:
         return show
 
 
-def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
+def _unloadable(output: str, engine: ContainerEngine, path: Path) -> ImageError:
     low = output.lower()
     if "no space left" in low or "disk quota" in low:
         text = f"{engine.command} has no room for the image: make room under {engine.facts.storage}"

@@ -22,7 +22,7 @@ from gpuval_runner.containers.command import (
     PLACES,
     SELINUX,
     VANISHED,
-    Wanted,
+    ContainerRequest,
     absent,
     create_argv,
     dropped_option,
@@ -33,21 +33,21 @@ from gpuval_runner.containers.command import (
 from gpuval_runner.containers.devices import access
 from gpuval_runner.containers.engine import (
     NO_IMAGE,
+    ContainerEngine,
     Ending,
-    Engine,
     EngineError,
+    ImageMissingError,
     LocalImage,
-    NoImageError,
     labels,
     select,
 )
 from gpuval_runner.descendants import stage_marker
-from gpuval_runner.environment import SSH_KEYS, Places, build
+from gpuval_runner.environment import SSH_KEYS, StagePaths, build
 from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
-from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Accelerator, Plan, Stage
+from gpuval_runner.outcome import StageStop
+from gpuval_runner.plan import NodePlan, PlannedAccelerator, Stage
 from gpuval_runner.state import ContainerMark
-from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, fault_of, supervise
+from gpuval_runner.supervise import Hooks, ProcessEnd, ProcessSpec, fault_of, supervise
 
 TRIES = 8
 OWN_SECONDS = 120.0
@@ -69,16 +69,16 @@ for at, folders, files in os.walk({work!r}, topdown=False):
 class Containers:
     """The engine of a run, found when it is first needed, and what it turned out to refuse."""
 
-    def __init__(self, plan: Plan, used: Callable[[ContainerMark], None] = lambda _mark: None) -> None:
+    def __init__(self, plan: NodePlan, used: Callable[[ContainerMark], None] = lambda _mark: None) -> None:
         """`used` is called before a container is made, so that a later runner finds it."""
         self._runtime = plan.runtime
-        self._engine: Optional[Engine] = None
+        self._engine: Optional[ContainerEngine] = None
         self.refused: frozenset[str] = frozenset()
         #: Why nothing may run any more: a container that could not be removed and may hold the accelerators.
         self.stays = ""
         self.used = used
 
-    def engine(self) -> Engine:
+    def engine(self) -> ContainerEngine:
         """Return the engine. Raises ``EngineError`` when none answers."""
         if self._engine is None:
             self._engine = select(self._runtime)
@@ -89,7 +89,7 @@ class Containers:
 class ContainerEnded:
     """How a stage's container ended, what is known of its memory, and notes for the message."""
 
-    ended: Ended
+    ended: ProcessEnd
     memory: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -98,11 +98,11 @@ class ContainerEnded:
 class ContainerRun:
     """Runs one stage in a container. `say` writes a line of the runner's own into the stage's log."""
 
-    plan: Plan
+    plan: NodePlan
     stage: Stage
     directory: NodeDirectory
-    places: Places
-    accelerator: Accelerator
+    places: StagePaths
+    accelerator: PlannedAccelerator
     containers: Containers
     say: Callable[[str], None]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -117,19 +117,19 @@ class ContainerRun:
             self.containers.used(mark)
             self._make_room(engine, mark)
             return self._run(engine, wanted, hooks)
-        except NoImageError as error:
-            return ContainerEnded(Ended(start_error=str(error), fault=NO_IMAGE))
+        except ImageMissingError as error:
+            return ContainerEnded(ProcessEnd(start_error=str(error), fault=NO_IMAGE))
         except EngineError as error:
-            return ContainerEnded(Ended(start_error=str(error)))
+            return ContainerEnded(ProcessEnd(start_error=str(error)))
         except OSError as error:
             return ContainerEnded(
-                Ended(
+                ProcessEnd(
                     start_error=f"{error.filename}: {error.strerror}: make room or correct the path",
                     fault=fault_of(error),
                 )
             )
 
-    def _image(self, engine: Engine) -> LocalImage:
+    def _image(self, engine: ContainerEngine) -> LocalImage:
         """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
         reference = self.stage.image or ""
         planned = self.plan.images.get(reference)
@@ -137,18 +137,18 @@ class ContainerRun:
         if planned and planned.id and not is_image(found, planned.id, self.directory):
             other, found = found, engine.image(engine_id(planned.id, self.directory))
             if found is None and other is not None:
-                raise NoImageError(
+                raise ImageMissingError(
                     f"{reference} on this node is image {other.id[:19]}, but the run is for {planned.id[:19]}: "
                     "run the image stage (--tags image)"
                 )
         if found is None:
-            raise NoImageError(absent(reference, planned, engine.command))
+            raise ImageMissingError(absent(reference, planned, engine.command))
         unfit = engine.unfit(found, reference)
         if unfit:
             raise EngineError(unfit)
         return found
 
-    def _wanted(self, engine: Engine, image: LocalImage, argv: Sequence[str]) -> Wanted:
+    def _wanted(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
         plan, stage, asked = self.plan, self.stage, self.stage.container
         seen = access(self.accelerator.vendor, engine.facts)
         if seen.problem and not asked.devices:  # a plan that names devices has another way
@@ -164,7 +164,7 @@ class ContainerRun:
         if not user.startswith("0"):  # it may be unknown to the image, and then has no home
             values.setdefault("HOME", str(HOME))
             values.setdefault("USER", "gpuval")
-        return Wanted(
+        return ContainerRequest(
             name=container_name(plan, stage.name),
             reference=stage.image or "",
             image=image.id,
@@ -198,7 +198,7 @@ class ContainerRun:
             mounts.append((keys, INSIDE / SSH_KEYS, True))
         return [*mounts, *((source, inside, True) for source, inside in single if source.is_file())]
 
-    def _make_room(self, engine: Engine, mark: ContainerMark) -> None:
+    def _make_room(self, engine: ContainerEngine, mark: ContainerMark) -> None:
         """Make the scratch directory and the model cache. Raises ``OSError``."""
         work = self.places.work
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
@@ -220,7 +220,7 @@ class ContainerRun:
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):
                         path.chmod(0o755 if path.is_dir() else 0o644)
 
-    def _run(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> ContainerEnded:
+    def _run(self, engine: ContainerEngine, wanted: ContainerRequest, hooks: Hooks) -> ContainerEnded:
         for _try in range(TRIES):
             outcome, refusal = self._once(engine, wanted, hooks)
             without = dropped_option(refusal, wanted) if refusal else None
@@ -231,21 +231,21 @@ class ContainerRun:
             what = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
             self.say(f"{engine.command} refuses {what}: continuing without")
         if VANISHED.search(refusal):
-            raise NoImageError(absent(wanted.reference, self.plan.images.get(wanted.reference), engine.command))
+            raise ImageMissingError(absent(wanted.reference, self.plan.images.get(wanted.reference), engine.command))
         if refusal:
-            outcome.ended = Ended(start_error=explain(refusal, wanted, engine))
+            outcome.ended = ProcessEnd(start_error=explain(refusal, wanted, engine))
         mark = ContainerMark(engine.command, wanted.image, self.stage.container.python)
         problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
         if problem:
             outcome.notes.append(problem)
         return outcome
 
-    def _once(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> tuple[ContainerEnded, str]:
+    def _once(self, engine: ContainerEngine, wanted: ContainerRequest, hooks: Hooks) -> tuple[ContainerEnded, str]:
         """Run the container; returns its end and, when it could not start, the engine's message."""
         try:
             identifier = engine.create(create_argv(engine, wanted, SELINUX.exists()))
         except EngineError as error:
-            return ContainerEnded(Ended()), str(error)
+            return ContainerEnded(ProcessEnd()), str(error)
         output_end = bytearray()
 
         def take(data: bytes) -> None:
@@ -281,7 +281,7 @@ class ContainerRun:
         text = bytes(output_end).decode("utf-8", "replace")
         if self.containers.stays:
             notes.append(stays)
-            ended.stop = ended.stop or Stop("crash", "its container could not be removed")
+            ended.stop = ended.stop or StageStop("crash", "its container could not be removed")
         if ending and not ending.started and not ended.stop:
             return ContainerEnded(ended, notes=notes), ending.error or text.strip() or "no reason given"
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
@@ -297,7 +297,7 @@ class ContainerRun:
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
             what = "its container was still running" if ending else "how its container ended is unknown"
-            ended.stop = ended.stop or Stop(
+            ended.stop = ended.stop or StageStop(
                 "crash",
                 f"{engine.command} lost the container's output and {what}: check its journal for "
                 f"a restart, then validate again",
@@ -305,7 +305,7 @@ class ContainerRun:
         return ContainerEnded(ended, memory, notes), by_init
 
     def _ending(
-        self, engine: Engine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
+        self, engine: ContainerEngine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
     ) -> Optional[Ending]:
         """Return how the container ended, as the engine reports it; None and a note without an answer in time."""
         begun = time.monotonic()
@@ -322,7 +322,7 @@ class ContainerRun:
             hooks.tick()  # keeps the heartbeat; a stop has no effect any more
             time.sleep(PAUSE_SECONDS)
 
-    def _remove(self, engine: Engine, identifier: str, hooks: Hooks) -> str:
+    def _remove(self, engine: ContainerEngine, identifier: str, hooks: Hooks) -> str:
         """Remove the container, again and again for a while; returns why it stays, if it does."""
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
@@ -341,14 +341,14 @@ class ContainerRun:
             time.sleep(PAUSE_SECONDS)
 
 
-def container_name(plan: Plan, stage: str) -> str:
+def container_name(plan: NodePlan, stage: str) -> str:
     """Return a unique name with run, node and stage."""
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", f"gpuval-{plan.run_id}-{plan.node}"[:100])
     code = hashlib.sha256(f"{plan.run_id}/{plan.node}".encode()).hexdigest()[:6]
     return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
 
 
-def default_user(engine: Engine) -> str:
+def default_user(engine: ContainerEngine) -> str:
     """Return the user whose files in the scratch directory are the runner's own."""
     if os.geteuid() == 0 or engine.facts.rootless:
         return "0:0"
@@ -393,7 +393,7 @@ def foreign(work: Path) -> bool:
     return bool(failed)
 
 
-def chown_to_runner(engine: Engine, mark: ContainerMark, work: Path) -> str:
+def chown_to_runner(engine: ContainerEngine, mark: ContainerMark, work: Path) -> str:
     """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
     uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
     argv = ["run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]

@@ -25,7 +25,7 @@ from gpuval_node.hardware.source import Source, SourceError
 from gpuval_node.hardware.tree import Tree
 
 from gpuval_runner.telemetry import kernel_log
-from gpuval_runner.telemetry.host import Host
+from gpuval_runner.telemetry.host import HostSensors
 
 if TYPE_CHECKING:
     from gpuval_runner.telemetry import events
@@ -141,11 +141,11 @@ class Helper:
         """`cpu_before`: processor time of the stages before, in seconds."""
         self._report, self._cpu_before = report, cpu_before
         self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
-        self._host = Host(settings["root"])
+        self._host = HostSensors(settings["root"])
         self._oom = self._host.oom_kills()
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
-        self._events: Optional[events.Reader] = None
+        self._events: Optional[events.KernelLogReader] = None
         self._unlinked = nics.without_link(Tree(settings["root"]))
         self._since = kernel_log.Position(*settings["since"])
         self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
@@ -191,8 +191,8 @@ class Helper:
         if self._events is None:  # most runs have no messages
             from gpuval_runner.telemetry import events
 
-            self._events = events.Reader(self._unlinked)
-        counted: dict[events.Event, list[str]] = {}
+            self._events = events.KernelLogReader(self._unlinked)
+        counted: dict[events.KernelEvent, list[str]] = {}
         for event, text in self._events.read(texts):
             counted.setdefault(event, []).append(text[:MAX_TEXT])
         for event, lines in counted.items():

@@ -23,7 +23,7 @@ SeenGpu = tuple[int, dict[str, Any]]
 
 
 @dataclass
-class Comparison:
+class TelemetryComparison:
     """What differs between before and after: new errors by GPU, GPUs that are lost, changes in words."""
 
     new: list[tuple[int, str, int]] = field(default_factory=list)
@@ -34,12 +34,12 @@ class Comparison:
 
 def compare(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu] = ()
-) -> Comparison:
+) -> TelemetryComparison:
     """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index.
 
     A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well.
     """
-    found = Comparison()
+    found = TelemetryComparison()
     counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
     old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
     new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
@@ -60,7 +60,10 @@ def compare(
 
 
 def _lost_before(
-    found: Comparison, before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu]
+    found: TelemetryComparison,
+    before: dict[int, dict[str, Any]],
+    after: dict[int, dict[str, Any]],
+    earlier: Sequence[SeenGpu],
 ) -> None:
     """Add the GPUs that were lost when the stage began, and still are at its end."""
     there = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
@@ -83,7 +86,7 @@ def _lost_before(
     found.changes += [f"gpu:{index} was lost before" for index in unnamed]
 
 
-def _compare_gpu(found: Comparison, index: int, place: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+def _compare_gpu(found: TelemetryComparison, index: int, place: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     for name, reading in COUNTERS:
         if reading not in old or reading not in new:
             continue

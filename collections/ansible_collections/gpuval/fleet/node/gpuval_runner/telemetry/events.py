@@ -62,7 +62,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer")
 
 
-class Event(NamedTuple):
+class KernelEvent(NamedTuple):
     """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it.
 
     `nonfatal`: the text of an XID of NVLink 5 says so, or that of XID 154 that no recovery is needed any more.
@@ -79,7 +79,7 @@ class Event(NamedTuple):
         return self.kind == "xid" and self.number not in HARMLESS_XIDS and not self.nonfatal
 
 
-class Reader:
+class KernelLogReader:
     """Reads the lines of one stage, in order: some mean something only beside others."""
 
     def __init__(self, unlinked: Iterable[str] = ()) -> None:
@@ -88,7 +88,7 @@ class Reader:
         self._links: dict[str, str] = {}
         self._unlinked = set(unlinked)
 
-    def read(self, texts: Sequence[str]) -> list[tuple[Event, str]]:
+    def read(self, texts: Sequence[str]) -> list[tuple[KernelEvent, str]]:
         """The lines that concern the hardware, each with what it means."""
         found = []
         for position, text in enumerate(texts):
@@ -99,7 +99,7 @@ class Reader:
             elif link := _LINK.search(text):
                 port, word = link[1], link[2].lower()
                 if word == self._links.get(port) == "up":  # it went down meanwhile, whether the driver says so or not
-                    event = Event("link_flap", None, _place(text))
+                    event = KernelEvent("link_flap", None, _place(text))
                 self._links[port] = word
             if _LINKED.search(text):
                 self._unlinked.discard(_place(text) or "")
@@ -108,36 +108,36 @@ class Reader:
         return found
 
 
-def classify(text: str) -> Optional[Event]:
+def classify(text: str) -> Optional[KernelEvent]:
     """Return what a line of the kernel means by itself; None for one that does not concern the hardware."""
     match = _XID.search(text)
     if match:
         number = int(match.group(2))
         nonfatal = number in NVLINK5_XIDS and bool(_NONFATAL.search(match.group(3)))
         nonfatal = nonfatal or (number == RECOVERY_XID and bool(_NO_RECOVERY.search(text)))
-        return Event("xid", number, address(match.group(1)), nonfatal)
+        return KernelEvent("xid", number, address(match.group(1)), nonfatal)
     match = _OFF_THE_BUS.search(text)
     if match:
-        return Event("xid", FALLEN_OFF, address(match.group(1)) if match.group(1) else None)
+        return KernelEvent("xid", FALLEN_OFF, address(match.group(1)) if match.group(1) else None)
     match = _SXID.search(text)
     if match:
-        return Event("sxid", int(match.group(2)), address(match.group(1)))
+        return KernelEvent("sxid", int(match.group(2)), address(match.group(1)))
     place = _place(text)
     match = _AMD_ERRORS.search(text)
     if match:
         kind = "ras_corrected" if match.group(2) == "correctable" else "ras"
-        return Event(kind, None, place) if int(match.group(1)) else None
+        return KernelEvent(kind, None, place) if int(match.group(1)) else None
     match = _ACA_STATUS.search(text)
     if match:
-        return Event("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, place)
+        return KernelEvent("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, place)
     if _ACA_HEAD.search(text):
-        return Event("ras", None, place)
+        return KernelEvent("ras", None, place)
     match = _LINK.search(text)
     if match and match.group(2).lower() == "down":
-        return Event("link_flap", None, place)
+        return KernelEvent("link_flap", None, place)
     for kind, pattern in _compiled():
         if pattern.search(text):
-            return Event(kind, None, place)
+            return KernelEvent(kind, None, place)
     return None
 
 

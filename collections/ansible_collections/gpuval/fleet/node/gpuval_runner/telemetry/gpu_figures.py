@@ -56,7 +56,7 @@ class Values:
         return percentile(self.whole or Counter(), 0.95)
 
 
-class Figure(NamedTuple):
+class GpuFigure(NamedTuple):
     """A metric of a GPU: of which reading, what of its values, and whether of busy samples alone."""
 
     name: str
@@ -66,23 +66,23 @@ class Figure(NamedTuple):
 
 
 FIGURES = (
-    Figure("gpu_temperature_max_celsius", "temperature_celsius", "most"),
-    Figure("gpu_temperature_p95_celsius", "temperature_celsius", "p95"),
-    Figure("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most"),
-    Figure("gpu_power_mean_watts", "power_watts", "mean"),
-    Figure("gpu_power_p50_watts", "power_watts", "p50"),
-    Figure("gpu_power_max_watts", "power_watts", "most"),
-    Figure("gpu_power_limit_watts", "power_limit_watts", "last"),
-    Figure("gpu_power_busy_mean_watts", "power_watts", "mean", busy=True),
-    Figure("gpu_sm_clock_busy_mean_hertz", "sm_clock_hertz", "mean", busy=True),
-    Figure("gpu_utilisation_mean_ratio", "utilisation_ratio", "mean"),
-    Figure("gpu_memory_used_max_bytes", "memory_used_bytes", "most"),
-    Figure("gpu_throttle_thermal_ratio", "throttle_thermal", "mean"),
-    Figure("gpu_throttle_power_ratio", "throttle_power", "mean"),
-    Figure("gpu_throttle_hardware_ratio", "throttle_hardware", "mean"),
-    Figure("gpu_pcie_width_min_count", "pcie_width", "least"),
+    GpuFigure("gpu_temperature_max_celsius", "temperature_celsius", "most"),
+    GpuFigure("gpu_temperature_p95_celsius", "temperature_celsius", "p95"),
+    GpuFigure("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most"),
+    GpuFigure("gpu_power_mean_watts", "power_watts", "mean"),
+    GpuFigure("gpu_power_p50_watts", "power_watts", "p50"),
+    GpuFigure("gpu_power_max_watts", "power_watts", "most"),
+    GpuFigure("gpu_power_limit_watts", "power_limit_watts", "last"),
+    GpuFigure("gpu_power_busy_mean_watts", "power_watts", "mean", busy=True),
+    GpuFigure("gpu_sm_clock_busy_mean_hertz", "sm_clock_hertz", "mean", busy=True),
+    GpuFigure("gpu_utilisation_mean_ratio", "utilisation_ratio", "mean"),
+    GpuFigure("gpu_memory_used_max_bytes", "memory_used_bytes", "most"),
+    GpuFigure("gpu_throttle_thermal_ratio", "throttle_thermal", "mean"),
+    GpuFigure("gpu_throttle_power_ratio", "throttle_power", "mean"),
+    GpuFigure("gpu_throttle_hardware_ratio", "throttle_hardware", "mean"),
+    GpuFigure("gpu_pcie_width_min_count", "pcie_width", "least"),
     # A link slows down by design while its GPU is idle.
-    Figure("gpu_pcie_generation_min_count", "pcie_generation", "least", busy=True),
+    GpuFigure("gpu_pcie_generation_min_count", "pcie_generation", "least", busy=True),
 )
 #: Readings of which there are percentiles.
 COUNTED = frozenset(figure.reading for figure in FIGURES if figure.what in ("p50", "p95"))

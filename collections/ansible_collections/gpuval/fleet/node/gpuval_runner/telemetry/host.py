@@ -18,7 +18,7 @@ CPU_SENSORS = {"coretemp": _PACKAGE, "k10temp": _CONTROL, "zenpower": _CONTROL}
 CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal")
 
 
-class Host:
+class HostSensors:
     """Reads a machine's files below `root`; which sensors there are is looked for once."""
 
     def __init__(self, root: str = "/") -> None:

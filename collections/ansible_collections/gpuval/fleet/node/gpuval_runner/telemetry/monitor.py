@@ -18,7 +18,7 @@ from gpuval_node.node_directory import inherited
 from gpuval_runner import descendants
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
-from gpuval_runner.telemetry.summary import Summary
+from gpuval_runner.telemetry.summary import TelemetrySummary
 
 #: How long the helper is waited for once the stage has ended: child.AFTER_SECONDS, and what a tool that cannot be
 #: killed takes to be left behind.
@@ -147,7 +147,7 @@ class Telemetry:
         self._done = False
         self._end_seconds = end_seconds
         self._carried = carried
-        self.summary = Summary(time.monotonic(), period_seconds, carried.gpus)
+        self.summary = TelemetrySummary(time.monotonic(), period_seconds, carried.gpus)
         self.on = period_seconds > 0
         if self.on:
             settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}

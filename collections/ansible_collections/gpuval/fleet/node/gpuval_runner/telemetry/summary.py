@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from gpuval_runner.documents import Curve, Metric
+from gpuval_runner.documents import RecordCurve, RecordMetric
 from gpuval_runner.result import number
-from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, Comparison, SeenGpu, compare, identity_of
+from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, SeenGpu, TelemetryComparison, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
 from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, HELD_RATIO, POWER_RATIO, GpuFigures, Values
 from gpuval_runner.telemetry.kernel_log import Position
@@ -46,7 +46,7 @@ NO_VALUE = "its source gave no value"
 NOT_COMPARED = "its counters were not read both before and after the stage"
 
 
-class Summary:
+class TelemetrySummary:
     """Reads the helper's messages; gives metrics, curves and the environment of the record."""
 
     def __init__(self, begun: float, period_seconds: float, earlier: Sequence[SeenGpu] = ()) -> None:
@@ -164,9 +164,9 @@ class Summary:
             self.problem = self.problem or reason
             self._absent.setdefault("telemetry", reason)
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[RecordMetric]:
         """Return what is known so far; `environment` gives the reasons for the rest."""
-        found: list[Metric] = []
+        found: list[RecordMetric] = []
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
@@ -211,14 +211,14 @@ class Summary:
         complete = self._kernel_readable() and not (self._end or {}).get("kernel_lost")
         return count if count or complete else None
 
-    def _compared(self) -> Optional[Comparison]:
+    def _compared(self) -> Optional[TelemetryComparison]:
         if self._before is None or self._after is None or not (self._before or self._after or self._earlier):
             return None
         return compare(self._before, self._after, self._earlier)
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[RecordCurve]:
         """Return the series of the GPUs, by seconds since the stage began."""
-        found: list[Curve] = []
+        found: list[RecordCurve] = []
         for index in sorted(self._gpus):
             for name, unit, reading, decimals in CURVES:
                 curve = self._gpus[index].curves.get(reading)

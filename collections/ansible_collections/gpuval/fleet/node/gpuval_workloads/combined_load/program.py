@@ -19,16 +19,16 @@ from pathlib import Path
 
 from ..common import fio
 from ..common.arguments import positive_float
-from ..common.device import Accelerator, choose_accelerator
+from ..common.device import TorchDevices, choose_accelerator
 from ..common.ports import free_port
-from ..common.result import Result, WorkloadCrash, WorkloadFailure
-from ..common.stats import Sample
+from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult
+from ..common.stats import ThinnedSample
 from ..common.tool_output import number, shortened
 from ..gang.host.sysfs import Sysfs
 from ..rdma import node as rdma_node
 from ..rdma import perftest
 from ..rdma.program import INSTALL
-from .worker import DATA_FILE, LEFT_OUT, Load
+from .worker import DATA_FILE, LEFT_OUT, CombinedLoad
 
 READY_SECONDS, STALL_SECONDS, REPORT_SECONDS, END_SECONDS, KILL_SECONDS = 300.0, 60.0, 10.0, 6.0, 10.0
 NIC_END_SECONDS = 30.0  # what perftest may still take; END_SECONDS is that of fio
@@ -60,7 +60,7 @@ class Worker:
     process: subprocess.Popen[str]
     port: str = ""
     is_ready: bool = False
-    samples: Sample = field(default_factory=lambda: Sample(MAX_SAMPLES))
+    samples: ThinnedSample = field(default_factory=lambda: ThinnedSample(MAX_SAMPLES))
     last: float = 0.0
     last_line: str = ""
     wrong: int = 0
@@ -106,14 +106,14 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Phase:
+class LoadPhase:
     """What was measured from one moment to another by the monotonic clock."""
 
     begin: float
     end: float
 
 
-def rate(samples: Sequence[tuple[float, float]], phase: Phase) -> float | None:
+def rate(samples: Sequence[tuple[float, float]], phase: LoadPhase) -> float | None:
     """Work by second within a phase, after its warm-up; None without two samples in it."""
     begin = phase.begin + WARM_UP * (phase.end - phase.begin)
     inside = [sample for sample in list(samples) if begin <= sample[0] <= phase.end]
@@ -122,7 +122,7 @@ def rate(samples: Sequence[tuple[float, float]], phase: Phase) -> float | None:
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
 
-def counts(accelerator: Accelerator, cores: int, has_fio: bool, nics: int = 0) -> dict[str, int]:
+def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) -> dict[str, int]:
     """How many processes load each kind of part: a core is left for each that feeds a GPU, moves data or measures, and
     two for each port, whose tools poll."""
     gpus = max(accelerator.count, 1)
@@ -168,7 +168,7 @@ def crowded_out(wanted: dict[str, int], cores: int) -> list[str]:
     return out
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     """Measure. A part that ends or hangs under load, or computes wrong results, is a ``WorkloadFailure``."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.combined_load", description="Load all parts.")
@@ -197,7 +197,7 @@ def main(result: Result) -> None:
             del wanted["disk"]
             left_out["disk"] = f"{work}: {found.problem}"
             stopped = [f"the disk hangs: {left_out['disk']}"] if found.hung else []
-    load = Load(
+    load = CombinedLoad(
         str(work),
         size,
         options.max_written_bytes,
@@ -220,7 +220,7 @@ def main(result: Result) -> None:
             alone[kind] = _run([w for w in workers if w.kind == kind], seconds, result, f"{kind} alone")
         rates = {worker.name: rate(worker.samples.kept, alone[worker.kind]) for worker in workers}
         for worker in workers:
-            worker.samples = Sample(MAX_SAMPLES)
+            worker.samples = ThinnedSample(MAX_SAMPLES)
         together = options.seconds - solo * len(wanted)
         phase = _run(workers, together, result, "all together", report=lambda p: _report(result, workers, rates, p))
     _report(result, workers, rates, phase)
@@ -228,7 +228,11 @@ def main(result: Result) -> None:
 
 
 def _conclude(
-    result: Result, workers: Sequence[Worker], phase: Phase, left_out: dict[str, str], stopped: Sequence[str] = ()
+    result: WorkloadResult,
+    workers: Sequence[Worker],
+    phase: LoadPhase,
+    left_out: dict[str, str],
+    stopped: Sequence[str] = (),
 ) -> None:
     """Whether all parts worked to the end. Where one stopped for a reason that is not the node's, evidence is missing:
     ``combined_load_seconds`` is left out. Raises ``WorkloadFailure`` for wrong results."""
@@ -252,7 +256,7 @@ def _file_bytes(work: Path, limit: float) -> int:
     return size if size >= 16 * MIB else 0
 
 
-def lay_out(file: Path, size: int) -> tuple[fio.Engine, fio.Measured]:
+def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
     """Write the disk's file: the engine that works there, and what came of it; with a problem the disk is left out.
 
     Raises ``WorkloadFailure`` for an error of the disk.
@@ -267,7 +271,7 @@ def lay_out(file: Path, size: int) -> tuple[fio.Engine, fio.Measured]:
 
 
 @contextmanager
-def _workers(wanted: dict[str, int], load: Load) -> Iterator[list[Worker]]:
+def _workers(wanted: dict[str, int], load: CombinedLoad) -> Iterator[list[Worker]]:
     """The processes of all parts, which end with this block."""
     workers = []
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
@@ -301,7 +305,7 @@ def _wait(workers: Sequence[Worker], seconds: float) -> None:
             worker.process.wait(max(0.1, deadline - time.monotonic()))
 
 
-def _until_ready(workers: Sequence[Worker], result: Result) -> None:
+def _until_ready(workers: Sequence[Worker], result: WorkloadResult) -> None:
     deadline = time.monotonic() + READY_SECONDS
     result.report(f"{len(workers)} processes start")
     while late := [worker for worker in workers if not (worker.is_ready or worker.left_out)]:
@@ -311,7 +315,9 @@ def _until_ready(workers: Sequence[Worker], result: Result) -> None:
         time.sleep(0.2)
 
 
-def _run(workers: Sequence[Worker], seconds: float, result: Result, what: str, report=lambda _phase: None) -> Phase:
+def _run(
+    workers: Sequence[Worker], seconds: float, result: WorkloadResult, what: str, report=lambda _phase: None
+) -> LoadPhase:
     """Let the workers run for so long. Raises ``WorkloadFailure`` for one that ends, or shows no progress."""
     begin = spoken = time.monotonic()
     result.report(f"{what}: {seconds:.0f} s")
@@ -327,12 +333,12 @@ def _run(workers: Sequence[Worker], seconds: float, result: Result, what: str, r
             )
         if clock - spoken >= REPORT_SECONDS:
             spoken = clock
-            report(Phase(begin, clock))
+            report(LoadPhase(begin, clock))
             result.report(f"{what}: {clock - begin:.0f} of {seconds:.0f} s")
         time.sleep(min(0.2, max(0.01, begin + seconds - clock)))
     for worker in workers:
         worker.order("pause")
-    return Phase(begin, clock)
+    return LoadPhase(begin, clock)
 
 
 def _look_at(workers: Sequence[Worker]) -> None:
@@ -348,7 +354,9 @@ def _look_at(workers: Sequence[Worker]) -> None:
         raise WorkloadFailure(f"a part failed under load: {words}")
 
 
-def _report(result: Result, workers: Sequence[Worker], alone: dict[str, float | None], phase: Phase) -> None:
+def _report(
+    result: WorkloadResult, workers: Sequence[Worker], alone: dict[str, float | None], phase: LoadPhase
+) -> None:
     """Put what is known of the common phase into the result: of each GPU and port, and of the others as sums."""
     by_kind: dict[str, list[Worker]] = {}
     for worker in workers:
@@ -376,7 +384,7 @@ def _report(result: Result, workers: Sequence[Worker], alone: dict[str, float | 
                 result.add_series(f"combined_load_{kind}_{name}", unit, x, y, x_unit="seconds", scope=scope)
 
 
-def curve(samples: Sequence[tuple[float, float]], phase: Phase, divisor: float) -> tuple[list[float], list[float]]:
+def curve(samples: Sequence[tuple[float, float]], phase: LoadPhase, divisor: float) -> tuple[list[float], list[float]]:
     """The rate over the seconds of a phase."""
     inside = [sample for sample in list(samples) if phase.begin <= sample[0] <= phase.end]
     pairs = [(old, new) for old, new in zip(inside, inside[1:]) if new[0] > old[0]]

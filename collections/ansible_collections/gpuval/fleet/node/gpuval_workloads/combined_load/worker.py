@@ -40,7 +40,7 @@ NICE = 10  # what feeds the GPUs comes first
 
 
 @dataclass(frozen=True)
-class Load:
+class CombinedLoad:
     """What all processes get, as JSON: the work directory with the disk's file, how fio is to use it (its engine,
     and whether past the page cache), and the ports with a TCP port each."""
 
@@ -56,7 +56,7 @@ class Load:
 Rounds = Iterator[tuple[float, int]]
 
 
-def gpu(index: int, _load: Load) -> Rounds:
+def gpu(index: int, _load: CombinedLoad) -> Rounds:
     """bf16 matrix products, in operations; all give the bits of the first. Without GPUs on the processors."""
     import torch
 
@@ -81,7 +81,7 @@ def gpu(index: int, _load: Load) -> Rounds:
         yield QUEUED * 2.0 * size**3, wrong
 
 
-def cpu(_index: int, _load: Load) -> Rounds:
+def cpu(_index: int, _load: CombinedLoad) -> Rounds:
     """SHA-256 of a block, in bytes."""
     os.nice(NICE)
     block = bytes(range(256)) * (CPU_BYTES // 256)
@@ -90,7 +90,7 @@ def cpu(_index: int, _load: Load) -> Rounds:
         yield CPU_BYTES, int(hashlib.sha256(block).digest() != first)
 
 
-def memory(_index: int, _load: Load) -> Rounds:
+def memory(_index: int, _load: CombinedLoad) -> Rounds:
     """Copies of a block that no cache holds, in bytes read and written; compared now and then."""
     os.nice(NICE)
     source = bytearray(os.urandom(1 << 20)) * (MEMORY_BYTES >> 20)
@@ -102,7 +102,7 @@ def memory(_index: int, _load: Load) -> Rounds:
         yield 2.0 * MEMORY_BYTES, int(number % CHECK_EVERY == 0 and target != source)
 
 
-def loopback(_index: int, _load: Load) -> Rounds:
+def loopback(_index: int, _load: CombinedLoad) -> Rounds:
     """Bytes through TCP over the loopback interface."""
     os.nice(NICE)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -122,21 +122,21 @@ def loopback(_index: int, _load: Load) -> Rounds:
             yield LOOPBACK_BYTES, 0
 
 
-def disk(_index: int, load: Load) -> Rounds:
+def disk(_index: int, load: CombinedLoad) -> Rounds:
     """Reads and writes of a file that is there, past the page cache, in bytes; only reads once so much was written.
     Says ``LEFT_OUT`` for what proves no fault of the disk: no space left, or a request that hangs, which a share of the
     network may cause as well. Raises ``OSError`` for an error of the disk."""
     assert load.fio
     program, file = fio.find() or "fio", Path(load.work) / DATA_FILE
     size, limit = load.file_bytes, load.written_bytes
-    engine, found = fio.Engine(*load.fio), fio.Measured()
+    engine, found = fio.FioEngine(*load.fio), fio.FioMeasurement()
     written = 3 * size
     while not found.problem:
         rw = "randrw" if written < limit else "randread"
         most = int(max(limit - written, 1 << 20)) if rw == "randrw" else 0
         time_based = ("--time_based=1",) if rw == "randread" else ()
         arguments = ("--norandommap=1", "--rwmixread=70", *time_based)
-        found = fio.call(program, file, fio.Work(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine)
+        found = fio.call(program, file, fio.FioWork(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine)
         sides = [side for side in (found.read, found.write) if side]
         written += found.write.total_bytes if found.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
@@ -151,14 +151,14 @@ def _leave_out(problem: str) -> NoReturn:
     sys.exit(0)
 
 
-def nic(index: int, load: Load) -> Rounds:
+def nic(index: int, load: CombinedLoad) -> Rounds:
     """perftest through a port and back, both directions at once, in bytes by the bandwidth that it measures. Says
     ``LEFT_OUT`` where it cannot begin for a reason that is not the port's; exits with the problem of the port."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # it ends after its parent, when its tools have ended
     name, tcp_port = load.nics[index]
     found = node.look(Sysfs(Path(load.sysfs)), ["*"])
     end = next(rail.end for rail in found.rails if rail.port.name == name)
-    test = perftest.Measurement(perftest.WRITE, end, end, both_ways=True)
+    test = perftest.PerftestMeasurement(perftest.WRITE, end, end, both_ways=True)
     tool = Path(shutil.which(test.tool) or test.tool)
     is_first = True
     while True:
@@ -175,7 +175,7 @@ def nic(index: int, load: Load) -> Rounds:
         yield speed * (time.monotonic() - begin), 0
 
 
-KINDS: dict[str, Callable[[int, Load], Rounds]] = {
+KINDS: dict[str, Callable[[int, CombinedLoad], Rounds]] = {
     "gpu": gpu,
     "cpu": cpu,
     "memory": memory,
@@ -213,4 +213,4 @@ def serve(rounds: Rounds) -> None:
 
 
 if __name__ == "__main__":
-    serve(KINDS[sys.argv[1]](int(sys.argv[2]), Load(**json.loads(sys.argv[3]))))
+    serve(KINDS[sys.argv[1]](int(sys.argv[2]), CombinedLoad(**json.loads(sys.argv[3]))))

@@ -26,7 +26,7 @@ _DRAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramEnd:
     """How a program ended.
 
     ``code`` is its exit code, negative for a signal, None when it never started (``problem`` says why). ``output`` is
@@ -60,7 +60,7 @@ def run(
     echo: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Ended:
+) -> ProgramEnd:
     """Run a program for at most so long, or until ``stopped`` says so; then its whole process group gets TERM, then
     KILL. Never raises for what the program does.
 
@@ -79,7 +79,7 @@ def run(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Ended(None, "", problem=f"could not be started: {getattr(error, 'strerror', None) or error}")
+        return ProgramEnd(None, "", problem=f"could not be started: {getattr(error, 'strerror', None) or error}")
     output = _Output(echo)
     reader = threading.Thread(target=_read, args=(process.stdout, output), daemon=True)
     timed_out, problem = False, ""
@@ -95,7 +95,7 @@ def run(
         if reader.is_alive():
             reader.join(_DRAIN_SECONDS)  # a process that left the group may still hold the pipe
     text, lost = output.text()
-    return Ended(process.returncode, text, time.monotonic() - start, lost, timed_out, problem or output.problem)
+    return ProgramEnd(process.returncode, text, time.monotonic() - start, lost, timed_out, problem or output.problem)
 
 
 class _Output:

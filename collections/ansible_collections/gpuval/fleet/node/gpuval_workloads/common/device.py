@@ -15,7 +15,7 @@ ACCELERATORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
 
 
 @dataclass(frozen=True)
-class Accelerator:
+class TorchDevices:
     """The devices to use: ``kind`` as PyTorch calls it (``cuda`` is AMD's too), how many, their collective backend."""
 
     kind: str
@@ -27,10 +27,10 @@ class Accelerator:
         return self.kind != "cpu"
 
 
-CPU = Accelerator("cpu", 0, "gloo")
+CPU = TorchDevices("cpu", 0, "gloo")
 
 
-def choose_accelerator(environ: Mapping[str, str] = os.environ) -> Accelerator:
+def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
     """Return the devices to use, ``GPUVAL_GPU_COUNT`` of them where it is given, else all that PyTorch sees.
 
     Raises ``WorkloadFailure`` when what is expected is not there, naming both sides.
@@ -47,10 +47,10 @@ def choose_accelerator(environ: Mapping[str, str] = os.environ) -> Accelerator:
             f"{declared} GPUs are expected (GPUVAL_GPU_COUNT) but PyTorch sees {found.count}: look for a GPU without "
             "a driver or off the bus (the facts stage names it), CUDA_VISIBLE_DEVICES, or a container given too few"
         )
-    return Accelerator(found.kind, declared, found.backend) if found.is_gpu and declared else found
+    return TorchDevices(found.kind, declared, found.backend) if found.is_gpu and declared else found
 
 
-def describe_devices(accelerator: Accelerator) -> list[dict]:
+def describe_devices(accelerator: TorchDevices) -> list[dict]:
     """Return each device used as PyTorch describes it: index, name, memory in bytes, UUID where known."""
     if accelerator.kind != "cuda":
         return []
@@ -79,7 +79,7 @@ def _declared_count(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _cuda(expected: str, declared: int | None) -> Accelerator:
+def _cuda(expected: str, declared: int | None) -> TorchDevices:
     import torch
 
     if expected == "auto" and not torch.cuda.is_available():
@@ -101,10 +101,10 @@ def _cuda(expected: str, declared: int | None) -> Accelerator:
             f"the node has {expected} GPUs (GPUVAL_ACCELERATOR) but this is {_what_torch_is()}: use the image made for "
             f"{expected}"
         )
-    return Accelerator("cuda", torch.cuda.device_count(), "nccl")
+    return TorchDevices("cuda", torch.cuda.device_count(), "nccl")
 
 
-def _gaudi(declared: int | None) -> Accelerator:
+def _gaudi(declared: int | None) -> TorchDevices:
     try:
         import habana_frameworks.torch.core  # noqa: F401 - registers the hpu device
         import torch
@@ -122,7 +122,7 @@ def _gaudi(declared: int | None) -> Accelerator:
             f"the node has {expected}Gaudi accelerators (GPUVAL_ACCELERATOR) but PyTorch sees none: check "
             "hl-smi on the node and that the container is given the devices"
         )
-    return Accelerator("hpu", count, "hccl")
+    return TorchDevices("hpu", count, "hccl")
 
 
 def _what_torch_is() -> str:

@@ -27,7 +27,7 @@ _NAMES = ("write", "read")
 
 
 @dataclass(frozen=True)
-class Engine:
+class FioEngine:
     """An I/O engine of fio, and whether its requests pass the page cache by."""
 
     name: str
@@ -36,14 +36,14 @@ class Engine:
 
 #: Tried in this order: not every fio has libaio, and not every filesystem takes requests past the page cache. psync
 #: has one request under way, whatever the depth.
-_ENGINES = (Engine("libaio", True), Engine("psync", True), Engine("psync", False))
+_ENGINES = (FioEngine("libaio", True), FioEngine("psync", True), FioEngine("psync", False))
 #: What fio, and the loader before it, print elsewhere in a line.
 _ERROR = re.compile(r"error=|: error while loading|not found \(required by")
 _UNSUPPORTED = ("Invalid argument", "engine", "Operation not supported", "does not support direct")
 
 
 @dataclass(frozen=True)
-class Side:
+class FioDirection:
     """One direction: what was moved, how fast, and by percentile how long a request took."""
 
     total_bytes: int
@@ -53,12 +53,12 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Measured:
+class FioMeasurement:
     """What one call of fio measured; a direction without data is None. ``problem``: why it is no measurement, with the
     number of the error if fio named one; ``hung``: it did not end by itself."""
 
-    write: Side | None = None
-    read: Side | None = None
+    write: FioDirection | None = None
+    read: FioDirection | None = None
     problem: str = ""
     error: int = 0
     hung: bool = False
@@ -79,7 +79,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Work:
+class FioWork:
     """One call of fio on one file. ``limit_bytes``: what it may move in all, 0 for no limit but the time; a call
     without a limit repeats until its time is over."""
 
@@ -98,20 +98,20 @@ def find() -> str | None:
     return shutil.which("fio")
 
 
-def read_report(text: str) -> Measured:
+def read_report(text: str) -> FioMeasurement:
     """Read ``fio --output-format=json``, notes before and after it allowed. Never raises."""
     document = json_object(plain(text), key="jobs")
     if document is None:
-        return Measured(problem="fio's JSON is missing or cut short")
+        return FioMeasurement(problem="fio's JSON is missing or cut short")
     jobs = dicts(document.get("jobs"))
     write, read = (_side([job[name] for job in jobs if isinstance(job.get(name), dict)]) for name in _NAMES)
     errors = [code for code in (whole(job.get("error")) for job in jobs) if code]
     if errors:
-        return Measured(write, read, f"fio: {os.strerror(errors[0])}", errors[0])
-    return Measured(write, read, "fio moved no data" if write is None and read is None else "")
+        return FioMeasurement(write, read, f"fio: {os.strerror(errors[0])}", errors[0])
+    return FioMeasurement(write, read, "fio moved no data" if write is None and read is None else "")
 
 
-def _side(sides: list[dict]) -> Side | None:
+def _side(sides: list[dict]) -> FioDirection | None:
     """One direction of all jobs together; None when none of them moved data. Latency is that of the slowest job."""
     moved = [side for side in sides if (number(side.get("io_bytes")) or 0) > 0]
     rates = [rate for rate in (number(side.get("bw_bytes")) for side in moved) if rate is not None]
@@ -128,10 +128,10 @@ def _side(sides: list[dict]) -> Side | None:
             if value is not None:
                 latency[percent] = max(latency.get(percent, 0.0), value / 1e9)
     requests = sum(number(side.get("iops")) or 0.0 for side in moved)
-    return Side(int(sum(number(side["io_bytes"]) or 0 for side in moved)), sum(rates), requests, latency)
+    return FioDirection(int(sum(number(side["io_bytes"]) or 0 for side in moved)), sum(rates), requests, latency)
 
 
-def run(directory: Path, seconds: float, size_bytes: int) -> Measured | None:
+def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | None:
     """Write a file of so many bytes into the folder, then read it, for at most so long in all; None without fio.
 
     Past the page cache where the filesystem allows it. The file is removed again.
@@ -144,27 +144,27 @@ def run(directory: Path, seconds: float, size_bytes: int) -> Measured | None:
             path = Path(folder) / "data"
             for engine in _ENGINES:  # written once through and flushed
                 depth = DEPTH if engine.name == "libaio" else 1
-                work = Work("write", BLOCK, depth, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
+                work = FioWork("write", BLOCK, depth, size_bytes, seconds / 2, arguments=("--end_fsync=1",))
                 written = call(fio, path, work, engine)
                 if not _is_unsupported(written):
                     break
             if written.problem:
-                return Measured(problem=written.problem)
+                return FioMeasurement(problem=written.problem)
             again = ("--invalidate=1", "--time_based=1")
             found = call(fio, path, replace(work, rw="read", arguments=again), engine)
-            return Measured(written.write, None if found.problem else found.read, found.problem)
+            return FioMeasurement(written.write, None if found.problem else found.read, found.problem)
     except OSError as error:
-        return Measured(problem=f"{directory}: {error.strerror or error}")
+        return FioMeasurement(problem=f"{directory}: {error.strerror or error}")
 
 
-def _is_unsupported(found: Measured) -> bool:
+def _is_unsupported(found: FioMeasurement) -> bool:
     return any(sign in found.problem for sign in _UNSUPPORTED)
 
 
-def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[Engine, Measured]:
+def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[FioEngine, FioMeasurement]:
     """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
     for engine in _ENGINES:
-        found = call(fio, path, Work("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
+        found = call(fio, path, FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
         if not _is_unsupported(found):
             break
     return engine, found
@@ -173,10 +173,10 @@ def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[Engine, Measur
 def call(
     fio: str,
     path: Path,
-    work: Work,
-    engine: Engine,
+    work: FioWork,
+    engine: FioEngine,
     say: Callable[[str], None] | None = None,
-) -> Measured:
+) -> FioMeasurement:
     """Run fio on a file or device once, in time. What it did not do, or did only in part, is a ``problem``."""
     filename = str(path).replace(":", "\\:")  # fio takes a bare colon as the end of one name and the begin of another
     arguments: Sequence[str] = [
@@ -196,7 +196,7 @@ def call(
     return found
 
 
-def _why(ended: command.Ended, problem: str) -> str:
+def _why(ended: command.ProgramEnd, problem: str) -> str:
     lines = plain(ended.output).splitlines()
     errors = [line for line in lines if line.startswith(("fio:", "verify:", "crc32c:")) or _ERROR.search(line)]
     reason = shortened(errors[0], 160) if errors else problem or "fio moved no data"

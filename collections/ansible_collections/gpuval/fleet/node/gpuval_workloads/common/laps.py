@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple, Optional
 
-from .stats import Curve, Sample, percentile
+from .stats import StepCurve, ThinnedSample, percentile
 
 REVISION = 2
 MOST_LAPS = 20_000
@@ -63,8 +63,8 @@ class LapStatistics:
     def __init__(self, laps: Iterable[float] = (), wall_seconds: Optional[float] = None) -> None:
         self.seconds = 0.0
         self.wall_seconds = wall_seconds
-        self._sample = Sample(MOST_LAPS)
-        self._blocks = Curve(BLOCKS)
+        self._sample = ThinnedSample(MOST_LAPS)
+        self._blocks = StepCurve(BLOCKS)
         self.extend(laps)
 
     def extend(self, laps: Iterable[float]) -> None:

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from .device import Accelerator
-from .result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
-from .stall import Watcher
+from .device import TorchDevices
+from .result import RESULT_FILE_VARIABLE, WorkloadCrash, WorkloadFailure, WorkloadResult
+from .stall import RankWatcher
 
 RANK_DIRECTORY_VARIABLE = "GPUVAL_RANK_DIR"
 LAUNCHER_VARIABLE = "GPUVAL_LAUNCHER_PID"
@@ -52,7 +52,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def process_count(accelerator: Accelerator, asked: int | None = None) -> int:
+def process_count(accelerator: TorchDevices, asked: int | None = None) -> int:
     """Return how many processes to start: one per GPU; on a CPU as asked, else 2 where there are 2 cores.
 
     Raises ``WorkloadFailure`` when more processes are asked for than there are GPUs.
@@ -86,7 +86,9 @@ def alone() -> list[str]:
     ]
 
 
-def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
+def run_ranks(
+    result: WorkloadResult, module: str, arguments: Sequence[str], accelerator: TorchDevices, processes: int
+) -> None:
     """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's outcome.
 
     Raises ``WorkloadFailure`` with a rank's own words when one of them failed, ``WorkloadCrash`` naming the rank and
@@ -96,7 +98,7 @@ def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(rank_environment(os.environ, accelerator, processes))
         os.environ.update({RANK_DIRECTORY_VARIABLE: directory, LAUNCHER_VARIABLE: str(os.getpid())})
-        watcher = Watcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
+        watcher = RankWatcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
         try:
             torchrun(alone(), module, arguments, accelerator, processes, Path(directory), watcher)
         except StallError:
@@ -107,7 +109,7 @@ def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator
         take_outcome(result, Path(directory))
 
 
-def take_failure(result: Result, directory: Path) -> None:
+def take_failure(result: WorkloadResult, directory: Path) -> None:
     """Raise ``WorkloadFailure`` in the words of the rank that failed first, with the figures so far; if one did."""
     failure = first_failure(directory)
     if failure is not None:
@@ -115,15 +117,15 @@ def take_failure(result: Result, directory: Path) -> None:
         raise WorkloadFailure(failure["message"])
 
 
-def take_outcome(result: Result, directory: Path) -> None:
+def take_outcome(result: WorkloadResult, directory: Path) -> None:
     """Take over what the node's first rank has found. Raises ``WorkloadCrash`` where it left nothing."""
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
-    _adopt(result, Result.from_json(outcome.read_text(encoding="utf-8")))
+    _adopt(result, WorkloadResult.from_json(outcome.read_text(encoding="utf-8")))
 
 
-def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, processes: int) -> dict[str, str]:
+def rank_environment(environ: Mapping[str, str], accelerator: TorchDevices, processes: int) -> dict[str, str]:
     """Return the variables to add for the ranks: cores shared out, gloo on the loopback. What is set already stays."""
     variables = {"OMP_NUM_THREADS": str(max(1, available_cores() // processes))}
     if not accelerator.is_gpu:
@@ -136,7 +138,7 @@ def torchrun(
     place: Sequence[str],
     module: str,
     arguments: Sequence[str],
-    accelerator: Accelerator,
+    accelerator: TorchDevices,
     processes: int,
     directory: Path,
     watcher: Watching,
@@ -230,11 +232,11 @@ def notes_of(directory: Path, name: str) -> list[dict]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob(name.format(rank="*"))]
 
 
-def _partial_result() -> Result:
+def _partial_result() -> WorkloadResult:
     path = Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
-    return Result.from_json(path.read_text(encoding="utf-8")) if path.is_file() else Result()
+    return WorkloadResult.from_json(path.read_text(encoding="utf-8")) if path.is_file() else WorkloadResult()
 
 
-def _adopt(result: Result, other: Result) -> None:
+def _adopt(result: WorkloadResult, other: WorkloadResult) -> None:
     for name, value in vars(other).items():
         setattr(result, name, value)

@@ -22,11 +22,19 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from .device import Accelerator, choose_accelerator, describe_devices
+from .device import TorchDevices, choose_accelerator, describe_devices
 from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
-from .result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadCrash, WorkloadFailure, write_atomically
-from .stall import BEAT_FILE, Event, Progress
+from .result import (
+    EXIT_CRASH,
+    EXIT_FAILURE,
+    EXIT_SUCCESS,
+    WorkloadCrash,
+    WorkloadFailure,
+    WorkloadResult,
+    write_atomically,
+)
+from .stall import BEAT_FILE, DeviceMark, RankProgress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
@@ -49,8 +57,8 @@ class Ranks:
 
     rank: int
     world_size: int
-    accelerator: Accelerator
-    progress: Progress | None = field(default=None, compare=False, repr=False)
+    accelerator: TorchDevices
+    progress: RankProgress | None = field(default=None, compare=False, repr=False)
     node_ranks: range | None = None
 
     @property
@@ -101,7 +109,7 @@ class Ranks:
         if self.progress:
             self.progress.tick()
 
-    def follow(self, events: Sequence[Event]) -> None:
+    def follow(self, events: Sequence[DeviceMark]) -> None:
         """Follow this rank's device by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
         if self.progress and self.accelerator.kind == "cuda":
             self.progress.follow(events, lambda: torch.cuda.set_device(self.device))
@@ -145,7 +153,7 @@ class Ranks:
             print(text, flush=True)
 
 
-def run_rank(main: Callable[[Ranks, Result], None]) -> int:
+def run_rank(main: Callable[[Ranks, WorkloadResult], None]) -> int:
     """Run one rank's part of a workload and return its exit code.
 
     The result of the node's first rank becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out
@@ -154,8 +162,8 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
     """
     _die_with_launcher()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    result = Result()
-    progress = Progress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
+    result = WorkloadResult()
+    progress = RankProgress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
     progress.start()
     ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
     try:

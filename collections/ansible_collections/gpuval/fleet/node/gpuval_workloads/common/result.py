@@ -55,7 +55,7 @@ class WorkloadCrash(Exception):  # noqa: N818 - as above
 
 
 @dataclass
-class Result:
+class WorkloadResult:
     """What a workload hands over.
 
     ``state`` is ``running``, ``success`` or ``failure``. ``metrics`` and ``series`` are filled by :meth:`add_metric`
@@ -138,7 +138,7 @@ class Result:
             print(self.to_json(), flush=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Result:
+    def from_json(cls, text: str) -> WorkloadResult:
         """Read a result that this module wrote. Raises ``ValueError`` or ``TypeError`` for anything else."""
         return cls(**json.loads(text))
 
@@ -163,7 +163,7 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def run_workload(main: Callable[[Result], None]) -> int:
+def run_workload(main: Callable[[WorkloadResult], None]) -> int:
     """Run a workload, write its final result and return the exit code.
 
     ``main`` fills the result it is given; returning means success unless it set another final state.
@@ -171,7 +171,7 @@ def run_workload(main: Callable[[Result], None]) -> int:
     ``WorkloadCrash`` and any other exception leave no final result: the message, or a traceback, on standard error and
     exit code 2. Signals are the caller's affair.
     """
-    result = Result()
+    result = WorkloadResult()
     try:
         main(result)
         if result.state == "running":

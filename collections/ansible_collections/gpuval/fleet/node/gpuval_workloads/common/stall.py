@@ -34,7 +34,7 @@ _STOPPED = frozenset("Tt")
 GONE = frozenset("ZX?")
 
 
-class Event(Protocol):
+class DeviceMark(Protocol):
     """A mark in a device's queue, recorded."""
 
     def query(self) -> bool:
@@ -58,7 +58,7 @@ class Beat:
     device_done: int = 0
 
 
-class Progress:
+class RankProgress:
     """The rank's side: counts progress and reports it, with the place of the main thread, from a thread beside it."""
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class Progress:
         self._main = threading.main_thread().ident or 0
         self._ticks = 0
         self._patience = 0.0
-        self._queue: tuple[int, Sequence[Event], Callable[[], object]] = (0, (), bool)
+        self._queue: tuple[int, Sequence[DeviceMark], Callable[[], object]] = (0, (), bool)
         self._device_done = 0
         self._done = threading.Event()
 
@@ -80,7 +80,7 @@ class Progress:
         """Count one step of progress; the ranks have to count alike between two collectives."""
         self._ticks += 1
 
-    def follow(self, events: Sequence[Event], select: Callable[[], object]) -> None:
+    def follow(self, events: Sequence[DeviceMark], select: Callable[[], object]) -> None:
         """Count from now on those of the events that the device has passed; it has passed all those given before.
 
         They are in the queue's order, and each is recorded before it is put into the list, which may still grow. The
@@ -120,7 +120,7 @@ class Progress:
         os.close(file)
 
 
-def passed(events: Sequence[Event]) -> int:
+def passed(events: Sequence[DeviceMark]) -> int:
     """Return how many of the events the device has passed, asking few of them."""
     low, high = 0, len(events)
     while low < high:
@@ -201,7 +201,7 @@ class _Seen:
         self.beat, self.state = beat, state
 
 
-class Watch:
+class StallJudge:
     """The launcher's judgement. Pure: gets what was seen, and for how many seconds."""
 
     def __init__(self, limit_seconds: float) -> None:
@@ -259,7 +259,7 @@ def _least(counts: Mapping[int, int]) -> list[int]:
     return late if len(late) < len(counts) else []
 
 
-class Watcher:
+class RankWatcher:
     """Looks at the ranks from a thread of the launcher; kills the one that stalls, which ends them all."""
 
     def __init__(self, directory: Path, processes: int, name_of) -> None:
@@ -268,7 +268,7 @@ class Watcher:
         self._done = threading.Event()
         self.verdict: str | None = None
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> RankWatcher:
         self._thread = threading.Thread(target=self._run, name="watch of the ranks", daemon=True)
         self._thread.start()
         return self
@@ -278,7 +278,7 @@ class Watcher:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        watch, last = Watch(self._limit), time.monotonic()
+        watch, last = StallJudge(self._limit), time.monotonic()
         while not self._done.wait(_BEAT_SECONDS):
             # A launcher that was frozen itself (a paused container) has seen nothing: the gap counts as one look.
             now = time.monotonic()

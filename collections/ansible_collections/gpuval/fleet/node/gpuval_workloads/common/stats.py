@@ -26,7 +26,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-class Sample:
+class ThinnedSample:
     """Every k-th of any number of values: k is 1, and doubles whenever there would be more than ``most`` (even)."""
 
     def __init__(self, most: int) -> None:
@@ -45,7 +45,7 @@ class Sample:
             self.count += 1
 
 
-class Curve:
+class StepCurve:
     """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches.
 
     A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them. ``at`` has the

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from .device import Accelerator
+from .device import TorchDevices
 
 
 class Clock:
     """Marks when the device gets somewhere in its queue, without making it wait."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchDevices) -> None:
         self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
 
     def mark(self) -> Any:
@@ -41,7 +41,7 @@ class Stopwatch:
     the last one.
     """
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchDevices) -> None:
         self._clock = Clock(accelerator)
         self._marks: list = []
         self.lap()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ..common.device import choose_accelerator
 from ..common.launch import process_count, run_ranks
-from ..common.result import Result, run_workload
+from ..common.result import WorkloadResult, run_workload
 from . import nccl_log, p2p_off
 from .config import parse_arguments
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     arguments = sys.argv[1:]
     config = parse_arguments(arguments)
     accelerator = choose_accelerator()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..common.laps import LapSummary
 from ..common.ranks import GIB, Ranks
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 GPU_SIZES = (8, 2**13, 2**20, 2**24, 2**26, 2**28, 2**30, 2**33)
@@ -59,12 +59,12 @@ def collectives(
     chosen: Sequence[Collective] | None = None,
     most_bytes: int | None = None,
     on_wrong: Callable[[int], object] = lambda _errors: None,
-) -> Findings:
+) -> RankFigures:
     """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements.
 
     ``on_wrong`` gets how many elements of this rank are wrong so far, after each collective that has some.
     """
-    found = Findings()
+    found = RankFigures()
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0

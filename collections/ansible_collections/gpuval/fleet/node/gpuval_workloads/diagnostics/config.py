@@ -10,7 +10,7 @@ from ..common.arguments import positive_float, positive_int
 
 
 @dataclass(frozen=True)
-class Config:
+class DiagnosticsConfig:
     """How long to measure, in all, and in how many processes (None: by the device)."""
 
     seconds: float = 20.0
@@ -20,16 +20,18 @@ class Config:
     p2p_off: bool = False
 
 
-def parse_arguments(arguments: Sequence[str]) -> Config:
+def parse_arguments(arguments: Sequence[str]) -> DiagnosticsConfig:
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.diagnostics",
         description="Check matrix products, memory and collectives on all devices at once: speed and right results.",
     )
-    parser.add_argument("--seconds", type=positive_float, default=Config.seconds, help="of measuring, in all")
+    parser.add_argument(
+        "--seconds", type=positive_float, default=DiagnosticsConfig.seconds, help="of measuring, in all"
+    )
     parser.add_argument("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
     parser.add_argument(
         "--p2p-off-seconds", type=positive_float, default=0.0, help="of an all-reduce that goes not from GPU to GPU"
     )
     parser.add_argument("--p2p-off", action="store_true", help=argparse.SUPPRESS)
-    return Config(**vars(parser.parse_args(list(arguments))))
+    return DiagnosticsConfig(**vars(parser.parse_args(list(arguments))))

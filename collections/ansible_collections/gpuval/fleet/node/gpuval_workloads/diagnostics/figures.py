@@ -9,7 +9,7 @@ from ..common.laps import REVISION, LapSummary, median_of
 
 
 @dataclass(frozen=True)
-class Figure:
+class RankFigure:
     """One metric of one rank; ``scope`` None is the rank's own part, ``revision`` that of its definition."""
 
     name: str
@@ -20,17 +20,17 @@ class Figure:
 
 
 @dataclass
-class Findings:
+class RankFigures:
     """What one rank found: figures, curves over message sizes, notes on what was left out and why."""
 
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[RankFigure] = field(default_factory=list)
     curves: list[tuple[str, str, Sequence[float], list[float]]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     #: Of the host's memory; for people: which node is slow.
     by_numa_node: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, value: float | None, unit: str, scope: str | None = None, revision: int = 1) -> None:
-        self.figures.append(Figure(name, value, unit, scope, revision))
+        self.figures.append(RankFigure(name, value, unit, scope, revision))
 
     def speed(
         self, name: str, amount: float, laps: LapSummary, unit: str, suffix: str, scope: str | None = None
@@ -45,7 +45,7 @@ class Findings:
             if value is not None:
                 self.add(f"{name}_{ratio}_ratio", value, "ratio", scope)
 
-    def take(self, other: Findings) -> None:
+    def take(self, other: RankFigures) -> None:
         self.figures += other.figures
         self.curves += other.curves
         self.left_out.update(other.left_out)

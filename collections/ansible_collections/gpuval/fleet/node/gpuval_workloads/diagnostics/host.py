@@ -12,7 +12,7 @@ import torch
 from ..common import fio
 from ..common.ranks import Ranks
 from . import numa
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 from .progress import Report, keep_reporting
 
@@ -23,12 +23,12 @@ DISK_PATIENCE_SECONDS = 600
 NUMA_PATIENCE_SECONDS = 300
 
 
-def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
     """
-    found = Findings()
+    found = RankFigures()
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     a = torch.randn(MATRIX, MATRIX)
@@ -42,12 +42,12 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     return found
 
 
-def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """The triad on one NUMA node after the other, on rank 0 alone.
 
     Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
     """
-    found = Findings()
+    found = RankFigures()
     places = numa.nodes() if ranks.is_first else {}
     if not places:
         return found
@@ -74,13 +74,13 @@ def cpu_model() -> str | None:
     return match[1].strip()[:120] if match else None
 
 
-def disk(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
 
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
     the reason: that is no fault of a GPU.
     """
-    found = Findings()
+    found = RankFigures()
     if not ranks.is_first:
         return found
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, is_out_of_memory
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 GPU_SIZE, CPU_SIZE = 8192, 512
@@ -91,7 +91,7 @@ def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
     return torch.float8_e4m3fn, ""
 
 
-def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> Findings:
+def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> RankFigures:
     """Multiply square matrices on all ranks at once, two thirds of the time in the first precision.
 
     Adds TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled
@@ -99,7 +99,7 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
     device does not vouch for itself, nor for what reached it. A precision other than the first that this PyTorch does
     not multiply in is left out, on all ranks if on one.
     """
-    found = Findings()
+    found = RankFigures()
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
     found.left_out.update(left_out)
@@ -111,7 +111,7 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
         share = 1.0 if len(chosen) == 1 else 0.67 if number == 0 else 0.33 / (len(chosen) - 1)
         with _tf32(precision.is_tf32):
             name = f"diagnostics_matmul_{precision.name}"
-            product: Product | str = first_product(ranks, precision, factors, rows, is_optional=number > 0)
+            product: TimedProduct | str = first_product(ranks, precision, factors, rows, is_optional=number > 0)
             if isinstance(product, str):
                 found.left_out[precision.name] = product
                 continue
@@ -123,14 +123,14 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
 
 def first_product(
     ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor, *, is_optional: bool
-) -> Product | str:
+) -> TimedProduct | str:
     """Multiply once; return the product, or why this PyTorch has none, from the first rank with a reason."""
     if not is_optional:
-        return Product(ranks, precision, factors, rows)
-    product: Product | str = ""
+        return TimedProduct(ranks, precision, factors, rows)
+    product: TimedProduct | str = ""
     reason = ""
     try:
-        product = Product(ranks, precision, factors, rows)
+        product = TimedProduct(ranks, precision, factors, rows)
     except Exception as error:
         if is_out_of_memory(error) or is_device_error(error):
             raise
@@ -140,7 +140,7 @@ def first_product(
     return next(filter(None, reasons), "") or product
 
 
-class Product:
+class TimedProduct:
     """The product of two matrices in one precision, multiplied once, and the host's own of some of its rows."""
 
     def __init__(self, ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor) -> None:

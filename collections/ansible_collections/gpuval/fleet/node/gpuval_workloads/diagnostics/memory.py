@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.ranks import GIB, Ranks
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
@@ -22,10 +22,10 @@ KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
 """Multipliers near 2^64 and 2^32 over the golden ratio: numbers that follow each other differ in many bits."""
 
 
-def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> Findings:
+def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> RankFigures:
     """Copy within the device's memory, on all ranks at once; adds bytes read and written per second, and errors."""
     size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
-    found = Findings()
+    found = RankFigures()
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
     laps = meter.time(lambda: target.copy_(source), seconds).summary()
@@ -36,13 +36,13 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
     return found
 
 
-def pattern(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
 
     As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
     words that were wrong.
     """
-    found = Findings()
+    found = RankFigures()
     total, chunks = _fill(ranks)
     most = torch.tensor([len(chunks)], dtype=torch.int32, device=ranks.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ..common.laps import REVISION, median_of
 from ..common.ranks import Ranks
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 LAUNCHES = 1000
@@ -15,9 +15,9 @@ GPU_MATRIX, CPU_MATRIX = 8192, 512
 GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
-def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
-    found = Findings()
+    found = RankFigures()
     one = torch.zeros(1, device=ranks.device)
 
     def launch() -> None:
@@ -32,13 +32,13 @@ def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     return found
 
 
-def overlap(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Multiply matrices while an all-reduce is under way, as training does.
 
     Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products are as many as
     take about as long as the all-reduce.
     """
-    found = Findings()
+    found = RankFigures()
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32
     size = GPU_MATRIX if is_gpu else CPU_MATRIX

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..common.device import Accelerator
+from ..common.device import TorchDevices
 from ..common.launch import run_ranks
-from ..common.result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
+from ..common.result import RESULT_FILE_VARIABLE, WorkloadCrash, WorkloadFailure, WorkloadResult
 from . import nccl_log
 
 PREFIX = "diagnostics_p2p_off"
@@ -26,9 +26,9 @@ def variables(nics: Path = NICS) -> dict[str, str]:
     return {"NCCL_P2P_DISABLE": "1", **({"NCCL_SHM_DISABLE": "1"} if over_network else {})}
 
 
-def measure(result: Result, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
+def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: TorchDevices, processes: int) -> None:
     """Add the figures to ``result``; ranks that fail leave why in ``left_out``, what was measured before stays."""
-    other, before = Result(), dict(os.environ)
+    other, before = WorkloadResult(), dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(variables())
         os.environ.pop(RESULT_FILE_VARIABLE, None)  # it has the figures so far

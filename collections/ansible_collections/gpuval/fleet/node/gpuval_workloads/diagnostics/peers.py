@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ..common.ranks import Ranks
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**22
@@ -29,12 +29,12 @@ def link(ranks: Ranks, source: int, target: int) -> str:
     return f"link:{kind}{source}>{kind}{target}"
 
 
-def peers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Send between all pairs, in rounds of disjoint pairs, one direction at a time; the receiver times and compares.
 
     Adds bytes per second and wrong words of every link into this rank.
     """
-    found = Findings()
+    found = RankFigures()
     if ranks.world_size < 2:
         return found
     words = (GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES) // 4

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..common.ranks import Ranks
-from ..common.result import RESULT_FILE_VARIABLE, Result
+from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
 from . import nccl_log
 from .collectives import collectives
-from .figures import Figure, Findings
+from .figures import RankFigure, RankFigures
 from .host import cpu_model, disk, memory_and_cores, numa_memory
 from .matmul import matmul
 from .measure import Meter
@@ -32,39 +32,41 @@ SUMMED = re.compile(
 
 
 @dataclass(frozen=True)
-class Part:
+class DiagnosticsPart:
     """One part: the name that its begin prints, its share of the time, what it calls with ranks, meter and seconds."""
 
     name: str
     share: float
-    run: Callable[[Ranks, Meter, float], Findings]
+    run: Callable[[Ranks, Meter, float], RankFigures]
 
 
 PARTS = (
-    Part("matrix products", 0.30, matmul),
-    Part("device memory, copies", 0.05, copy),
-    Part("collectives", 0.22, collectives),
-    Part("products beside an all-reduce", 0.06, overlap),
-    Part("links between devices", 0.06, peers),
-    Part("host to device and back", 0.10, transfers),
-    Part("kernel launches", 0.01, launch_latency),
-    Part("host memory and cores", 0.04, memory_and_cores),
-    Part("memory of NUMA nodes", 0.02, numa_memory),
-    Part("local disk", 0.03, disk),
-    Part("device memory, patterns", 0.14, pattern),
+    DiagnosticsPart("matrix products", 0.30, matmul),
+    DiagnosticsPart("device memory, copies", 0.05, copy),
+    DiagnosticsPart("collectives", 0.22, collectives),
+    DiagnosticsPart("products beside an all-reduce", 0.06, overlap),
+    DiagnosticsPart("links between devices", 0.06, peers),
+    DiagnosticsPart("host to device and back", 0.10, transfers),
+    DiagnosticsPart("kernel launches", 0.01, launch_latency),
+    DiagnosticsPart("host memory and cores", 0.04, memory_and_cores),
+    DiagnosticsPart("memory of NUMA nodes", 0.02, numa_memory),
+    DiagnosticsPart("local disk", 0.03, disk),
+    DiagnosticsPart("device memory, patterns", 0.14, pattern),
 )
 BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collectives))
 
 
-def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, ...] = PARTS) -> list[list[Figure]]:
+def run_parts(
+    ranks: Ranks, result: WorkloadResult, seconds: float, parts: tuple[DiagnosticsPart, ...] = PARTS
+) -> list[list[RankFigure]]:
     """Run the parts for about ``seconds`` in all; put the metrics into rank 0's result, return every rank's figures.
 
     The result is written after each part: what was measured outlives a part that hangs.
     """
-    found, whole = Findings(), sum(part.share for part in parts)
+    found, whole = RankFigures(), sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
-    everyone: list[list[Figure]] = []
+    everyone: list[list[RankFigure]] = []
     for part in parts:
         share = seconds * part.share / whole
         reporter.begin(part.name, share)
@@ -80,7 +82,7 @@ def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, .
 
 
 def _take_down(
-    ranks: Ranks, result: Result, found: Findings, everyone: list[list[Figure]], spent: dict[str, float]
+    ranks: Ranks, result: WorkloadResult, found: RankFigures, everyone: list[list[RankFigure]], spent: dict[str, float]
 ) -> None:
     """Put what all ranks have found so far into the result."""
     put_together(ranks, result, everyone)
@@ -99,13 +101,13 @@ def _take_down(
     )
 
 
-def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> None:
+def put_together(ranks: Ranks, result: WorkloadResult, everyone: list[list[RankFigure]]) -> None:
     """Add every rank's figures: its part's as they are, links as they are, the node's put together.
 
     The node's throughput is the sum of its ranks', as its errors are. What else there is of the node, the times of
     collectives and the disk, all ranks have alike or the first alone.
     """
-    node: dict[str, list[Figure]] = {}
+    node: dict[str, list[RankFigure]] = {}
     links = 0
     for rank, figures in enumerate(everyone):
         for figure in figures:
@@ -122,12 +124,12 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
     result.add_metric("diagnostics_links_count", links, "count")
 
 
-def wrong(figures: list[Figure]) -> list[Figure]:
+def wrong(figures: list[RankFigure]) -> list[RankFigure]:
     """The figures of one rank that count wrong data, and are not 0."""
     return [figure for figure in figures if figure.name.endswith("_error_count") and figure.value]
 
 
-def behind(result: Result) -> list[str]:
+def behind(result: WorkloadResult) -> list[str]:
     """Name the parts and links whose rate is much below the middle of the node's, the worst first."""
     rates: dict[str, list[tuple[float, str]]] = {}
     for metric in result.metrics:

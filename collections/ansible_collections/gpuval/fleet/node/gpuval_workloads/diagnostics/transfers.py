@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks
-from .figures import Findings
+from .figures import RankFigures
 from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
@@ -18,13 +18,13 @@ MOST_ALONE_SECONDS = 10.0
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
-def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Copy pinned host memory to the device and back; adds bytes per second of each way, alone and all at once,
     and of both ways together.
 
     What came back is compared with what was sent.
     """
-    found = Findings()
+    found = RankFigures()
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
     back = torch.zeros_like(host)
@@ -84,5 +84,5 @@ def _both_ways(
     return at_once
 
 
-def _add(found: Findings, name: str, size: int, laps: LapStatistics) -> None:
+def _add(found: RankFigures, name: str, size: int, laps: LapStatistics) -> None:
     found.speed(f"diagnostics_{name}", size, laps.summary(), "bytes/s", "bytes_per_second")

@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import Result
+from ..common.result import WorkloadResult
 from . import p2p_off
 from .collectives import COLLECTIVES, collectives
 from .config import parse_arguments
-from .figures import Findings
+from .figures import RankFigures
 from .matmul import precisions
 from .measure import Meter
-from .run import Part, behind, run_parts, wrong
+from .run import DiagnosticsPart, behind, run_parts, wrong
 
 SHOWN = 4
 MOST_OF_THE_MEMORY = 0.8
 
 
-def main(ranks: Ranks, result: Result) -> None:
+def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     result.environment.update(software_environment(ranks))
     if config.p2p_off:
-        part = Part("all-reduce without P2P", 1.0, _without_p2p)
+        part = DiagnosticsPart("all-reduce without P2P", 1.0, _without_p2p)
         run_parts(ranks, result, config.p2p_off_seconds, (part,))
         return
     everyone = run_parts(ranks, result, config.seconds)
@@ -49,7 +49,7 @@ def main(ranks: Ranks, result: Result) -> None:
     result.message = "; ".join(parts)
 
 
-def _without_p2p(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+def _without_p2p(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     return collectives(ranks, meter, seconds, p2p_off.PREFIX, COLLECTIVES[:1], p2p_off.MOST_BYTES)
 
 

@@ -25,7 +25,7 @@ class BitFlip:
 
 
 @dataclass(frozen=True)
-class Config:
+class FingerprintConfig:
     """How long to repeat the work (twice at least), in how many processes (None: by the device)."""
 
     seconds: float = 10.0
@@ -33,14 +33,19 @@ class Config:
     inject_bit_flip: BitFlip | None = None
 
 
-def parse_arguments(arguments: Sequence[str]) -> Config:
+def parse_arguments(arguments: Sequence[str]) -> FingerprintConfig:
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.fingerprint",
         description="Train, decode and multiply alike on every GPU, again and again, and compare the results' bits.",
     )
     add = parser.add_argument
-    add("--seconds", type=positive_float, default=Config.seconds, help=f"of repeating; {MIN_REPEATS} repeats at least")
+    add(
+        "--seconds",
+        type=positive_float,
+        default=FingerprintConfig.seconds,
+        help=f"of repeating; {MIN_REPEATS} repeats at least",
+    )
     add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
     add(
         "--inject-bit-flip",
@@ -48,7 +53,7 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
         metavar="PART[@REPEAT]",
         help="flip one bit of one weight on a part (gpu:1, rank:1 or 1) before training, in every repeat or in one",
     )
-    return Config(**vars(parser.parse_args(list(arguments))))
+    return FingerprintConfig(**vars(parser.parse_args(list(arguments))))
 
 
 def bit_flip(text: str) -> BitFlip:

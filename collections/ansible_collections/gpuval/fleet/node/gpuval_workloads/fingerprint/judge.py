@@ -37,7 +37,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Finding:
+class WrongValues:
     """What is wrong on one part: how many values in all its repeats, and the first of them in words."""
 
     part: int
@@ -50,7 +50,7 @@ class Judgement:
     """What the section's digests should be (None where that is unknown), and the parts that differ."""
 
     right: tuple[int, ...] | None
-    findings: list[Finding]
+    findings: list[WrongValues]
 
 
 def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
@@ -109,7 +109,7 @@ def _closest(traces: Sequence[Trace], limits: Mapping[str, float]) -> tuple[int,
 
 def _examine(
     section: Section, part: int, traces: Sequence[Trace], rival: tuple[int, ...], is_decided: bool
-) -> Finding | None:
+) -> WrongValues | None:
     repeats = sum(trace.repeats for trace in traces)
     count, bad_repeats, first, off = 0, 0, None, {}
     for trace in traces:
@@ -135,7 +135,7 @@ def _examine(
     words += [
         f"{name} is off from float64 by {error:.2g}, limit {section.limits[name]:g}" for name, error in off.items()
     ]
-    return Finding(part, count, f"{'; '.join(words)}; {count} values in {bad_repeats} of {repeats} repeats")
+    return WrongValues(part, count, f"{'; '.join(words)}; {count} values in {bad_repeats} of {repeats} repeats")
 
 
 def _others(parts: Sequence[Sequence[Trace]], part: int) -> list[Trace]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..training.models.llama import Llama
 from ..training.models.shapes import LlamaShape
 from .exact import Recorder, flip_bit, rotary_tables, whole_numbers
-from .sizes import FLIPPED_BIT, Product, Sizes
+from .sizes import FLIPPED_BIT, ProductSize, Sizes
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LIMITS = {
@@ -94,7 +94,7 @@ def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> It
             parameter.grad = None
 
 
-class Training:
+class TrainingSection:
     """A few steps in one precision. With ``is_checked`` the host repeats them in float64."""
 
     def __init__(self, device: torch.device, weights: Weights, precision: str, steps: int, is_checked: bool) -> None:
@@ -189,7 +189,7 @@ class Decoding:
 class Operands:
     """Two matrices of whole numbers on the host, and rows of their product in float64, which are exact."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: ProductSize) -> None:
         generator = torch.Generator().manual_seed(_SEED + product.magnitude)
         self.a = whole_numbers((product.rows, product.inner), product.magnitude, generator)
         self.b = whole_numbers((product.inner, product.columns), product.magnitude, generator)
@@ -202,7 +202,7 @@ class Operands:
 class Products:
     """Matrix products, each many times over; rows of the last are compared with the host's."""
 
-    def __init__(self, device: torch.device, products: tuple[Product, ...]) -> None:
+    def __init__(self, device: torch.device, products: tuple[ProductSize, ...]) -> None:
         self._products = products
         self._operands = []
         on_host = Recorder(torch.device("cpu"))
@@ -240,16 +240,16 @@ class Products:
         return {name: float(torch.stack(worst).max()) for name, worst in errors.items()}  # max keeps a NaN
 
 
-class Work:
+class FingerprintWork:
     """All three sections on one device, ready to run again and again."""
 
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
         checked = Weights(sizes.checked, _SEED)
         self._reference = TrainingReference(checked, sizes.checked_steps)
-        self._trainings = [Training(device, checked, p, sizes.checked_steps, True) for p in ("fp32", "bf16")]
+        self._trainings = [TrainingSection(device, checked, p, sizes.checked_steps, True) for p in ("fp32", "bf16")]
         if sizes.loaded:
             loaded = Weights(sizes.loaded, _SEED + 1)
-            self._trainings.append(Training(device, loaded, "bf16", sizes.loaded_steps, False))
+            self._trainings.append(TrainingSection(device, loaded, "bf16", sizes.loaded_steps, False))
         self._decoding = Decoding(device, sizes)
         self._products = Products(device, sizes.products)
 

@@ -15,7 +15,7 @@ loss shows beside its rounding, yet above the last bits that an update could rou
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductSize:
     """Square-ish matrices of whole numbers up to ``magnitude``: (rows x inner) times (inner x columns), so many times.
 
     Where ``magnitude``^2 x inner stays below 2^22 all partial sums are exact in fp32 in any order, with two bits to
@@ -50,7 +50,7 @@ class Sizes:
     prompts: int
     context: int
     tokens: int
-    products: tuple[Product, ...]
+    products: tuple[ProductSize, ...]
 
 
 GPU = Sizes(
@@ -62,14 +62,14 @@ GPU = Sizes(
     context=128,
     tokens=24,
     products=(
-        Product("bf16", 8192, 8192, 8192, 128),
-        Product("fp16", 8192, 8192, 8192, 128),
-        Product("bf16", 4104, 2056, 8200, 32),  # no multiple of a tile: other kernels
-        Product("fp32", 4096, 4096, 4096, 32),
-        Product("fp64", 4096, 4096, 4096, 32),
-        Product("bf16", 8192, 4096, 8192, 32, magnitude=15),
-        Product("fp16", 8192, 4096, 8192, 32, magnitude=15),
-        Product("fp32", 4096, 4096, 4096, 16, magnitude=15),
+        ProductSize("bf16", 8192, 8192, 8192, 128),
+        ProductSize("fp16", 8192, 8192, 8192, 128),
+        ProductSize("bf16", 4104, 2056, 8200, 32),  # no multiple of a tile: other kernels
+        ProductSize("fp32", 4096, 4096, 4096, 32),
+        ProductSize("fp64", 4096, 4096, 4096, 32),
+        ProductSize("bf16", 8192, 4096, 8192, 32, magnitude=15),
+        ProductSize("fp16", 8192, 4096, 8192, 32, magnitude=15),
+        ProductSize("fp32", 4096, 4096, 4096, 16, magnitude=15),
     ),
 )
 CPU = Sizes(
@@ -81,11 +81,11 @@ CPU = Sizes(
     context=16,
     tokens=8,
     products=(
-        Product("fp32", 192, 2048, 200, 4),
-        Product("bf16", 264, 1032, 200, 4),
-        Product("fp64", 256, 256, 256, 4),
-        Product("fp32", 256, 256, 256, 4, magnitude=15),
-        Product("bf16", 256, 256, 256, 4, magnitude=15),
+        ProductSize("fp32", 192, 2048, 200, 4),
+        ProductSize("bf16", 264, 1032, 200, 4),
+        ProductSize("fp64", 256, 256, 256, 4),
+        ProductSize("fp32", 256, 256, 256, 4, magnitude=15),
+        ProductSize("bf16", 256, 256, 256, 4, magnitude=15),
     ),
 )
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import Result, WorkloadFailure
-from .config import MIN_REPEATS, Config, parse_arguments
+from ..common.result import WorkloadFailure, WorkloadResult
+from .config import MIN_REPEATS, FingerprintConfig, parse_arguments
 from .exact import Recorder, sha256
 from .group import fingerprint_group
 from .judge import Judgement, Section, Trace, judge
-from .sections import LIMITS, SECTIONS, Work
+from .sections import LIMITS, SECTIONS, FingerprintWork
 from .sizes import sizes_for
 
 MAX_TRACES = 8
@@ -28,7 +28,7 @@ REMEDY = (
 )
 
 
-def main(ranks: Ranks, result: Result) -> None:
+def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     if config.inject_bit_flip and config.inject_bit_flip.part >= ranks.world_size:
         raise WorkloadFailure(f"--inject-bit-flip names part {config.inject_bit_flip.part} of {ranks.world_size}")
@@ -68,7 +68,7 @@ def make_deterministic(ranks: Ranks) -> None:
 class Repeats:
     """One part's repeats of the work, and the different results that came of them."""
 
-    config: Config
+    config: FingerprintConfig
     ranks: Ranks
     count: int = 0
     seconds: float = 0.0
@@ -79,7 +79,7 @@ class Repeats:
     def run(self) -> Repeats:
         """Repeat the work for the time given, twice at least."""
         ranks, flip = self.ranks, self.config.inject_bit_flip
-        work = Work(ranks.device, sizes_for(ranks.accelerator.kind))
+        work = FingerprintWork(ranks.device, sizes_for(ranks.accelerator.kind))
         recorder = Recorder(ranks.device)
         started = spoken = time.monotonic()
         ranks.say(f"the same work on {ranks.world_size} x {ranks.accelerator.kind}, again and again")
@@ -100,7 +100,7 @@ class Repeats:
     def section(self, name: str) -> Section:
         return Section(name, self.labels[name], self.known[name], LIMITS)
 
-    def _keep(self, name: str, recorder: Recorder, work: Work) -> None:
+    def _keep(self, name: str, recorder: Recorder, work: FingerprintWork) -> None:
         """Count the results of a section; those not seen before are held against the host's, too."""
         digests = recorder.digests()
         traces = self.traces[name]
@@ -128,7 +128,11 @@ class Repeats:
 
 
 def report(
-    ranks: Ranks, result: Result, mine: Repeats, everyone: Sequence[Repeats], judgements: Mapping[str, Judgement]
+    ranks: Ranks,
+    result: WorkloadResult,
+    mine: Repeats,
+    everyone: Sequence[Repeats],
+    judgements: Mapping[str, Judgement],
 ) -> None:
     """Put figures, fingerprints and, where a part is wrong, its name into rank 0's result."""
     add = result.add_metric
@@ -159,7 +163,7 @@ def worst_errors(repeats: Repeats) -> dict[str, float]:
     return worst
 
 
-def _say(ranks: Ranks, result: Result, mine: Repeats, judgements: Mapping[str, Judgement]) -> None:
+def _say(ranks: Ranks, result: WorkloadResult, mine: Repeats, judgements: Mapping[str, Judgement]) -> None:
     findings = [finding for judgement in judgements.values() for finding in judgement.findings]
     if not findings:
         training = judgements["training"].right

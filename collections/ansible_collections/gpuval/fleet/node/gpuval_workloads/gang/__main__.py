@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..common import processes
-from ..common.device import Accelerator, choose_accelerator
+from ..common.device import TorchDevices, choose_accelerator
 from ..common.launch import (
     CRASH_FILE,
     FAILURE_FILE,
@@ -33,13 +33,13 @@ from ..common.launch import (
     take_outcome,
     torchrun,
 )
-from ..common.result import EXIT_CRASH, Result, WorkloadCrash, WorkloadFailure, run_workload
+from ..common.result import EXIT_CRASH, WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
 from . import collectives, joining, mpi, wrong
 from .collectives import NODES_VARIABLE
-from .config import RANKS, CollectivesConfig, Config, parse_arguments
-from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
+from .config import RANKS, CollectivesConfig, GangConfig, parse_arguments
+from .control_channel import CAUSE, SHARED, ChannelLimits, ControlChannel, StoppedError
 from .forwarding import Forwarder
 from .host.checks import HostChecks
 from .launching import (
@@ -69,7 +69,7 @@ class SharedError(WorkloadCrash):
     """The reason for which all members end; none of them is at fault."""
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     arguments = sys.argv[1:]
     config = parse_arguments(arguments)
     try:
@@ -118,7 +118,7 @@ def main(result: Result) -> None:
         checks.add_to(result)
 
 
-def _explained(message: str, result: Result, checks: HostChecks) -> str:
+def _explained(message: str, result: WorkloadResult, checks: HostChecks) -> str:
     """Add NCCL's log and the host checks to the result; return the message with their worst findings."""
     collectives.add_failure(result)
     checks.end()
@@ -128,7 +128,7 @@ def _explained(message: str, result: Result, checks: HostChecks) -> str:
 
 
 def _environment(
-    environ: Mapping[str, str], gang: Gang, accelerator: Accelerator, folder: Path, address: str
+    environ: Mapping[str, str], gang: Gang, accelerator: TorchDevices, folder: Path, address: str
 ) -> dict[str, str]:
     """Environment of the ranks; existing values stay, except for the folder of their notes."""
     defaults = {
@@ -142,10 +142,10 @@ def _environment(
 
 
 def _take_part(
-    result: Result,
-    config: Config,
+    result: WorkloadResult,
+    config: GangConfig,
     gang: Gang,
-    accelerator: Accelerator,
+    accelerator: TorchDevices,
     folder: Path,
     arguments: list[str],
     checks: HostChecks,
@@ -153,7 +153,7 @@ def _take_part(
 ) -> None:
     """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
     joining.check_port(gang, gang.port, "gpuval_gang_port")
-    limits = Limits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
+    limits = ChannelLimits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
     bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
     work: _ByTorchrun | _OverSsh | _ByMpi
@@ -225,7 +225,7 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: 
         channel.end(str(error), joining.FAREWELL_SECONDS)
 
 
-def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
+def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
     """Raise ``SharedError`` if a member has other software than the leader, or has it at another path."""
     same = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
     for member, theirs in zip(gang.members, brought):
@@ -242,7 +242,9 @@ class _ByTorchrun:
 
     environment: Mapping[str, str] = {}
 
-    def __init__(self, gang: Gang, accelerator: Accelerator, folder: Path, module: str, result: Result) -> None:
+    def __init__(
+        self, gang: Gang, accelerator: TorchDevices, folder: Path, module: str, result: WorkloadResult
+    ) -> None:
         self._gang, self._accelerator, self._folder, self._module = gang, accelerator, folder, module
         self._result, self._returned = result, threading.Event()
         os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
@@ -355,7 +357,7 @@ class _ByMpi:
     def __init__(
         self,
         gang: Gang,
-        accelerator: Accelerator,
+        accelerator: TorchDevices,
         folder: Path,
         config: CollectivesConfig,
         otherwise: _ByTorchrun | _OverSsh,
@@ -436,7 +438,7 @@ class _ByMpi:
         outcome, otherwise = self._folder / OUTCOME_FILE, self._folder / self.OTHERWISE_FILE
         while True:
             if outcome.exists():
-                self._complete(Result.from_json(outcome.read_text(encoding="utf-8")))
+                self._complete(WorkloadResult.from_json(outcome.read_text(encoding="utf-8")))
                 return ""
             if otherwise.exists():
                 return otherwise.read_text(encoding="utf-8", errors="replace") or "no reason given"
@@ -444,7 +446,7 @@ class _ByMpi:
                 raise StallError(stopper.stop.message)
             time.sleep(POLL_SECONDS)
 
-    def _complete(self, found: Result) -> None:
+    def _complete(self, found: WorkloadResult) -> None:
         """Add what this node's own log contains."""
         collectives.complete(found, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
         (self._folder / OUTCOME_FILE).write_text(found.to_json(), encoding="utf-8")

@@ -6,9 +6,9 @@ import os
 import sys
 from contextlib import suppress
 
-from ..common.device import Accelerator
+from ..common.device import TorchDevices
 from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import Result
+from ..common.result import WorkloadResult
 from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
 from ..diagnostics.measure import Meter
@@ -26,7 +26,7 @@ NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""
 
 
-def main(ranks: Ranks, result: Result) -> None:
+def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     assert isinstance(config, CollectivesConfig)
     result.environment.update(software_environment(ranks), tool="torch")
@@ -58,7 +58,9 @@ def absent_nodes(nodes: int) -> int:
     return int(os.environ.get(NODES_VARIABLE, nodes)) - nodes
 
 
-def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator, nodes: int, slots: int) -> None:
+def complete(
+    result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, nodes: int, slots: int
+) -> None:
     """Put into a node's result by which network it went, by the logs of its own ranks, and the verdict in words."""
     _add_asked(result, config)
     networks = _add_transport(result, accelerator)
@@ -72,7 +74,7 @@ def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator
     _judge(result, errors, nodes, complaint)
 
 
-def _add_asked(result: Result, config: CollectivesConfig) -> None:
+def _add_asked(result: WorkloadResult, config: CollectivesConfig) -> None:
     """Put into the result which collectives were asked for, and how many of all were measured."""
     asked = config.only or NAMES
     result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in asked else "no" for name in NAMES})
@@ -82,7 +84,7 @@ def _add_asked(result: Result, config: CollectivesConfig) -> None:
     result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(asked)), "count")
 
 
-def _add_transport(result: Result, accelerator: Accelerator) -> list[str]:
+def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
     """Put into the result how it went, by the logs of this node's ranks: all nodes' are compared by the controller.
 
     Returns the networks in use.
@@ -110,7 +112,7 @@ def _add_transport(result: Result, accelerator: Accelerator) -> list[str]:
     return networks
 
 
-def add_failure(result: Result) -> None:
+def add_failure(result: WorkloadResult) -> None:
     """Print what NCCL's logs say of a bad end; put the networks that they name, and what was wrong, into the result."""
     wrong.add_to(result)
     nccl_log.print_logs(os.environ)
@@ -126,7 +128,7 @@ def _bounded(names: set[str]) -> list[str]:
     return sorted(name[:MAX_NAME] for name in names)[:MAX_NETWORKS]
 
 
-def _complain(result: Result, config: CollectivesConfig, accelerator: Accelerator, networks: list[str]) -> str:
+def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: TorchDevices, networks: list[str]) -> str:
     """Put into the result whether it went by the network that it was to go by; return what is wrong with it."""
     ports = rdma.ports(SYSFS)
     result.add_metric("gang_rdma_ports_count", len(ports), "count")
@@ -143,7 +145,7 @@ def _complain(result: Result, config: CollectivesConfig, accelerator: Accelerato
     return found
 
 
-def _judge(result: Result, errors: int, nodes: int, complaint: str) -> None:
+def _judge(result: WorkloadResult, errors: int, nodes: int, complaint: str) -> None:
     network = result.fingerprints.get("gang_network", "")
     largest = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_collective_largest_bytes"), 0)
     bus = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}

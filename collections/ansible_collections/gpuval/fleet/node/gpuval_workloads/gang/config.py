@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.arguments import positive_float, positive_int
-from ..training.config import Config as OneNode
+from ..training.config import TrainingConfig as OneNode
 from ..training.models.shapes import SIZES
 
 LAUNCHERS = ("torchrun", "deepspeed")
@@ -18,7 +18,7 @@ NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 
 @dataclass(frozen=True)
-class Config:
+class GangConfig:
     """How the members come together: ``deepspeed`` starts all ranks over SSH from the leader."""
 
     launcher: str = "torchrun"
@@ -26,7 +26,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class TrainingConfig(Config):
+class TrainingConfig(GangConfig):
     """A training; ``seconds`` are of ZeRO, the two trainings it is held against take a quarter of that each."""
 
     zero: int = 2
@@ -51,7 +51,7 @@ class TrainingConfig(Config):
 
 
 @dataclass(frozen=True)
-class CollectivesConfig(Config):
+class CollectivesConfig(GangConfig):
     """Collectives, all or those named, at sizes up to ``most_bytes``; ``expect_network`` as NCCL's log names them.
 
     ``tool`` auto is nccl-tests under MPI where every member has them, else torch.
@@ -80,8 +80,8 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesCon
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
-    add("--launcher", choices=LAUNCHERS, default=Config.launcher, help="deepspeed: over SSH from the leader")
-    add("--join-seconds", type=positive_float, default=Config.join_seconds, help="within which all members begin")
+    add("--launcher", choices=LAUNCHERS, default=GangConfig.launcher, help="deepspeed: over SSH from the leader")
+    add("--join-seconds", type=positive_float, default=GangConfig.join_seconds, help="within which all members begin")
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.gang", description="Work of several nodes as one."
     )

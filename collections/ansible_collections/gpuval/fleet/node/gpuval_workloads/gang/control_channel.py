@@ -25,10 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.result import Result
-from ..common.stall import Beat, Watch
+from ..common.result import WorkloadResult
+from ..common.stall import Beat, StallJudge
 from .host.routes import is_ip
-from .members import Gang, Member
+from .members import Gang, GangMember
 from .threads import LoopThread
 
 BEAT_SECONDS = 1.0
@@ -62,7 +62,7 @@ FindEnded = Callable[[Sequence[str]], "tuple[str, str] | None"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChannelLimits:
     """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress, for
     a leader of which no packet comes back: its host is off, or the network between them is closed."""
 
@@ -73,7 +73,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Stop:
+class GangStop:
     """Why the gang ended before its work was done; ``node`` names the member at fault, None where it is not known.
 
     ``lost``: it no longer answers, rather than having reported a failure.
@@ -113,17 +113,17 @@ class ControlChannel:
         self,
         gang: Gang,
         token: str,
-        limits: Limits,
+        limits: ChannelLimits,
         beats: Beats,
-        on_stop: Callable[[Stop], None],
+        on_stop: Callable[[GangStop], None],
         bring: Any = None,
         find_ended: FindEnded = lambda _nodes: None,
     ) -> None:
         self._gang, self._token, self._limits = gang, token.encode(), limits
         self._beats, self._on_stop, self._bring, self._find_ended = beats, on_stop, bring, find_ended
-        self._stop: Stop | None = None
+        self._stop: GangStop | None = None
         self._ended: dict[int, dict[str, Any]] = {}
-        self._broken: list[tuple[int, float, Stop]] = []
+        self._broken: list[tuple[int, float, GangStop]] = []
         self._brought: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
         self._theirs: dict[int, dict[int, tuple[Beat, str]]] = {}
@@ -146,7 +146,7 @@ class ControlChannel:
         self._thread.cancel(5)
 
     @property
-    def stopped(self) -> Stop | None:
+    def stopped(self) -> GangStop | None:
         return self._stop
 
     def join(self) -> list[Any]:
@@ -155,7 +155,7 @@ class ControlChannel:
         if self._stop:
             raise StoppedError(self._stop)
         if not self._joined.is_set():
-            raise StoppedError(Stop(None, f"the gang did not come together within {self._limits.join_seconds:g} s"))
+            raise StoppedError(GangStop(None, f"the gang did not come together within {self._limits.join_seconds:g} s"))
         return [self._brought[index] for index in range(len(self._gang.members))]
 
     def arrive(self, name: str, word: str = "") -> None:
@@ -199,7 +199,7 @@ class ControlChannel:
                 self._receive, place, port, limit=MAX_LINE + MAX_BROUGHT, backlog=backlog
             )
         except OSError as error:
-            self._end_with(Stop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
+            self._end_with(GangStop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
             return
         async with server:
             waiting, looking = _Waiting(), self._loop.create_task(self._look_for_ended())
@@ -215,7 +215,7 @@ class ControlChannel:
                 self._joined.set()
             await self._watch()
 
-    def _missing(self) -> list[Member]:
+    def _missing(self) -> list[GangMember]:
         return [member for index, member in enumerate(self._gang.members) if index not in self._brought]
 
     async def _look_for_ended(self) -> None:
@@ -227,7 +227,7 @@ class ControlChannel:
                 if found and member.node == found[0]:
                     self._end_with(_stop_for([member], f" ended before it joined: {found[1]}"))
 
-    def _absent(self) -> Stop:
+    def _absent(self) -> GangStop:
         return _stop_for(
             self._missing(),
             f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
@@ -235,7 +235,7 @@ class ControlChannel:
         )
 
     async def _watch(self) -> None:
-        watch, last = Watch(self._limits.stall_seconds), time.monotonic()
+        watch, last = StallJudge(self._limits.stall_seconds), time.monotonic()
         beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
         while True:
             if self._stop:
@@ -261,7 +261,7 @@ class ControlChannel:
             elif not self._stop and not self._ended:
                 self._look(watch, beginning, seconds)
 
-    def _culprit(self, now: float) -> Stop:
+    def _culprit(self, now: float) -> GangStop:
         """Of members that failed within moments: the one killed or lost, else one without heartbeat, else the first."""
         weight, _, stop = min(self._broken, key=lambda one: one[:2])
         silent = [
@@ -272,7 +272,7 @@ class ControlChannel:
             return _stop_for([self._gang.members[silent[0]]], words, lost=True)
         return stop
 
-    def _look(self, watch: Watch, beginning: Beginning, seconds: float) -> None:
+    def _look(self, watch: StallJudge, beginning: Beginning, seconds: float) -> None:
         beats = dict(self._beats())  # the leader's ranks are the first
         begun = [len(self._theirs.get(index, ())) for index in range(len(self._gang.members))]
         late = beginning.look([len(beats), *begun[1:]], seconds)
@@ -289,7 +289,7 @@ class ControlChannel:
             words = f": rank {rank} (process {place} of the node) {words}"
             self._end_with(_stop_for([self._gang.members[index]], words))
 
-    def _not_begun(self, late: Sequence[int]) -> Stop:
+    def _not_begun(self, late: Sequence[int]) -> GangStop:
         return _stop_for(
             [self._gang.members[index] for index in late],
             f": ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
@@ -324,7 +324,7 @@ class ControlChannel:
             if index is not None:
                 self._writers.pop(index, None)
 
-    def _broke(self, weight: int, stop: Stop) -> None:
+    def _broke(self, weight: int, stop: GangStop) -> None:
         self._broken.append((weight, time.monotonic(), stop))
 
     def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
@@ -349,11 +349,11 @@ class ControlChannel:
         if message["message"] is not None:
             own, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
             if weight == SHARED:
-                self._broke(SHARED, Stop(None, str(message["message"])))
+                self._broke(SHARED, GangStop(None, str(message["message"])))
                 return
             member = own if node == OWN else next((one for one in self._gang.members if one.node == node), None)
             reason = f"{_name(member or own)}: {message['message']}"
-            self._broke(CAUSE if weight == CAUSE else EFFECT, Stop(member.node if member else None, reason))
+            self._broke(CAUSE if weight == CAUSE else EFFECT, GangStop(member.node if member else None, reason))
 
     async def _send_all(self, message: Mapping[str, Any]) -> None:
         line = _line(message)
@@ -426,7 +426,7 @@ class ControlChannel:
             self._brought = dict(enumerate(_unpacked(message["brought"], self._max_line)))
             self._joined.set()
         elif message["kind"] == "stop":
-            self._end_with(Stop(message["node"], str(message["message"]), bool(message.get("lost"))))
+            self._end_with(GangStop(message["node"], str(message["message"]), bool(message.get("lost"))))
         elif message["kind"] == "met":
             self._words[str(message["name"])] = [str(word) for word in _unpacked(message["words"], self._max_line)]
         elif message["kind"] == "over":
@@ -450,7 +450,7 @@ class ControlChannel:
             with suppress(_BrokenError):
                 await _send(self._writers[0], report)
 
-    def _end_with(self, stop: Stop) -> None:
+    def _end_with(self, stop: GangStop) -> None:
         if self._stop is None:
             self._stop = stop
             self._joined.set()
@@ -467,7 +467,7 @@ class ControlChannel:
 class StoppedError(Exception):
     """The gang has ended early."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: GangStop) -> None:
         super().__init__(stop.message)
         self.stop = stop
 
@@ -491,7 +491,7 @@ class _Waiting:
 def show(text: str) -> None:
     """Print where this member stands, and make it the progress that the runner reports."""
     with suppress(OSError):
-        Result().report(text)
+        WorkloadResult().report(text)
 
 
 def _is_closed(error: BaseException) -> bool:
@@ -503,16 +503,16 @@ def _why(error: BaseException) -> str:
     return "no answer" if isinstance(error, asyncio.TimeoutError) else getattr(error, "strerror", None) or str(error)
 
 
-def _name(member: Member) -> str:
+def _name(member: GangMember) -> str:
     return f"{member.node} ({member.address})"
 
 
-def _stop_for(members: Sequence[Member], words: str, *, lost: bool = False) -> Stop:
+def _stop_for(members: Sequence[GangMember], words: str, *, lost: bool = False) -> GangStop:
     """Why the gang ended, in words that follow the members' names; of several none is at fault alone."""
-    return Stop(members[0].node if len(members) == 1 else None, _names(members) + words, lost)
+    return GangStop(members[0].node if len(members) == 1 else None, _names(members) + words, lost)
 
 
-def _names(members: Sequence[Member]) -> str:
+def _names(members: Sequence[GangMember]) -> str:
     return ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
 
 

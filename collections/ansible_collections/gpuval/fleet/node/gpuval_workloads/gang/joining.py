@@ -13,7 +13,7 @@ from typing import Any
 from ..common import processes
 from ..common.result import WorkloadFailure
 from .absent import MemberRecords
-from .control_channel import CAUSE, Beats, ControlChannel, Limits, Stop, StoppedError, show
+from .control_channel import CAUSE, Beats, ChannelLimits, ControlChannel, GangStop, StoppedError, show
 from .launching import PATH_VARIABLE, check_blanks
 from .members import Gang
 from .ssh_server import SshServer, passed
@@ -37,7 +37,7 @@ def introduce(gang: Gang, kind: str = "") -> None:
 
 
 def open_channel(
-    gang: Gang, limits: Limits, beats: Beats, on_stop: Callable[[Stop], None], bring: Mapping[str, Any]
+    gang: Gang, limits: ChannelLimits, beats: Beats, on_stop: Callable[[GangStop], None], bring: Mapping[str, Any]
 ) -> ControlChannel:
     """This member's end of the control channel, to be entered. Raises ``WorkloadFailure`` without the gang's token."""
     token, path = os.environ.get(TOKEN_VARIABLE), keys_folder(os.environ) / "token"

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..common.launch import RANK_DIRECTORY_VARIABLE, StallError
 from ..common.result import WorkloadFailure
 from ..common.stall import BEAT_FILE, Beat, process_state, read_beat
-from .control_channel import Stop
+from .control_channel import GangStop
 from .members import Gang
 from .texts import template
 
@@ -41,12 +41,12 @@ class Stopper:
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.verdict: str | None = None
-        self.stop: Stop | None = None
+        self.stop: GangStop | None = None
         self._end = end
         self._is_running = False
         self._lock = threading.Lock()
 
-    def __call__(self, stop: Stop) -> None:
+    def __call__(self, stop: GangStop) -> None:
         with self._lock:
             self.stop, self.verdict = stop, stop.message
             if self._is_running:

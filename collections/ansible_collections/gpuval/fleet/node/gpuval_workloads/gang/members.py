@@ -14,7 +14,7 @@ MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Member:
+class GangMember:
     """One node: its name in the inventory, the address at which the others reach it, its processes.
 
     ``labels``: of the inventory, those by which a job may order its nodes.
@@ -34,17 +34,17 @@ class Gang:
     """
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[GangMember, ...]
     index: int
     port: int
     ssh_port: int
 
     @property
-    def leader(self) -> Member:
+    def leader(self) -> GangMember:
         return self.members[0]
 
     @property
-    def own(self) -> Member:
+    def own(self) -> GangMember:
         return self.members[self.index]
 
     @property
@@ -77,7 +77,7 @@ def parse(text: str) -> Gang:
     try:
         document = json.loads(text)
         members = tuple(
-            Member(str(m["node"]), str(m["address"]), int(m["slots"]), dict(m.get("labels", {})))
+            GangMember(str(m["node"]), str(m["address"]), int(m["slots"]), dict(m.get("labels", {})))
             for m in document["members"]
         )
         numbers = (int(document[key]) for key in ("index", "port", "ssh_port"))

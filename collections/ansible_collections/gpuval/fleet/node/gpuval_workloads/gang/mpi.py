@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.command import run
-from ..common.result import Result
+from ..common.result import WorkloadResult
 from ..vendor_tools import collectives
-from ..vendor_tools.answer import FAIL, PASS, Answer
+from ..vendor_tools.answer import FAIL, PASS, ToolAnswer
 from ..vendor_tools.job import settle
-from ..vendor_tools.places import Places
+from ..vendor_tools.places import ExecutableSearch
 from . import wrong
 from .config import SMALLEST_BYTES
 from .members import Gang
@@ -46,7 +46,7 @@ class Tools:
 def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | None, str]:
     """The tools of this node for all collectives, or those named; else None, and why not."""
     first = [Path(environ[FOLDER_VARIABLE])] if environ.get(FOLDER_VARIABLE) else []
-    places = Places(first, environ)
+    places = ExecutableSearch(first, environ)
     mpirun = places.find("mpirun")
     if mpirun is None:
         return None, "there is no mpirun on PATH"
@@ -141,7 +141,7 @@ def arguments(largest_bytes: int) -> list[str]:
 def measure(
     tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool],
     seconds: float, most_bytes: int | None,
-) -> tuple[Result | None, str]:  # fmt: skip
+) -> tuple[WorkloadResult | None, str]:  # fmt: skip
     """The figures of all collectives; else None, and why they gave no answer that counts.
 
     Wrong elements are an answer, whatever else is amiss. ``seconds`` is for all together, starting apart. ``stopped``
@@ -149,7 +149,7 @@ def measure(
     """
     sizes = [most_bytes] if most_bytes else []
     sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
-    answers: dict[str, Answer] = {}
+    answers: dict[str, ToolAnswer] = {}
     deadline = time.monotonic() + seconds
     for done, (name, program) in enumerate(tools.programs.items()):
         while True:
@@ -166,13 +166,13 @@ def measure(
             table = collectives.parse(ended.output)
             answer = settle(ended, collectives.judge(table, name, gang.world_size, PREFIX))
             if answer.verdict == FAIL and not table.wrong and not table.reported_failed:
-                answer = Answer.none(str(answer.faults[0]))  # of which node is not known
+                answer = ToolAnswer.none(str(answer.faults[0]))  # of which node is not known
             if stopped() or not ended.timed_out or len(sizes) == 1 or answer.verdict == FAIL:
                 break
             print(f"{name} up to {sizes[0]} bytes takes too long: up to {sizes[1]} bytes now", flush=True)
             sizes.pop(0)
         if answer.verdict == PASS and not any(one.name == f"{PREFIX}_ranks_count" for one in answer.figures):
-            answer = Answer.none("does not say over which ranks")
+            answer = ToolAnswer.none("does not say over which ranks")
         if answer.verdict == FAIL:
             errors = errors_of([*answers.values(), answer])
             wrong.keep(gang.first_rank(0), f"{PREFIX}_collective_error_count", errors)
@@ -184,7 +184,7 @@ def measure(
     return result_of(answers, gang)
 
 
-def errors_of(answers: Iterable[Answer]) -> int:
+def errors_of(answers: Iterable[ToolAnswer]) -> int:
     """How many elements were wrong; of a program that says so and counts none, one."""
     counts = [
         (answer.verdict == FAIL, sum(one.value for one in answer.figures if one.name == f"{PREFIX}_error_count"))
@@ -193,14 +193,14 @@ def errors_of(answers: Iterable[Answer]) -> int:
     return int(sum(max(is_wrong, count) for is_wrong, count in counts))
 
 
-def result_of(answers: Mapping[str, Answer], gang: Gang) -> tuple[Result | None, str]:
+def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadResult | None, str]:
     """Their figures under the names that torch's measurement has; None where results were not checked, and why."""
     figures = [figure for answer in answers.values() for figure in answer.figures]
     errors = errors_of(answers.values())
     unchecked = int(sum(figure.value for figure in figures if figure.name == f"{PREFIX}_unchecked_count"))
     if unchecked and not errors:
         return None, f"{unchecked} results were not checked (#wrong N/A)"
-    result = Result()
+    result = WorkloadResult()
     result.add_metric("gang_nodes_count", len(gang.members), "count")
     result.add_metric("gang_absent_nodes_count", 0, "count")  # a table of fewer ranks is no answer
     result.add_metric("gang_processes_count", gang.world_size, "count")

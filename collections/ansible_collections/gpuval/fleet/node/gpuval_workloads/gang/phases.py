@@ -28,7 +28,7 @@ Step = Callable[[], Tensor]
 
 
 @dataclass
-class Phase:
+class TrainingPhase:
     """What this rank saw of a training: the mean losses of all ranks by step, and the times of its own steps."""
 
     name: str
@@ -36,12 +36,12 @@ class Phase:
     steps: LapStatistics = field(default_factory=LapStatistics)
 
 
-def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
+def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
     """Take steps for so long after a warm-up. Raises ``WorkloadFailure`` for a loss that is no number.
 
     All ranks do so at once, and the node's first one notes it: such a failure is never retried into PASS.
     """
-    phase, recent, reported = Phase(name), 0.0, time.perf_counter()
+    phase, recent, reported = TrainingPhase(name), 0.0, time.perf_counter()
     _window(phase, ranks, step, 1)  # the very first may build kernels
     _window(phase, ranks, step, WARMUP_STEPS - 1)
     phase.steps = LapStatistics()
@@ -67,7 +67,7 @@ def agree(ranks: Ranks, number: int) -> int:
     return int(agreed)
 
 
-def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
+def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
     watch = Stopwatch(ranks.accelerator)
     losses = []
     for _ in range(count):

@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import Result
+from ..common.result import WorkloadResult
 from ..training.task import Task, build_task
 from ..training.updates import COURSE_REVISION, COURSE_STEPS, adamw, course, set_rate, update
 from . import zero
 from .collectives import absent_nodes
 from .config import TrainingConfig, parse_arguments
-from .phases import NONFINITE, Phase, train
+from .phases import NONFINITE, TrainingPhase, train
 
 COMPARED_SHARE = 0.25
 """Of the seconds, for each of the two trainings that ZeRO is held against."""
 
 
-def main(ranks: Ranks, result: Result) -> None:
+def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     assert isinstance(config, TrainingConfig)
     torch.manual_seed(config.seed)
@@ -42,7 +42,7 @@ def main(ranks: Ranks, result: Result) -> None:
     groups = [dist.new_group(list(node)) for node in nodes]  # every rank has to make all of them
     own = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
 
-    phases: dict[str, Phase] = {}
+    phases: dict[str, TrainingPhase] = {}
     if len(nodes) > 1:
         phases["node"] = _distributed("DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, own)
         _free_memory(ranks)
@@ -63,7 +63,7 @@ def _nodes(ranks: Ranks) -> list[range]:
 
 def _distributed(
     name: str, config: TrainingConfig, ranks: Ranks, seconds: float, group: dist.ProcessGroup | None
-) -> Phase:
+) -> TrainingPhase:
     """Train by PyTorch's DDP in a group of ranks."""
     task = build_task(config.of_one_node(), ranks)
     size = dist.get_world_size(group)
@@ -91,7 +91,7 @@ def _free_memory(ranks: Ranks) -> None:
     ranks.empty_cache()
 
 
-def _sharded(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[Phase, float]:
+def _sharded(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
     """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end."""
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
     engine = zero.engine(task, config.zero, optimizer, ranks)
@@ -120,7 +120,9 @@ def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
     return float((losses.max() - losses.min()) / losses.abs().max())
 
 
-def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], spread: float, nodes: int) -> None:
+def _report(
+    ranks: Ranks, result: WorkloadResult, task: Task, phases: dict[str, TrainingPhase], spread: float, nodes: int
+) -> None:
     """Complete the node's result: its own GPUs' figures, and those of the gang."""
     everyone = ranks.gather({name: phase.steps.summary() for name, phase in phases.items()})
     add, last = result.add_metric, phases["zero"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..common.launch import RANK_DIRECTORY_VARIABLE
-from ..common.result import Result, write_atomically
+from ..common.result import WorkloadResult, write_atomically
 
 FILE = "wrong-{rank}.json"
 
@@ -23,7 +23,7 @@ def keep(rank: int, metric: str, count: int) -> None:
         write_atomically(path, json.dumps({"metric": metric, "count": count}))
 
 
-def add_to(result: Result) -> None:
+def add_to(result: WorkloadResult) -> None:
     """Put the notes of this node's ranks into the result, in place of its own values."""
     counts: dict[str, int] = {}
     for path in Path(os.environ.get(RANK_DIRECTORY_VARIABLE) or "/nonexistent").glob(FILE.format(rank="*")):

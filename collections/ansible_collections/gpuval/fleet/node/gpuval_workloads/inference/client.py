@@ -18,13 +18,13 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class InferenceEndpoint:
     host: str
     port: int
 
 
 @dataclass(frozen=True)
-class Answer:
+class CompletionAnswer:
     """A complete answer. Times in seconds; ``gaps`` lie between content chunks."""
 
     text: str
@@ -82,7 +82,7 @@ class Stream:
             if choice.get("finish_reason"):
                 self.is_finished = True
 
-    def answer(self) -> Answer:
+    def answer(self) -> CompletionAnswer:
         """Return the answer. Raises ``RequestError`` when the stream was cut or brought no token."""
         if not (self.is_done or self.is_finished):
             raise RequestError(f"stream cut after {len(self.texts)} chunks: neither finish_reason nor [DONE]")
@@ -91,7 +91,7 @@ class Stream:
         tokens = generated if isinstance(generated, int) else len(self.texts)
         if tokens < 1:
             raise RequestError("empty answer")
-        return Answer(
+        return CompletionAnswer(
             text="".join(self.texts),
             ttft=self.times[0] - self.started if self.times else None,
             gaps=tuple(later - earlier for earlier, later in zip(self.times, self.times[1:])),
@@ -101,7 +101,7 @@ class Stream:
         )
 
 
-def ask(endpoint: Endpoint, body: Mapping, timeout: float) -> Answer:
+def ask(endpoint: InferenceEndpoint, body: Mapping, timeout: float) -> CompletionAnswer:
     """Send one chat request and read its stream to the end, in `timeout` seconds at most. Raises ``RequestError``."""
     started = time.monotonic()
     deadline = started + timeout
@@ -125,7 +125,9 @@ def ask(endpoint: Endpoint, body: Mapping, timeout: float) -> Answer:
         connection.close()
 
 
-def _read_stream(response: http.client.HTTPResponse, sock: socket.socket, stream: Stream, deadline: float) -> Answer:
+def _read_stream(
+    response: http.client.HTTPResponse, sock: socket.socket, stream: Stream, deadline: float
+) -> CompletionAnswer:
     while not stream.is_done:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
@@ -139,7 +141,7 @@ def _read_stream(response: http.client.HTTPResponse, sock: socket.socket, stream
     return stream.answer()
 
 
-def get(endpoint: Endpoint, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
+def get(endpoint: InferenceEndpoint, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
     """Return status and body of a GET. Raises ``OSError`` or ``http.client.HTTPException``."""
     connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout)
     try:

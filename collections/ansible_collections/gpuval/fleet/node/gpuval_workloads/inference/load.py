@@ -7,17 +7,19 @@ import threading
 import time
 from typing import Callable
 
-from .client import Answer, RequestError
+from .client import CompletionAnswer, RequestError
 from .tally import Tally
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
 
-class Load:
+class RequestLoad:
     """`concurrency` threads that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were made."""
 
-    def __init__(self, ask: Callable[[int], Answer], tally: Tally, concurrency: int, limit: int | None) -> None:
+    def __init__(
+        self, ask: Callable[[int], CompletionAnswer], tally: Tally, concurrency: int, limit: int | None
+    ) -> None:
         self._ask = ask
         self._tally = tally
         self._limit = limit
@@ -63,7 +65,7 @@ class Load:
                 self._count(self._tally.add_answer, answer)
                 pause = FIRST_PAUSE_SECONDS
 
-    def _count(self, add: Callable, value: Answer | str) -> None:
+    def _count(self, add: Callable, value: CompletionAnswer | str) -> None:
         with self._lock:
             if not self._closed:
                 add(value)

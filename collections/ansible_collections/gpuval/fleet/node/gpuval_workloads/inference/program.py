@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_float, positive_int
-from ..common.device import CPU, Accelerator
+from ..common.device import CPU, TorchDevices
 from ..common.ports import free_port
-from ..common.result import Result, WorkloadFailure, run_workload
+from ..common.result import WorkloadFailure, WorkloadResult, run_workload
 from . import servers
-from .client import Endpoint, RequestError, ask, get
-from .load import Load
+from .client import InferenceEndpoint, RequestError, ask, get
+from .load import RequestLoad
 from .processes import ServerProcess
 from .prompts import prompt
 from .tally import Tally
@@ -56,7 +56,7 @@ except ImportError as error:
 
 
 @dataclass(frozen=True)
-class Options:
+class InferenceOptions:
     model_folder: str
     server: str
     server_command: str | None
@@ -80,8 +80,8 @@ class Session:
     """
 
     process: ServerProcess
-    endpoint: Endpoint
-    options: Options
+    endpoint: InferenceEndpoint
+    options: InferenceOptions
     stopped: threading.Event
     ends_at: float | None
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_workload(lambda result: serve_and_measure(options, os.environ, result))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
+def parse_arguments(arguments: Sequence[str] | None = None) -> InferenceOptions:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.inference", description=__doc__)
     parser.add_argument("--model-folder", required=True, help="folder name in the model cache, like models--org--name")
     parser.add_argument("--server", choices=servers.KINDS, default="auto", help="auto: vllm, else transformers")
@@ -118,10 +118,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     )
     given = vars(parser.parse_args(arguments))
     del given["until_stopped"]  # what no other bound means
-    return Options(server_arguments=tuple(given.pop("server_arg")), **given)
+    return InferenceOptions(server_arguments=tuple(given.pop("server_arg")), **given)
 
 
-def serve_and_measure(options: Options, environ: Mapping[str, str], result: Result) -> None:
+def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Run the whole measurement and fill `result`.
 
     Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
@@ -132,7 +132,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     config = servers.model_config(model)
     accelerator = _accelerator(environ)
     server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
-    endpoint = Endpoint(HOST, free_port(HOST))
+    endpoint = InferenceEndpoint(HOST, free_port(HOST))
     split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
     values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)
     command = servers.fill(server.command, values)
@@ -170,7 +170,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     _check_gone(left, endpoint)
 
 
-def _ends_at(options: Options, environ: Mapping[str, str]) -> float | None:
+def _ends_at(options: InferenceOptions, environ: Mapping[str, str]) -> float | None:
     """Return when to end what has no other bound: early enough to stop the server and report before the deadline."""
     left = environ.get("GPUVAL_SECONDS_LEFT")
     if options.seconds is not None or options.requests is not None or not left:
@@ -179,7 +179,7 @@ def _ends_at(options: Options, environ: Mapping[str, str]) -> float | None:
     return time.monotonic() + seconds - min(RESERVE_SECONDS, seconds * RESERVE_SHARE)
 
 
-def _model_folder(options: Options, environ: Mapping[str, str]) -> Path:
+def _model_folder(options: InferenceOptions, environ: Mapping[str, str]) -> Path:
     root = environ.get("GPUVAL_MODELS_DIR")
     if not root:
         raise WorkloadFailure(
@@ -190,7 +190,7 @@ def _model_folder(options: Options, environ: Mapping[str, str]) -> Path:
     return Path(root) / options.model_folder
 
 
-def _accelerator(environ: Mapping[str, str]) -> Accelerator:
+def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
     """Ask PyTorch in a process of its own: this one must not hold a GPU while the server works."""
     if environ.get("GPUVAL_ACCELERATOR") == "cpu":
         return CPU
@@ -207,7 +207,7 @@ def _accelerator(environ: Mapping[str, str]) -> Accelerator:
     answer = json.loads(asked.stdout.splitlines()[-1])
     if isinstance(answer, dict):
         raise WorkloadFailure(answer["failure"]) if "failure" in answer else servers.NoServerError(answer["lacks"])
-    return Accelerator(*answer)
+    return TorchDevices(*answer)
 
 
 def _with_own_package(environ: Mapping[str, str]) -> dict[str, str]:
@@ -253,7 +253,7 @@ def _wait_for_health(session: Session, path: str, started: float) -> None:
             raise WorkloadFailure("stopped before the server was healthy")
 
 
-def _served_name(server: servers.Server, endpoint: Endpoint, values: Mapping[str, str]) -> str:
+def _served_name(server: servers.ServerKind, endpoint: InferenceEndpoint, values: Mapping[str, str]) -> str:
     """Return the name to ask for: the one given to the server, else the first that it lists."""
     if server.kind == "vllm":
         return values["name"]
@@ -266,7 +266,7 @@ def _served_name(server: servers.Server, endpoint: Endpoint, values: Mapping[str
     return values["model"]
 
 
-def _warm_up(session: Session, body: Mapping, result: Result) -> None:
+def _warm_up(session: Session, body: Mapping, result: WorkloadResult) -> None:
     """One request that is not counted: it pays for lazy loading, and its answer is comparable between nodes."""
     process, options = session.process, session.options
     for attempt in range(1, WARM_UP_ATTEMPTS + 1):
@@ -285,10 +285,10 @@ def _warm_up(session: Session, body: Mapping, result: Result) -> None:
             return
 
 
-def _measure(session: Session, body: Mapping, result: Result) -> None:
+def _measure(session: Session, body: Mapping, result: WorkloadResult) -> None:
     process, options = session.process, session.options
     tally = Tally()
-    load = Load(
+    load = RequestLoad(
         lambda index: ask(session.endpoint, _request(body, options, index), options.request_timeout),
         tally,
         options.concurrency,
@@ -322,7 +322,7 @@ def _measure(session: Session, body: Mapping, result: Result) -> None:
     print(summary, flush=True)
 
 
-def _request(body: Mapping, options: Options, index: int) -> dict:
+def _request(body: Mapping, options: InferenceOptions, index: int) -> dict:
     return {
         **body,
         "messages": [{"role": "user", "content": prompt(index, options.prompt_tokens)}],
@@ -332,7 +332,7 @@ def _request(body: Mapping, options: Options, index: int) -> dict:
     }
 
 
-def _record(tally: Tally, seconds: float, result: Result) -> None:
+def _record(tally: Tally, seconds: float, result: WorkloadResult) -> None:
     for name, value, unit in tally.metrics(seconds):
         result.add_metric(name, value, unit)
     result.environment["token_count"] = tally.token_source()
@@ -350,7 +350,7 @@ def _last(process: ServerProcess) -> str:
     return "\n".join(process.last_lines().splitlines()[-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
 
 
-def _check_gone(left: Sequence[int], endpoint: Endpoint) -> None:
+def _check_gone(left: Sequence[int], endpoint: InferenceEndpoint) -> None:
     if left:
         raise WorkloadFailure(
             f"processes {', '.join(map(str, left))} of the server did not end after KILL: they hang in the kernel "

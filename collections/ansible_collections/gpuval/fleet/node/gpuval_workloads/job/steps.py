@@ -18,7 +18,7 @@ MASTER_PORT = "6002"
 
 
 @dataclass(frozen=True)
-class Step:
+class JobStep:
     name: str
     command: tuple[str, ...]
     timeout_seconds: float
@@ -31,20 +31,20 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSteps:
     """``figures``: whether its output must have some; ``csv``: the file that must; ``gang``: how several nodes run it
     together, empty for a job on each node by itself."""
 
     name: str
     files: Mapping[str, str]
-    steps: tuple[Step, ...]
+    steps: tuple[JobStep, ...]
     figures: bool
     csv: str
     gang: Mapping[str, Any] = field(default_factory=dict)
     stay_alive_seconds: float = 0.0
 
 
-def unpack(text: str) -> Job:
+def unpack(text: str) -> JobSteps:
     """Read a packed job. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
     reader = zlib.decompressobj()
     try:
@@ -54,12 +54,12 @@ def unpack(text: str) -> Job:
     if not reader.eof:
         raise ValueError("it is cut off, or larger than 4 MiB")
     document = json.loads(data)
-    steps = tuple(Step(**{**step, "command": tuple(step["command"])}) for step in document.pop("steps"))
-    return Job(steps=steps, **document)
+    steps = tuple(JobStep(**{**step, "command": tuple(step["command"])}) for step in document.pop("steps"))
+    return JobSteps(steps=steps, **document)
 
 
 def environment(
-    job: Job, given: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
+    job: JobSteps, given: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The environment of all steps. Names that scripts for many nodes read mean this node alone, or the nodes that
     ``together`` describes."""
@@ -86,5 +86,5 @@ def environment(
     return {**place, **kept, "GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}
 
 
-def identifier_of(job: Job, given: Mapping[str, str]) -> str:
+def identifier_of(job: JobSteps, given: Mapping[str, str]) -> str:
     return f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"

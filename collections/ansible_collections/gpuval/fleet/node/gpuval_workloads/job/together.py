@@ -24,16 +24,16 @@ from typing import Any, Optional
 from ..common.launch import RANK_DIRECTORY_VARIABLE
 from ..common.result import EXIT_CRASH, EXIT_SUCCESS, WorkloadCrash, WorkloadFailure, write_atomically
 from ..gang import joining, mpi
-from ..gang.control_channel import CAUSE, EFFECT, SHARED, ControlChannel, Limits, Stop, StoppedError
+from ..gang.control_channel import CAUSE, EFFECT, SHARED, ChannelLimits, ControlChannel, GangStop, StoppedError
 from ..gang.forwarding import Forwarder
 from ..gang.launching import OUTPUT_FOLDER, DeepSpeedLauncher, check_deepspeed, hostfile, torchrun_place
 from ..gang.members import Gang, from_environment
 from ..gang.network import interface_environment, own_address
 from ..gang.ssh_server import client
-from ..vendor_tools.places import Places
+from ..vendor_tools.places import ExecutableSearch
 from . import launcher, rank
 from .program import EXIT_TIMEOUT, JobRun, command_of, send_signal
-from .steps import MASTER_PORT, VARIABLE, Job, Step, environment, identifier_of
+from .steps import MASTER_PORT, VARIABLE, JobStep, JobSteps, environment, identifier_of
 
 NONE, TORCHRUN, DEEPSPEED, MPIRUN = "none", "torchrun", "deepspeed", "mpirun"
 #: The first member starts these on all.
@@ -77,7 +77,7 @@ def shaped(gang: Gang, asked: Mapping[str, Any], is_cpu: bool) -> Gang:
 class GangRun(JobRun):
     """One job on one member of its gang."""
 
-    def __init__(self, job: Job, folder: Path, result: Path) -> None:
+    def __init__(self, job: JobSteps, folder: Path, result: Path) -> None:
         super().__init__(job, folder, result)
         self._launchers = {step.launcher for step in job.steps if not step.skip} - {NONE}
         self._described: dict[str, Any] = {}
@@ -127,7 +127,7 @@ class GangRun(JobRun):
             bring |= self._prepare(stack)
         except WorkloadFailure as error:
             bring["lacks"] = str(error)
-        channel = joining.open_channel(gang, Limits(join_seconds=seconds), dict, self._hear, bring)
+        channel = joining.open_channel(gang, ChannelLimits(join_seconds=seconds), dict, self._hear, bring)
         self._channel = stack.enter_context(channel)
         try:
             brought = joining.join(channel, gang)
@@ -169,7 +169,7 @@ class GangRun(JobRun):
             self._described["stopped_by"] = error.stop.node
             self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
 
-    def _stopped(self, stop: Stop) -> int:
+    def _stopped(self, stop: GangStop) -> int:
         self._described["stopped_by"] = stop.node
         if stop.lost:
             self._described["lost"] = stop.node
@@ -177,7 +177,7 @@ class GangRun(JobRun):
         print(self._message, file=sys.stderr, flush=True)
         return EXIT_CRASH
 
-    def _hear(self, stop: Stop) -> None:
+    def _hear(self, stop: GangStop) -> None:
         if stop.node != self._gang.own.node:  # its own last output says more
             print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)
 
@@ -193,7 +193,7 @@ class GangRun(JobRun):
             check_deepspeed(self._gang)
             stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
         if MPIRUN in self._launchers:
-            self._mpirun = Places((), os.environ).find(MPIRUN)
+            self._mpirun = ExecutableSearch((), os.environ).find(MPIRUN)
             if self._mpirun is None or not mpi.is_open_mpi(self._mpirun):
                 raise WorkloadFailure(_missing(MPIRUN, "mpirun of Open MPI on PATH"))
         if self._launchers & {TORCHRUN, DEEPSPEED}:
@@ -239,7 +239,7 @@ class GangRun(JobRun):
 
     # Steps.
 
-    def _why_not(self, step: Step) -> str:
+    def _why_not(self, step: JobStep) -> str:
         is_elsewhere = step.once and not self._gang.is_leader
         reason = "" if is_elsewhere else super()._why_not(step)
         if step.launcher == NONE:
@@ -255,7 +255,7 @@ class GangRun(JobRun):
             write_atomically(self._folder / rank.FILE, json.dumps(launch))
         return self._meet(f"begin of step {step.name}", reason)
 
-    def _step(self, step: Step, what: str) -> int:
+    def _step(self, step: JobStep, what: str) -> int:
         self._what = what
         if self._gang.is_leader or not (step.once or step.launcher in OVER_SSH):
             return super()._step(step, what)
@@ -264,7 +264,7 @@ class GangRun(JobRun):
         self._write("running", f"{what}: waiting for {self._gang.leader.node}")
         return EXIT_SUCCESS
 
-    def _after(self, step: Step, *, ran: bool) -> None:
+    def _after(self, step: JobStep, *, ran: bool) -> None:
         """Raises ``WorkloadCrash`` for a process on this node of whose end the launcher has not heard, and where this
         node and the first differ about whether the job is for them."""
         theirs, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
@@ -281,7 +281,7 @@ class GangRun(JobRun):
                     "by themselves: look in the log and in the kernel log (out of memory?)"
                 )
 
-    def _start(self, step: Step, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, step: JobStep, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         gang, self._deepspeed = self._gang, None
         if step.launcher == NONE or step.once:
             return super()._start(step, variables)

@@ -16,7 +16,7 @@ DATASET_FOLDER = "datasets--gpuval--"
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<path>.+)")
 
 
-class ManifestError(ValueError):
+class ModelManifestError(ValueError):
     """The manifest cannot be trusted; the message names the line."""
 
 
@@ -32,14 +32,14 @@ def parse(text: str) -> Mapping[str, str]:
             continue
         match = _LINE.fullmatch(line)
         if not match:
-            raise ManifestError(f"line {number} is not '<sha256>  <path>': {line[:120]!r}")
+            raise ModelManifestError(f"line {number} is not '<sha256>  <path>': {line[:120]!r}")
         path = match["path"]
         _check_path(path, number)
         if path in digests:
-            raise ManifestError(f"line {number} names {path!r} a second time")
+            raise ModelManifestError(f"line {number} names {path!r} a second time")
         digests[path] = match["digest"].lower()
     if not digests:
-        raise ManifestError("it names no file")
+        raise ModelManifestError("it names no file")
     return digests
 
 
@@ -47,4 +47,4 @@ def _check_path(path: str, number: int) -> None:
     parts = path.split("/")
     is_plain = not PurePosixPath(path).is_absolute() and all(part not in ("", ".", "..") for part in parts)
     if not is_plain or not path.isprintable() or "\\" in path or path == NAME:
-        raise ManifestError(f"line {number} names {path[:120]!r}: want a relative path inside the model's folder")
+        raise ModelManifestError(f"line {number} names {path[:120]!r}: want a relative path inside the model's folder")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_int
-from ..common.result import Result, WorkloadCrash, WorkloadFailure, run_workload
+from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, run_workload
 from ..common.units import human_bytes, human_rate, human_seconds
 from . import damage, hashing, manifest
 from .rclone import (
     CHUNK_SIZE,
     REMOTE,
+    CopyProgress,
     FullDiskError,
-    Progress,
     Rclone,
     TransportError,
     find_rclone,
@@ -44,7 +44,7 @@ class IncompleteStoreError(WorkloadFailure):
 
 
 @dataclass(frozen=True)
-class Options:
+class LoadingOptions:
     model_folder: str
     overwrite: bool = False
     transfers: int = 8
@@ -57,7 +57,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Places:
+class ModelPlaces:
     """Where the model is read from (rclone's notation) and where it goes."""
 
     source: str
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_workload(lambda result: load_or_exit(options, os.environ, result))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
+def parse_arguments(arguments: Sequence[str] | None = None) -> LoadingOptions:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.loading", description=__doc__)
     loaded = parser.add_mutually_exclusive_group(required=True)
     loaded.add_argument("--model-folder", help="folder name below models, like models--org--name")
@@ -80,10 +80,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
     given = parser.parse_args(arguments)
     folder = f"{manifest.DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
-    return Options(folder, given.overwrite, given.transfers, given.multi_thread_streams, given.dataset)
+    return LoadingOptions(folder, given.overwrite, given.transfers, given.multi_thread_streams, given.dataset)
 
 
-def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
+def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset. A store that cannot be read ends the program with code 3 and no verdict."""
     try:
         load(options, environ, result)
@@ -93,7 +93,7 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
         raise SystemExit(EXIT_TRANSPORT) from error
 
 
-def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
+def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
     """Load the model or dataset and fill `result`.
 
     Raises ``WorkloadFailure`` for a source that is empty or not whole and for wrong checksums, ``WorkloadCrash`` for a
@@ -157,17 +157,17 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     print(result.message, flush=True)
 
 
-def _places(options: Options, environ: Mapping[str, str]) -> Places:
+def _places(options: LoadingOptions, environ: Mapping[str, str]) -> ModelPlaces:
     if not _FOLDER_NAME.fullmatch(options.model_folder):
         raise WorkloadFailure(
             f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
         )
     prefix = _required(environ, "GPUVAL_MODELS_PREFIX").strip("/")
     folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
-    return Places(f"{REMOTE}:{prefix}/{options.model_folder}", folder, options.what)
+    return ModelPlaces(f"{REMOTE}:{prefix}/{options.model_folder}", folder, options.what)
 
 
-def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
+def _manifest(rclone: Rclone, places: ModelPlaces, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
     """What the model consists of. Raises ``IncompleteStoreError`` where the store has it not, or not whole."""
     if not listing:
         raise IncompleteStoreError(f"the store has no {places.what} under {places.source}: {PRELOAD}")
@@ -181,7 +181,7 @@ def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: 
         )
     try:
         digests = manifest.parse(rclone.read_text(places.source, manifest.NAME))
-    except manifest.ManifestError as error:
+    except manifest.ModelManifestError as error:
         raise IncompleteStoreError(
             f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}"
         ) from error
@@ -202,14 +202,16 @@ def _without_code(digests: Mapping[str, str], what: str) -> Mapping[str, str]:
     return {path: digest for path, digest in digests.items() if path not in running}
 
 
-def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: Options, result: Result) -> float:
+def _transfer(
+    rclone: Rclone, places: ModelPlaces, todo: Mapping[str, int], options: LoadingOptions, result: WorkloadResult
+) -> float:
     """Load the files, by path with their sizes in bytes; return the seconds it took."""
     needed, free = sum(todo.values()), _free_bytes(places.folder)
     if needed > free:
         raise _full_disk(places, needed, free)
     result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
-    def report(progress: Progress) -> None:
+    def report(progress: CopyProgress) -> None:
         count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
         result.add_metric("loading_bytes", count, "bytes")
         rate = human_rate(progress.bytes_per_second)
@@ -228,11 +230,11 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
 
 def _copy(
     rclone: Rclone,
-    places: Places,
+    places: ModelPlaces,
     sizes: Mapping[str, int],
-    options: Options,
-    result: Result,
-    report: Callable[[Progress], None],
+    options: LoadingOptions,
+    result: WorkloadResult,
+    report: Callable[[CopyProgress], None],
 ) -> int:
     """Copy the files and return how often that was interrupted. Raises ``WorkloadCrash`` for a full disk."""
     result.environment["fault"] = STORE_AWAY  # where the runner ends the stage meanwhile, for its time is over
@@ -247,7 +249,7 @@ def _copy(
         del result.environment["fault"]
 
 
-def _hash(places: Places, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
+def _hash(places: ModelPlaces, paths: Sequence[str], result: WorkloadResult) -> tuple[float, dict[str, str]]:
     if not paths:
         return 0.0, {}
     folder = places.folder
@@ -265,12 +267,12 @@ def _hash(places: Places, paths: Sequence[str], result: Result) -> tuple[float, 
 
 def _load_again(
     rclone: Rclone,
-    places: Places,
+    places: ModelPlaces,
     wrong: Mapping[str, str | None],
     digests: Mapping[str, str],
     sizes: Mapping[str, int],
-    options: Options,
-    result: Result,
+    options: LoadingOptions,
+    result: WorkloadResult,
 ) -> list[str]:
     """Load files whose digest is ``wrong`` once more, to learn what damaged them; return those that are right now.
 
@@ -311,7 +313,7 @@ def _load_again(
     return origins[damage.HEALED]
 
 
-def _full_disk(places: Places, needed: int, free: int) -> WorkloadCrash:
+def _full_disk(places: ModelPlaces, needed: int, free: int) -> WorkloadCrash:
     return WorkloadCrash(
         f"disk full: the {places.what} needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free: "
         "make room, or set gpuval_models_dir"
@@ -329,7 +331,7 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
     return f"{loaded}; {verified}" if present else loaded
 
 
-def _make_folder(places: Places) -> None:
+def _make_folder(places: ModelPlaces) -> None:
     folder = places.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ class FullDiskError(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class CopyProgress:
     """One statistics line of a running copy."""
 
     bytes_done: int
@@ -157,7 +157,7 @@ class Rclone:
         *,
         transfers: int,
         streams: int,
-        report: Callable[[Progress], None],
+        report: Callable[[CopyProgress], None],
     ) -> int:
         """Copy the named files into `folder`, calling `report` about every 5 s; return how often it was interrupted.
 
@@ -181,7 +181,7 @@ class Rclone:
         finally:
             Path(listing.name).unlink()
 
-    def _follow(self, arguments: list[str], report: Callable[[Progress], None]) -> int:
+    def _follow(self, arguments: list[str], report: Callable[[CopyProgress], None]) -> int:
         retries, mark = 0, (time.monotonic(), 0)
         errors: deque[str] = deque(maxlen=20)
         command = self._command(arguments)
@@ -293,7 +293,7 @@ def _cause_of(errors: str) -> tuple[str, str]:
     return _ADDRESS.sub("...", _last_line(errors)), _CHECK_PATH
 
 
-def parse_log_line(line: str) -> tuple[Progress | None, str]:
+def parse_log_line(line: str) -> tuple[CopyProgress | None, str]:
     """Return the progress that a line of rclone's JSON log carries, else its message (empty for mere information)."""
     try:
         entry = json.loads(line)
@@ -301,7 +301,7 @@ def parse_log_line(line: str) -> tuple[Progress | None, str]:
         return None, line.strip()
     stats = entry.get("stats")
     if stats:
-        return Progress(stats["bytes"], stats["transfers"], stats["speed"]), ""
+        return CopyProgress(stats["bytes"], stats["transfers"], stats["speed"]), ""
     name = entry.get("object")
     message = " ".join(str(entry.get("msg", "")).split())
     if entry.get("level") in ("debug", "info"):

@@ -1,1 +1,59 @@
-../../gpuval_runner/skew.py
+"""How far this node's clock is from the store's, by the Date of an answer: for messages only."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import time
+from email.utils import parsedate_to_datetime
+from typing import Optional
+from urllib.parse import urlsplit
+
+TIMEOUT_SECONDS = 3.0
+#: Less is the store's second and the way there.
+NOTABLE_SECONDS = 60.0
+
+
+def seconds_ahead(url: str) -> Optional[float]:
+    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
+
+    The certificate is not verified: a wrong clock may be the reason why it is invalid.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
+        with contextlib.closing(connection):
+            connection.request("HEAD", "/")
+            date = connection.getresponse().headers.get("Date", "")
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except (OSError, ValueError, TypeError, IndexError, http.client.HTTPException):
+        return None
+
+
+def in_words(ahead: Optional[float], whose: str = "this node's") -> str:
+    """Return a message for a clock that is notably off; empty for one that is right or unknown."""
+    if ahead is None or abs(ahead) < NOTABLE_SECONDS:
+        return ""
+    side = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"{whose} clock is {span(abs(ahead))} {side} the store's: set it "
+        "(`timedatectl set-ntp true`, or `chronyc makestep`)"
+    )
+
+
+def span(seconds: float) -> str:
+    """Return a time span with its two largest units."""
+    minutes = round(seconds / 60)
+    days, minutes = divmod(minutes, 24 * 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if count]
+    return " ".join(parts[:2])

@@ -23,7 +23,7 @@ End = tuple[int, str]
 Rounds = list[list[tuple[int, int]]]
 
 
-class Pair(NamedTuple):
+class RailPair(NamedTuple):
     """A rail between two nodes. ``share``: of twice the rate. Not ``tested``: a problem of the setup, not of ports."""
 
     client: int
@@ -39,11 +39,11 @@ class Pair(NamedTuple):
         return (self.client, self.rail), (self.server, self.other)
 
 
-class Found(NamedTuple):
+class RdmaFindings(NamedTuple):
     good: set[End]
     bad: set[End]
     shared: set[End]
-    unexplained: list[Pair]
+    unexplained: list[RailPair]
 
 
 def ring(members: Sequence[int]) -> Rounds:
@@ -54,7 +54,7 @@ def ring(members: Sequence[int]) -> Rounds:
     return [each for each in (pairs[0::2], pairs[1::2], last) if each]
 
 
-def second_look(pairs: Sequence[Pair], least: float) -> Rounds:
+def second_look(pairs: Sequence[RailPair], least: float) -> Rounds:
     """Nodes with slow rails that are neither good nor bad, each beside two nodes that are good on all of theirs."""
     found = attribute(pairs, least)
     open_ends = {end for pair in found.unexplained for end in pair.ends} - found.good
@@ -75,7 +75,7 @@ def second_look(pairs: Sequence[Pair], least: float) -> Rounds:
     return rounds
 
 
-def attribute(pairs: Iterable[Pair], least: float) -> Found:
+def attribute(pairs: Iterable[RailPair], least: float) -> RdmaFindings:
     tested = [pair for pair in pairs if pair.tested]
     slow = [pair for pair in tested if _is_slow(pair, least)]
     good = {end for pair in tested if not _is_slow(pair, least) for end in pair.ends}
@@ -88,7 +88,7 @@ def attribute(pairs: Iterable[Pair], least: float) -> Found:
     most = max(ALIKE, len({node for pair in tested for node, _port in pair.ends}) // ALIKE_OF)
     alike = Counter(port for _node, port in accused)
     shared = {end for end in accused if alike[end[1]] > most}
-    return Found(good, accused - shared, shared, [pair for pair in slow if not accused & set(pair.ends)])
+    return RdmaFindings(good, accused - shared, shared, [pair for pair in slow if not accused & set(pair.ends)])
 
 
 def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:
@@ -106,5 +106,5 @@ def absent(ports: Mapping[int, Collection[str]], index: int) -> list[str]:
     return [name for name in usual if is_alike and name not in ports[index]]
 
 
-def _is_slow(pair: Pair, least: float) -> bool:
+def _is_slow(pair: RailPair, least: float) -> bool:
     return pair.tested and (pair.share is None or pair.share < least)

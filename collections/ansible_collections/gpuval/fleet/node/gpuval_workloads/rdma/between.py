@@ -21,17 +21,17 @@ from typing import IO, Any, Optional
 
 from ..common.arguments import positive_float
 from ..common.ports import free_port
-from ..common.result import Result, WorkloadCrash, WorkloadFailure, link_scope, run_workload
+from ..common.result import WorkloadCrash, WorkloadFailure, WorkloadResult, link_scope, run_workload
 from ..gang import joining
-from ..gang.control_channel import ControlChannel, Limits, StoppedError
+from ..gang.control_channel import ChannelLimits, ControlChannel, StoppedError
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from ..gang.members import Gang, from_environment
 from . import attribution, perftest, program, run
 from . import node as nodes
-from .attribution import Pair, Rounds
-from .node import Node
-from .perftest import Measurement
+from .attribution import RailPair, Rounds
+from .node import RdmaNode
+from .perftest import PerftestMeasurement
 
 CONNECT_SECONDS, POLL_SECONDS, WAITING_SECONDS, MAX_LINE = 30.0, 0.2, 30.0, 65536
 #: No GPU has to be opened, so less than a test of one node may take.
@@ -54,7 +54,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(list(arguments))
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     options = parse_arguments(sys.argv[1:])
     try:
         gang = from_environment(os.environ)
@@ -66,7 +66,7 @@ def main(result: Result) -> None:
 
 
 def take_part(
-    result: Result, options: argparse.Namespace, gang: Gang, sysfs: Sysfs, slack: float = SLACK_SECONDS
+    result: WorkloadResult, options: argparse.Namespace, gang: Gang, sysfs: Sysfs, slack: float = SLACK_SECONDS
 ) -> None:
     """Fill the result. ``rdma_rails_measured_count`` is left out where evidence is missing: the message says why."""
     node, tool = nodes.look(sysfs, options.devices), shutil.which(perftest.WRITE)
@@ -78,12 +78,12 @@ def take_part(
     described: dict[str, Any] = {"name": gang.name, "nodes": len(gang.members), "node": gang.own.node}
     result.environment.update(gang=described, rdma=node.described())
     with ExitStack() as stack:
-        limits = Limits(join_seconds=options.join_seconds)
+        limits = ChannelLimits(join_seconds=options.join_seconds)
         channel = stack.enter_context(joining.open_channel(gang, limits, dict, lambda _stop: None, bring))
         try:
             brought = joining.join(channel, gang)
             described["joined"] = True
-            member = Member(options, gang, channel, node, Path(tool or perftest.WRITE), brought, slack)
+            member = RdmaMember(options, gang, channel, node, Path(tool or perftest.WRITE), brought, slack)
             pairs = member.measure(attribution.ring(member.able))
             pairs += member.measure(attribution.second_look(pairs, options.least))
             channel.end(None, joining.FAREWELL_SECONDS)
@@ -97,7 +97,7 @@ def take_part(
     _conclude(result, member, pairs)
 
 
-def _lacks(node: Node, tool: Optional[str], driverless: Sequence[str], absent: Sequence[str]) -> str:
+def _lacks(node: RdmaNode, tool: Optional[str], driverless: Sequence[str], absent: Sequence[str]) -> str:
     """Why this node cannot take part; empty where it can, and where it has no RDMA device."""
     if driverless:
         return f"{driverless[0]} is an InfiniBand controller without a driver: load it (mlx5_ib)"
@@ -108,7 +108,7 @@ def _lacks(node: Node, tool: Optional[str], driverless: Sequence[str], absent: S
     return "" if tool else f"{perftest.WRITE} not found: {program.INSTALL}"
 
 
-class Member:
+class RdmaMember:
     """This node among the others. ``brought``: the ports of each with their rates in bytes/s, and what it lacks."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Member:
         options: argparse.Namespace,
         gang: Gang,
         channel: ControlChannel,
-        node: Node,
+        node: RdmaNode,
         tool: Path,
         brought: Sequence[Mapping[str, Any]],
         slack: float,
@@ -130,18 +130,18 @@ class Member:
     def name(self, index: int) -> str:
         return self.gang.members[index].node
 
-    def title(self, pair: Pair) -> str:
+    def title(self, pair: RailPair) -> str:
         other = "" if pair.other == pair.rail else f">{pair.other}"
         return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{other}"
 
-    def measure(self, rounds: Rounds) -> list[Pair]:
+    def measure(self, rounds: Rounds) -> list[RailPair]:
         """What all members measured, the same list on each. Raises ``StoppedError`` when one is lost."""
-        found: list[Pair] = []
+        found: list[RailPair] = []
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
             own = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
             for words in self._meet(json.dumps([each for made in own for each in made])):
-                found += [Pair(*each) for each in json.loads(words)]
+                found += [RailPair(*each) for each in json.loads(words)]
         return found
 
     def _meet(self, words: str) -> list[str]:
@@ -157,12 +157,12 @@ class Member:
             time.sleep(POLL_SECONDS)
         return answer
 
-    def _pair(self, one: int, other: int) -> list[Pair]:
+    def _pair(self, one: int, other: int) -> list[RailPair]:
         """The rails of a pair, one after another. The client has what was measured, the server an empty list."""
         serves, hung = self.gang.index == other, 0
-        found: list[Pair] = []
+        found: list[RailPair] = []
         matched = attribution.matched(self.ports[one], self.ports[other])
-        rails = [Pair(one, own, other, their) for own, their in matched]
+        rails = [RailPair(one, own, other, their) for own, their in matched]
         try:
             with _connect(self.gang.members[other].address, self.gang.port, serves) as peer:
                 peer.settimeout(2 * (self.options.seconds + self._slack) + run.LISTEN_SECONDS)
@@ -182,11 +182,11 @@ class Member:
             found += [rail._replace(problem=why, tested=False) for rail in rails[len(found) :]]
         return [] if serves else found
 
-    def _test(self, port: str) -> Measurement:
+    def _test(self, port: str) -> PerftestMeasurement:
         end = next(rail.end for rail in self._node.rails if rail.end.name == port)
-        return Measurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
+        return PerftestMeasurement(perftest.WRITE, end, end, int(self.options.seconds), both_ways=True)
 
-    def _serve(self, stream: IO[str], test: Measurement) -> None:
+    def _serve(self, stream: IO[str], test: PerftestMeasurement) -> None:
         port = free_port()
         side = run.server(test, self._tool, self._node.cpus, port, run.limit(test, self._slack))
         try:
@@ -196,9 +196,9 @@ class Member:
             side.end()
         _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
-    def _ask(self, stream: IO[str], test: Measurement, other: int) -> tuple[run.Outcome, str]:
+    def _ask(self, stream: IO[str], test: PerftestMeasurement, other: int) -> tuple[run.PerftestOutcome, str]:
         """How the client's end ended here, and what the server printed on the other node."""
-        port, outcome = _receive(stream), run.Outcome(problem="the server did not begin to listen")
+        port, outcome = _receive(stream), run.PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
             address = self.gang.members[other].address
             side = run.client(test, self._tool, self._node.cpus, port, run.limit(test, self._slack), address)
@@ -210,7 +210,7 @@ class Member:
         _send(stream, "ended")
         return outcome, str(_receive(stream))
 
-    def _made(self, rail: Pair, outcome: run.Outcome, printed: str) -> Pair:
+    def _made(self, rail: RailPair, outcome: run.PerftestOutcome, printed: str) -> RailPair:
         speed = perftest.bandwidth(outcome.output)
         rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
         known = [rate for rate in rates if rate]
@@ -255,11 +255,11 @@ def _receive(stream: IO[str]) -> Any:
     return json.loads(line)
 
 
-def _speed(pair: Pair) -> str:
+def _speed(pair: RailPair) -> str:
     return pair.problem if pair.share is None else f"{pair.share:.0%} of its rate"
 
 
-def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
+def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPair]) -> None:
     index = member.gang.index
     own = [pair for pair in pairs if index in (pair.client, pair.server)]
     is_there = bool(member.options.devices) and any((*member.ports, *member.lacks))
@@ -304,7 +304,7 @@ def _conclude(result: Result, member: Member, pairs: Sequence[Pair]) -> None:
     result.message = "; ".join(filter(None, parts))[:MAX_MESSAGE]
 
 
-def _untested(member: Member, own: Sequence[Pair]) -> dict[str, str]:
+def _untested(member: RdmaMember, own: Sequence[RailPair]) -> dict[str, str]:
     """By port of this node why nothing is known of it."""
     index = member.gang.index
     ports = member.ports[index]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..gang.host import pcie, rdma
 from ..gang.host.sysfs import Sysfs
-from .perftest import SEND, TOOLS, WRITE, End, Measurement
+from .perftest import SEND, TOOLS, WRITE, PerftestEnd, PerftestMeasurement
 
 #: Of what the lanes of PCIe move, headers of packets leave this much for data (256 bytes of 280).
 PCIE_PAYLOAD = 0.9
@@ -33,9 +33,9 @@ class Rail:
     slot_bytes_per_second: float | None = None
 
     @property
-    def end(self) -> End:
+    def end(self) -> PerftestEnd:
         gid = self.port.roce_v2 if self.port.link_layer == rdma.ETHERNET else None
-        return End(self.port.device, self.port.number, gid.index if gid else None)
+        return PerftestEnd(self.port.device, self.port.number, gid.index if gid else None)
 
     @property
     def ring(self) -> tuple[str | None, float | None]:
@@ -44,7 +44,7 @@ class Rail:
 
 
 @dataclass
-class Node:
+class RdmaNode:
     devices: list[rdma.Device]
     rails: list[Rail]
     down: list[rdma.Port]
@@ -70,7 +70,7 @@ class Node:
         ]  # fmt: skip
 
 
-def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
+def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
     """The devices that a pattern fits."""
     devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
     found = {d.name: pcie.link(sysfs, d.pci_address) for d in devices if d.pci_address}
@@ -80,7 +80,7 @@ def look(sysfs: Sysfs, patterns: Sequence[str]) -> Node:
     addresses = {device.name: device.pci_address for device in devices}
     gpus = pcie.gpus(sysfs)
     active = [port for port in ports if port.is_active and port.link_layer in (rdma.INFINIBAND, rdma.ETHERNET)]
-    return Node(
+    return RdmaNode(
         devices=devices,
         rails=[_rail(sysfs, port, addresses[port.device], gpus, links.get(port.device)) for port in active],
         down=[port for port in ports if not port.is_active],
@@ -141,24 +141,24 @@ def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
     return next(((f"{name}={values[by]}",) for name, by in GPU_OPTIONS if name in options), ())
 
 
-def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[Measurement]:
+def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[PerftestMeasurement]:
     """Every port by itself, then neighbours in a ring of those that are alike, which names one that is slow twice.
 
     ``seconds`` are for all measurements of bandwidth together.
     """
     chosen = [test for rail in rails for test in _alone(rail, options)]
-    rings: dict[tuple[str | None, float | None], list[End]] = defaultdict(list)
+    rings: dict[tuple[str | None, float | None], list[PerftestEnd]] = defaultdict(list)
     for rail in rails:
         rings[rail.ring].append(rail.end)
     for ends in rings.values() if pairs else ():
         for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):
-            chosen += [Measurement(WRITE, server, client, both_ways=True)]
+            chosen += [PerftestMeasurement(WRITE, server, client, both_ways=True)]
     count = sum(test.tool in (WRITE, SEND) for test in chosen)
     each = int(seconds / count) if count else 0
-    return [Measurement(t.tool, t.server, t.client, each, t.both_ways, t.memory) for t in chosen]
+    return [PerftestMeasurement(t.tool, t.server, t.client, each, t.both_ways, t.memory) for t in chosen]
 
 
-def _alone(rail: Rail, options: frozenset[str]) -> list[Measurement]:
+def _alone(rail: Rail, options: frozenset[str]) -> list[PerftestMeasurement]:
     end, memory = rail.end, memory_of(rail, options)
-    found = [Measurement(tool, end, end) for tool in TOOLS]
-    return [*found, Measurement(WRITE, end, end, memory=memory)] if memory else found
+    found = [PerftestMeasurement(tool, end, end) for tool in TOOLS]
+    return [*found, PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else found

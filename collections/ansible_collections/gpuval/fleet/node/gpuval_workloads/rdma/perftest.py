@@ -39,7 +39,7 @@ _SETUP = re.compile(
 
 
 @dataclass(frozen=True)
-class End:
+class PerftestEnd:
     """One end of a test: a port, and for RoCE the index of the address that it goes by."""
 
     device: str
@@ -52,12 +52,12 @@ class End:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class PerftestMeasurement:
     """A tool from one end to the other, which may be the same; ``memory`` are options for memory of a GPU."""
 
     tool: str
-    server: End
-    client: End
+    server: PerftestEnd
+    client: PerftestEnd
     seconds: int = 0
     both_ways: bool = False
     memory: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Measurement:
             self.memory
         )
 
-    def arguments(self, end: End, port: int) -> list[str]:
+    def arguments(self, end: PerftestEnd, port: int) -> list[str]:
         """The options at one end, with the TCP port by which both find each other. Both ends need the same."""
         found = ["-d", end.device, "-i", str(end.port), "-p", str(port), "-F"]
         found += [] if end.gid_index is None else ["-x", str(end.gid_index)]

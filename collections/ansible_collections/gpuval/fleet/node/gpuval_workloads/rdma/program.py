@@ -14,13 +14,13 @@ from pathlib import Path
 
 from ..common import command
 from ..common.arguments import positive_float
-from ..common.result import Result, link_scope
+from ..common.result import WorkloadResult, link_scope
 from ..gang.host import rdma
 from ..gang.host.sysfs import Sysfs
 from . import node as nodes
 from . import perftest, run
-from .node import Node, Rail
-from .perftest import Measurement
+from .node import Rail, RdmaNode
+from .perftest import PerftestMeasurement
 
 HELP_SECONDS = 20.0
 MAX_MESSAGE, MAX_NAMED = 900, 6
@@ -31,7 +31,7 @@ _LATENCIES = {perftest.READ_LATENCY: "read", perftest.WRITE_LATENCY: "write"}
 
 
 @dataclass
-class Report:
+class RdmaReport:
     """What failed of its ports, and what was not tested, by the test's title or the port, with the reason."""
 
     failed: dict[str, str] = field(default_factory=dict)
@@ -53,15 +53,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(list(arguments))
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     measure(result, parse_arguments(sys.argv[1:]), Sysfs())
 
 
-def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS) -> None:
+def measure(
+    result: WorkloadResult, options: argparse.Namespace, sysfs: Sysfs, slack: float = run.SLACK_SECONDS
+) -> None:
     """Fill the result. ``rdma_measured_count`` is left out where evidence is missing: the message says why."""
     patterns = [] if options.ordered == 0 else options.devices
-    node, report = nodes.look(sysfs, patterns), Report()
+    node, report = nodes.look(sysfs, patterns), RdmaReport()
     for pattern in nodes.absent(sysfs, patterns):
         report.untested[pattern] = NO_DEVICE
     _describe(result, node)
@@ -79,7 +81,7 @@ def measure(result: Result, options: argparse.Namespace, sysfs: Sysfs, slack: fl
     _conclude(result, node, report, measured)
 
 
-def _describe(result: Result, node: Node) -> None:
+def _describe(result: WorkloadResult, node: RdmaNode) -> None:
     ports = [port for device in node.devices for port in device.ports]
     result.environment["rdma"] = node.described()
     result.environment["infiniband"] = "present" if node.pkeys else "none"
@@ -99,7 +101,7 @@ def _describe(result: Result, node: Node) -> None:
 
 
 def _tools(
-    node: Node, report: Report, has_gpus: bool, ordered: int | None, driverless: Sequence[str]
+    node: RdmaNode, report: RdmaReport, has_gpus: bool, ordered: int | None, driverless: Sequence[str]
 ) -> dict[str, Path]:
     """The tools by name; none where there is nothing to test, or a tool is missing."""
     if ordered == 0:
@@ -122,7 +124,7 @@ def _tools(
     return {name: Path(path) for name, path in found.items() if path}
 
 
-def _tell_gpu_memory(node: Node, report: Report, options: frozenset[str], has_gpus: bool) -> None:
+def _tell_gpu_memory(node: RdmaNode, report: RdmaReport, options: frozenset[str], has_gpus: bool) -> None:
     near = [rail for rail in node.rails if rail.gpu_address]
     if near and not nodes.memory_of(near[0], options):
         report.gpu_untested[f"{len(near)} ports"] = "perftest was built without CUDA and ROCm"
@@ -131,10 +133,10 @@ def _tell_gpu_memory(node: Node, report: Report, options: frozenset[str], has_gp
 
 
 def _run_all(
-    result: Result,
-    node: Node,
-    report: Report,
-    tests: Sequence[Measurement],
+    result: WorkloadResult,
+    node: RdmaNode,
+    report: RdmaReport,
+    tests: Sequence[PerftestMeasurement],
     tools: dict[str, Path],
     seconds: float,
     slack: float,
@@ -174,7 +176,7 @@ def _run_all(
     return measured
 
 
-def _sort_pairs(report: Report, tests: Sequence[Measurement], problems: dict[str, str]) -> None:
+def _sort_pairs(report: RdmaReport, tests: Sequence[PerftestMeasurement], problems: dict[str, str]) -> None:
     """A pair that fails is a fault where an end fails alone too, or where other pairs tell that both share a network.
 
     Else it may be the way between two networks: evidence that is missing, as is that of a port that no pair reaches.
@@ -199,7 +201,11 @@ def _sort_pairs(report: Report, tests: Sequence[Measurement], problems: dict[str
 
 
 def _add_figures(
-    result: Result, report: Report, test: Measurement, rails: dict[perftest.End, Rail], output: str
+    result: WorkloadResult,
+    report: RdmaReport,
+    test: PerftestMeasurement,
+    rails: dict[perftest.PerftestEnd, Rail],
+    output: str,
 ) -> str:
     """Put the figures of a test into the result; return why there are none."""
     scope = link_scope(test.name)
@@ -226,7 +232,9 @@ def _add_figures(
     return ""
 
 
-def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, before: dict[str, dict[str, int]]) -> None:
+def _count_errors(
+    result: WorkloadResult, sysfs: Sysfs, node: RdmaNode, report: RdmaReport, before: dict[str, dict[str, int]]
+) -> None:
     ports = [rail.port for rail in node.rails]
     moved = rdma.moved(before, rdma.counters(sysfs, ports))
     for port, one in moved.items():
@@ -248,7 +256,7 @@ def _count_errors(result: Result, sysfs: Sysfs, node: Node, report: Report, befo
     result.add_metric("rdma_full_counters_count", sum(len(one.full) for one in moved.values()), "count")
 
 
-def _conclude(result: Result, node: Node, report: Report, measured: int) -> None:
+def _conclude(result: WorkloadResult, node: RdmaNode, report: RdmaReport, measured: int) -> None:
     result.add_metric("rdma_failed_count", len(report.failed), "count")
     result.add_metric("rdma_gpu_untested_count", len(report.gpu_untested), "count")
     if not report.untested:

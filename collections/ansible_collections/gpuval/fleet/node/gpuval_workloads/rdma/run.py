@@ -13,7 +13,7 @@ from pathlib import Path
 from ..common import command
 from ..common.ports import free_port
 from . import perftest
-from .perftest import Measurement
+from .perftest import PerftestMeasurement
 
 #: What a tool may need beside its measuring: a context on a GPU of a node with many takes seconds.
 SLACK_SECONDS = 30.0
@@ -26,7 +26,7 @@ _LISTENS = "0A"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PerftestOutcome:
     """``output`` of the client, whose table counts; without a figure ``problem`` says why."""
 
     output: str = ""
@@ -37,18 +37,18 @@ class Outcome:
 
 
 @dataclass
-class Side:
+class PerftestSide:
     """One end of a test while its tool runs, from ``start`` to ``end``."""
 
     arguments: Sequence[object]
     seconds: float
     cpus: frozenset[int] | None
     echo: bool
-    ended: command.Ended | None = None
+    ended: command.ProgramEnd | None = None
     over: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread = field(init=False)
 
-    def start(self) -> Side:
+    def start(self) -> PerftestSide:
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
         return self
@@ -78,28 +78,37 @@ class Side:
         )
 
 
-def server(test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float) -> Side:
-    return Side([tool, *test.arguments(test.server, port)], seconds, cpus.get(test.server.device), False).start()
+def server(
+    test: PerftestMeasurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float
+) -> PerftestSide:
+    return PerftestSide(
+        [tool, *test.arguments(test.server, port)], seconds, cpus.get(test.server.device), False
+    ).start()
 
 
 def client(
-    test: Measurement, tool: Path, cpus: Mapping[str, frozenset[int]], port: int, seconds: float, host: str = HOST
-) -> Side:
+    test: PerftestMeasurement,
+    tool: Path,
+    cpus: Mapping[str, frozenset[int]],
+    port: int,
+    seconds: float,
+    host: str = HOST,
+) -> PerftestSide:
     arguments = [tool, *test.arguments(test.client, port), host]
-    return Side(arguments, seconds, cpus.get(test.client.device), True).start()
+    return PerftestSide(arguments, seconds, cpus.get(test.client.device), True).start()
 
 
-def limit(test: Measurement, slack: float = SLACK_SECONDS) -> float:
+def limit(test: PerftestMeasurement, slack: float = SLACK_SECONDS) -> float:
     return max(test.seconds, perftest.LEAST_SECONDS) + slack
 
 
 def run(
-    test: Measurement,
+    test: PerftestMeasurement,
     tool: Path,
     cpus: Mapping[str, frozenset[int]],
     slack: float = SLACK_SECONDS,
     port: int = 0,
-) -> Outcome:
+) -> PerftestOutcome:
     """Run both ends; ``cpus`` are those beside each device. Takes no longer than the test, the slack and a kill."""
     port, seconds = port or free_port(), limit(test, slack)
     sides, is_silent = [server(test, tool, cpus, port, seconds)], False
@@ -116,10 +125,12 @@ def run(
     return outcome(sides[0].ended, sides[1].ended if len(sides) > 1 else None, is_silent)
 
 
-def outcome(server: command.Ended | None, client: command.Ended | None, is_silent: bool = False) -> Outcome:
+def outcome(
+    server: command.ProgramEnd | None, client: command.ProgramEnd | None, is_silent: bool = False
+) -> PerftestOutcome:
     """Of the ends that ran here. ``is_silent``: the server neither listened nor ended."""
     if client and client.code == 0 and not client.timed_out and not client.problem:
-        return Outcome(client.output)
+        return PerftestOutcome(client.output)
     ends = [one for one in (server, client) if one]
     if server:
         print(server.output, flush=True)  # that of the client is in the log
@@ -128,7 +139,7 @@ def outcome(server: command.Ended | None, client: command.Ended | None, is_silen
     how = "the server did not begin to listen" if is_silent else how
     complaint = perftest.complaint([one.output for one in ends])
     is_setup_problem = any(one.code is None for one in ends) or perftest.is_setup_problem([one.output for one in ends])
-    return Outcome("", f"{how}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
+    return PerftestOutcome("", f"{how}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
 
 
 def _is_listening(port: int) -> bool:

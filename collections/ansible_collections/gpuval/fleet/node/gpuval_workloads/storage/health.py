@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import dicts, json_object, number, plain, shortened, texts
-from ..vendor_tools.places import Places
+from ..vendor_tools.places import ExecutableSearch
 
 TOOL_SECONDS = 20.0
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")  # not on the PATH of every user
@@ -67,7 +67,7 @@ def read_all() -> dict[str, tuple[Health | None, str]]:
 
 def read(name: str) -> tuple[Health | None, str]:
     """The health of a disk, or None and why it cannot be had. smartctl knows all kinds of disks, nvme one."""
-    places = Places([], os.environ, FOLDERS)
+    places = ExecutableSearch([], os.environ, FOLDERS)
     smartctl, nvme = places.find("smartctl"), places.find("nvme")
     problems = []
     if name.startswith("nvme") and nvme:
@@ -88,7 +88,7 @@ def read(name: str) -> tuple[Health | None, str]:
     return None, "; ".join(problems)
 
 
-def _ending(ended: command.Ended) -> str:
+def _ending(ended: command.ProgramEnd) -> str:
     lines = [line for line in plain(ended.output).splitlines() if line.strip()]
     return f"{ended.how()}: {shortened(lines[-1], 120)}" if lines else ended.how()
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ..common import fio
 from ..common.arguments import positive_float
-from ..common.result import Result, WorkloadFailure
+from ..common.result import WorkloadFailure, WorkloadResult
 from ..common.units import human_bytes
 from . import health, table
-from .targets import Target, TargetError, free_bytes, in_memory, place, refused
+from .targets import StorageTarget, TargetError, free_bytes, in_memory, place, refused
 
 MAX_TARGETS = 32
 MAX_MESSAGE = 4000
@@ -25,7 +25,7 @@ NO_FIO = "fio was not found: install it on the node, or put it into the image of
 
 
 @dataclass
-class Findings:
+class TargetFindings:
     """What was found about one target. ``figures`` by the end of their names, of requests past the page cache;
     ``problem``: why something was not measured."""
 
@@ -74,16 +74,16 @@ def _floors(text: str) -> dict[str, float]:
     return {name: float(limit) for name, limit in floors.items()}
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     """Measure. Wrong data, and errors of a disk, are a ``WorkloadFailure`` that names the target."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that folders are removed
     options = parse_arguments(sys.argv[1:])
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     targets = [
-        *([] if options.path else [Target(work, name="scratch")]),
-        *(Target(path) for path in options.path),
-        *(Target(path, shared=True) for path in options.shared_path),
-        *(Target(path, raw=True) for path in options.raw_device),
+        *([] if options.path else [StorageTarget(work, name="scratch")]),
+        *(StorageTarget(path) for path in options.path),
+        *(StorageTarget(path, shared=True) for path in options.shared_path),
+        *(StorageTarget(path, raw=True) for path in options.raw_device),
     ]
     before = health.read_all()
     found = _measure_all(result, targets, options, work)
@@ -96,10 +96,10 @@ def main(result: Result) -> None:
 
 
 def _measure_all(
-    result: Result, targets: Sequence[Target], options: argparse.Namespace, work: Path
-) -> dict[Target, Findings]:
+    result: WorkloadResult, targets: Sequence[StorageTarget], options: argparse.Namespace, work: Path
+) -> dict[StorageTarget, TargetFindings]:
     program = fio.find()
-    found = {target: Findings() for target in targets}
+    found = {target: TargetFindings() for target in targets}
     for number, target in enumerate(targets):
         findings = found[target]
         seconds, limit = options.seconds / len(targets), options.max_written_bytes / len(targets)
@@ -118,7 +118,7 @@ def _measure_all(
     return found
 
 
-def _file_bytes(target: Target, limit: float, options: argparse.Namespace) -> int:
+def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:
     """The size of the target's file. Raises ``TargetError`` where it must not be used, or has no room."""
     why = refused(target.path) if target.raw else ""
     if why:
@@ -143,7 +143,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _measure(program: str, file: Path, size: int, seconds: float, limit: float, found: Findings) -> None:
+def _measure(program: str, file: Path, size: int, seconds: float, limit: float, found: TargetFindings) -> None:
     """Run the tests on a file, then verify it; the first that fails is the last."""
     engine, measured = fio.choose_engine(program, file, table.MIB)
     found.direct = engine.direct
@@ -166,22 +166,22 @@ def _measure(program: str, file: Path, size: int, seconds: float, limit: float, 
     _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, found)
 
 
-def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.Engine, found: Findings) -> None:
+def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.FioEngine, found: TargetFindings) -> None:
     """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
     how = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
-    write = fio.Work("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
+    write = fio.FioWork("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
     measured = fio.call(program, file, write, engine, say)
     if not _take(found, measured) or measured.write is None:
         return
     size = measured.write.total_bytes
-    measured = fio.call(program, file, fio.Work("read", "128k", 16, size, patience, arguments=how), engine, say)
+    measured = fio.call(program, file, fio.FioWork("read", "128k", 16, size, patience, arguments=how), engine, say)
     say(f"verify: {measured.figures()}")
     if _take(found, measured) and measured.read is not None:
         found.verified_bytes = measured.read.total_bytes
 
 
-def _take(found: Findings, measured: fio.Measured) -> bool:
+def _take(found: TargetFindings, measured: fio.FioMeasurement) -> bool:
     """Keep what was written and what went wrong; returns whether to go on."""
     found.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
@@ -193,7 +193,7 @@ def _take(found: Findings, measured: fio.Measured) -> bool:
     return not measured.problem
 
 
-def _add_figures(found: Findings, name: str, measured: fio.Measured) -> None:
+def _add_figures(found: TargetFindings, name: str, measured: fio.FioMeasurement) -> None:
     sides = [side for side in (measured.read, measured.write) if side]
     slow = measured.read or measured.write  # of a mix, work waits for what it reads
     figures = {
@@ -205,7 +205,10 @@ def _add_figures(found: Findings, name: str, measured: fio.Measured) -> None:
 
 
 def _report(
-    result: Result, targets: Sequence[Target], found: Mapping[Target, Findings], options: argparse.Namespace
+    result: WorkloadResult,
+    targets: Sequence[StorageTarget],
+    found: Mapping[StorageTarget, TargetFindings],
+    options: argparse.Namespace,
 ) -> None:
     notes = []
     result.add_metric("storage_targets_count", len(targets), "count")
@@ -248,12 +251,12 @@ def _report(
     result.message = "; ".join(dict.fromkeys(notes)) or f"{counted} measured and verified"
 
 
-def _is_whole(found: Findings) -> bool:
+def _is_whole(found: TargetFindings) -> bool:
     """Whether all was measured and verified."""
     return found.verified_bytes > 0 and not found.problem
 
 
-def _missed(name: str, limit: float, found: Findings) -> str:
+def _missed(name: str, limit: float, found: TargetFindings) -> str:
     """A floor (a ceiling of latency) that is not kept, in words."""
     value = found.figures.get(name)
     if value is None or not found.direct:
@@ -273,7 +276,7 @@ def _with_unit(name: str, value: float) -> str:
 Reading = tuple["health.Health | None", str]
 
 
-def _report_health(result: Result, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
+def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after: Mapping[str, Reading]) -> None:
     """Figures of disks whose health was read both before and after; the others are named as not tested.
 
     A disk that vanished is lost. One whose health can no longer be read leaves out how many are: evidence is missing.

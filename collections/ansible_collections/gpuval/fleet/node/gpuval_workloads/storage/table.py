@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..common.fio import Work
+from ..common.fio import FioWork
 
 MIB = 1 << 20
 #: A smaller file says more about caches than about the disk.
@@ -59,14 +59,14 @@ def file_bytes(
     return size if size >= LEAST_FILE_BYTES else 0
 
 
-def work(test: Test, size_bytes: int, seconds: float, limit_bytes: float) -> Work:
+def work(test: Test, size_bytes: int, seconds: float, limit_bytes: float) -> FioWork:
     """The call of fio for a test on a file of this size, given the time and the bytes of its target."""
     whole = ("--time_based=1",) if not test.writes else ()
     # Of a mix, io_size counts both directions; the part that is read costs no endurance.
     limit = int(test.write_share * limit_bytes) if test.writes else 0
     if test.name == "sequential_write":
         limit = size_bytes
-    return Work(
+    return FioWork(
         test.rw, test.block, test.depth, size_bytes, seconds * test.time_share, jobs(test),
         limit, ("--norandommap=1", "--invalidate=1", *whole, *test.arguments),
     )  # fmt: skip

@@ -23,7 +23,7 @@ class TargetError(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class StorageTarget:
     """A file system by one of its folders, or a block device. ``shared``: other nodes use it at the same time.
     ``name``: by which nodes are compared where the path differs between them."""
 
@@ -38,7 +38,7 @@ class Target:
         return "link:" + (_NOT_IN_A_SCOPE.sub("-", self.name or str(self.path)).strip("-")[-60:] or "root")
 
 
-def in_memory(target: Target, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+def in_memory(target: StorageTarget, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
     """Whether the folder is no disk's but the memory's: tmpfs takes requests past a page cache that it is itself."""
     folder = str(target.path.resolve())
     best, kind = "", ""
@@ -50,7 +50,7 @@ def in_memory(target: Target, mounts: Path = Path("/proc/self/mountinfo")) -> bo
     return kind in ("tmpfs", "ramfs")
 
 
-def free_bytes(target: Target) -> tuple[int, int]:
+def free_bytes(target: StorageTarget) -> tuple[int, int]:
     """How many bytes are free for this user, and how many there are. Raises ``TargetError``."""
     try:
         if target.raw:
@@ -67,7 +67,7 @@ def free_bytes(target: Target) -> tuple[int, int]:
 
 
 @contextmanager
-def place(target: Target, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+def place(target: StorageTarget, work: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """The file that is written: in a folder of this run and node, which is removed afterwards, or the device itself.
 
     The folder is noted first: what a killed stage leaves behind, the runner removes. Raises ``TargetError``.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .config import DEFAULT_SECONDS, Config
+from .config import DEFAULT_SECONDS, TrainingConfig
 
 WINDOW_SECONDS = 1.0
 MAX_WINDOW_STEPS = 100
 
 
 @dataclass(frozen=True)
-class Bounds:
+class TrainingBounds:
     """Whatever comes first: so many steps (warm-up included) or seconds after the warm-up. At least one is set."""
 
     warmup_steps: int
@@ -19,7 +19,7 @@ class Bounds:
     seconds: float | None
 
     @classmethod
-    def of(cls, config: Config, steps_per_epoch: int, is_gpu: bool) -> Bounds:
+    def of(cls, config: TrainingConfig, steps_per_epoch: int, is_gpu: bool) -> TrainingBounds:
         limits = [config.steps, config.epochs and config.epochs * steps_per_epoch]
         max_steps = min((limit for limit in limits if limit), default=None)
         seconds = config.seconds or (None if max_steps else DEFAULT_SECONDS)

@@ -17,7 +17,7 @@ _GB = 10**9
 
 
 @dataclass(frozen=True)
-class Config:
+class TrainingConfig:
     """A training as asked for. None means: decide by the device."""
 
     model: str = "llama"
@@ -37,7 +37,7 @@ class Config:
     inject_nan_step: int | None = None
 
 
-def parse_arguments(arguments: Sequence[str]) -> Config:
+def parse_arguments(arguments: Sequence[str]) -> TrainingConfig:
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     parser = argparse.ArgumentParser(
         prog="python -m gpuval_workloads.training",
@@ -45,8 +45,8 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
         epilog=f"The first bound that is reached ends the training; without one it is --seconds {DEFAULT_SECONDS:g}.",
     )
     add = parser.add_argument
-    add("--model", choices=["llama", "resnet18"], default=Config.model)
-    add("--size", choices=["auto", *SIZES], default=Config.size, help="of llama; auto: by the device's memory")
+    add("--model", choices=["llama", "resnet18"], default=TrainingConfig.model)
+    add("--size", choices=["auto", *SIZES], default=TrainingConfig.size, help="of llama; auto: by the device's memory")
     add("--batch-size", type=positive_int, help="sequences or images per process and step")
     add("--sequence-length", type=positive_int, help="tokens per sequence")
     add("--epochs", type=positive_int, help="passes over the data")
@@ -54,20 +54,20 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
     add("--seconds", type=positive_float, help="of training after the warm-up; one step at least")
     add("--data-dir", type=Path, help="folder of cifar-10-batches-py or cifar-10-batches-bin; else generated data")
     add("--learning-rate", type=positive_float)
-    add("--precision", choices=["auto", "bf16", "fp32"], default=Config.precision, help="auto: bf16 on GPUs")
+    add("--precision", choices=["auto", "bf16", "fp32"], default=TrainingConfig.precision, help="auto: bf16 on GPUs")
     add(
         "--compile",
         nargs="?",
         choices=["auto", "always", "never"],
         const="always",
-        default=Config.compile,
+        default=TrainingConfig.compile,
         help=f"torch.compile the layers; auto: llama on NVIDIA GPUs, for {COMPILE_PAYS_SECONDS:g} s or longer",
     )
-    add("--seed", type=int, default=Config.seed)
+    add("--seed", type=int, default=TrainingConfig.seed)
     add("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 where there are 2 cores")
     add("--validation-only", action="store_true", help="check devices, collectives and gradients; do not train")
     add("--inject-nan-step", type=positive_int, help="put a NaN into the last rank's weights before this step")
-    config = Config(**vars(parser.parse_args(list(arguments))))
+    config = TrainingConfig(**vars(parser.parse_args(list(arguments))))
     if config.model == "llama" and config.data_dir:
         parser.error("--data-dir holds images: use it with --model resnet18")
     if config.model == "resnet18" and (config.size != "auto" or config.sequence_length):
@@ -75,7 +75,7 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
     return config
 
 
-def llama_size(config: Config, is_gpu: bool, memory_bytes: int) -> str:
+def llama_size(config: TrainingConfig, is_gpu: bool, memory_bytes: int) -> str:
     """Return the size asked for, or the one that fills the device: 1b trains in 60 GB at its default batch."""
     if config.size != "auto":
         return config.size
@@ -84,7 +84,7 @@ def llama_size(config: Config, is_gpu: bool, memory_bytes: int) -> str:
     return "1b" if memory_bytes >= 60 * _GB else "small"
 
 
-def llama_batch_size(config: Config, size: str, is_compiled: bool, memory_bytes: int) -> int:
+def llama_batch_size(config: TrainingConfig, size: str, is_compiled: bool, memory_bytes: int) -> int:
     """Return the sequences per step asked for, or as many as the device's memory holds with speed to gain.
 
     Compiled, the 1b keeps less for its backward pass: 24 fit in 140 GB and gave 471 TFLOP/s against 450 with 8.
@@ -94,7 +94,7 @@ def llama_batch_size(config: Config, size: str, is_compiled: bool, memory_bytes:
     return 24 if size == "1b" and is_compiled and memory_bytes >= 135 * _GB else SIZES[size].batch_size
 
 
-def wants_compile(config: Config, is_nvidia: bool) -> bool:
+def wants_compile(config: TrainingConfig, is_nvidia: bool) -> bool:
     """Return whether to compile: as asked, or where it is known to work and the training is long enough to gain."""
     if config.validation_only or config.compile == "never":
         return False
@@ -104,18 +104,18 @@ def wants_compile(config: Config, is_nvidia: bool) -> bool:
     return is_nvidia and config.model == "llama" and is_long
 
 
-def resnet18_batch_size(config: Config, is_gpu: bool) -> int:
+def resnet18_batch_size(config: TrainingConfig, is_gpu: bool) -> int:
     """Return the images per step asked for, or what keeps the device busy."""
     return config.batch_size or (2048 if is_gpu else 32)
 
 
-def gpu_setups(config: Config, is_nvidia: bool, memory_bytes: int) -> list[str]:
+def gpu_setups(config: TrainingConfig, is_nvidia: bool, memory_bytes: int) -> list[str]:
     """Return the setups that a GPU of that memory may report: where compiling fails, training goes on without."""
     compiled = [True, False] if wants_compile(config, is_nvidia) else [False]
     return [_gpu_setup(config, memory_bytes, is_compiled) for is_compiled in compiled]
 
 
-def _gpu_setup(config: Config, memory_bytes: int, is_compiled: bool) -> str:
+def _gpu_setup(config: TrainingConfig, memory_bytes: int, is_compiled: bool) -> str:
     dtype = precision(config, is_gpu=True)
     if config.model != "llama":
         return setup_text(config.model, None, [resnet18_batch_size(config, is_gpu=True)], dtype, is_compiled)
@@ -132,7 +132,7 @@ def setup_text(model: str, size: str | None, batch: Sequence[int], dtype: str, i
     return f"{name} {'x'.join(map(str, batch))} {dtype} {'compiled' if is_compiled else 'eager'}"
 
 
-def precision(config: Config, is_gpu: bool) -> str:
+def precision(config: TrainingConfig, is_gpu: bool) -> str:
     """Return bf16 or fp32, as asked or by the device."""
     if config.precision != "auto":
         return config.precision

@@ -14,7 +14,7 @@ from statistics import median
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..common.device import Accelerator
+from ..common.device import TorchDevices
 from ..common.timing import Clock
 
 SLOW_RATIO = 1.05
@@ -29,10 +29,10 @@ class StepTime:
     wait: float
 
 
-class Pace:
+class StepPace:
     """Marks the steps of a window, from its making on."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchDevices) -> None:
         self._clock = Clock(accelerator)
         self.events: list = []
         self._start = self._mark()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.ranks import Ranks
 from . import data, metrics
-from .config import Config, llama_batch_size, llama_size, precision, resnet18_batch_size, setup_text
+from .config import TrainingConfig, llama_batch_size, llama_size, precision, resnet18_batch_size, setup_text
 from .models.llama import Llama
 from .models.resnet import ResNet18
 from .models.shapes import SIZES
@@ -41,7 +41,7 @@ class Task:
         return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
-def build_task(config: Config, ranks: Ranks, is_compiled: bool = False) -> Task:
+def build_task(config: TrainingConfig, ranks: Ranks, is_compiled: bool = False) -> Task:
     """Return the task on this rank's device; the weights are the same on every rank, the data its own.
 
     ``is_compiled`` says what the model will be: it decides how large a batch fits.
@@ -58,7 +58,7 @@ def build_task(config: Config, ranks: Ranks, is_compiled: bool = False) -> Task:
     return task
 
 
-def _llama(config: Config, ranks: Ranks, dtype: str, is_compiled: bool) -> Task:
+def _llama(config: TrainingConfig, ranks: Ranks, dtype: str, is_compiled: bool) -> Task:
     memory = torch.cuda.mem_get_info()[1] if ranks.accelerator.kind == "cuda" else 0
     size = llama_size(config, ranks.accelerator.is_gpu, memory)
     shape = SIZES[size]
@@ -93,7 +93,7 @@ def _llama(config: Config, ranks: Ranks, dtype: str, is_compiled: bool) -> Task:
     )
 
 
-def _resnet18(config: Config, ranks: Ranks, dtype: str) -> Task:
+def _resnet18(config: TrainingConfig, ranks: Ranks, dtype: str) -> Task:
     is_gpu = ranks.accelerator.is_gpu
     batch_size = resnet18_batch_size(config, is_gpu)
     if config.data_dir:

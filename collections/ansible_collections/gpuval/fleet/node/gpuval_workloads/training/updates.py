@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..common.device import Accelerator
+from ..common.device import TorchDevices
 from .task import Task
 
 WARMUP_STEPS = 40
@@ -19,7 +19,7 @@ COURSE_STEPS = (20, 40, 80, 320, 1280)
 """Steps whose loss is compared: ``quick`` on a GPU reaches the third, ``standard`` the fourth, a CPU all."""
 
 
-def adamw(task: Task, accelerator: Accelerator) -> torch.optim.Optimizer:
+def adamw(task: Task, accelerator: TorchDevices) -> torch.optim.Optimizer:
     fused = {"fused": True} if accelerator.kind == "cuda" else {}
     return torch.optim.AdamW(
         task.model.parameters(), lr=task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused

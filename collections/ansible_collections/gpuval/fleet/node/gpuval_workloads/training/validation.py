@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..common.ranks import GIB, Ranks
-from ..common.result import Result
+from ..common.result import WorkloadResult
 from ..common.timing import Stopwatch
-from ..diagnostics.figures import Figure
+from ..diagnostics.figures import RankFigure
 from ..diagnostics.matmul import ERROR_LIMITS
 from ..diagnostics.run import BASIC_PARTS, run_parts, wrong
 
@@ -32,7 +32,7 @@ class Gradients:
 
 
 def validate(
-    ranks: Ranks, result: Result, model: nn.Module, next_loss: Callable[[], Tensor], seconds: float | None
+    ranks: Ranks, result: WorkloadResult, model: nn.Module, next_loss: Callable[[], Tensor], seconds: float | None
 ) -> None:
     """Run the checks of the diagnostics and one forward and backward pass; what is wrong fails the result."""
     devices = result.environment["devices"]
@@ -87,7 +87,7 @@ def differing(tensor: Tensor) -> Tensor:
     return (bits != first).sum()
 
 
-def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[Figure]]) -> list[str]:
+def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]]) -> list[str]:
     """Return what is wrong, each with the part that it is wrong on."""
     complaints = []
     if gradients.nonfinite_count:

@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..common.laps import LapStatistics
 from ..common.ranks import Ranks, leave, run_rank, software_environment
-from ..common.result import RESULT_FILE_VARIABLE, Result
-from ..common.stats import Curve, Sample, percentile
-from .bounds import Bounds
+from ..common.result import RESULT_FILE_VARIABLE, WorkloadResult
+from ..common.stats import StepCurve, ThinnedSample, percentile
+from .bounds import TrainingBounds
 from .compiling import compile_layers
-from .config import Config, parse_arguments, wants_compile
-from .pace import SLOW_RATIO, Pace, StepTime, on_last_gradient, slowest
+from .config import TrainingConfig, parse_arguments, wants_compile
+from .pace import SLOW_RATIO, StepPace, StepTime, on_last_gradient, slowest
 from .task import Task, build_task
 from .updates import COURSE_REVISION, COURSE_STEPS, adamw, course, update
 from .validation import validate
@@ -37,7 +37,7 @@ TIMED_STEPS = 20_000
 """Step times kept of a training, evenly spread over it: a burn-in of hours takes millions of steps."""
 
 
-def main(ranks: Ranks, result: Result) -> None:
+def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
     torch.manual_seed(config.seed)
     task = prepare(config, ranks, result)
@@ -50,10 +50,10 @@ def main(ranks: Ranks, result: Result) -> None:
         validate(ranks, result, task.model, lambda: forward(task, model, ranks), config.seconds)
     else:
         result.fingerprints.update(training_setup=task.setup(), training_course=course(task, ranks.world_size))
-        Training(config, ranks, result, task, model).run()
+        TrainingLoop(config, ranks, result, task, model).run()
 
 
-def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
+def prepare(config: TrainingConfig, ranks: Ranks, result: WorkloadResult) -> Task:
     """Return the task, its layers compiled where that is wanted and works."""
     is_compiled = wants_compile(config, ranks.accelerator.kind == "cuda" and torch.version.hip is None)
     task = build_task(config, ranks, is_compiled)
@@ -102,29 +102,29 @@ def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
 
 
 @dataclass
-class Training:
+class TrainingLoop:
     """The loop and its bookkeeping.
 
     Steps run in windows of about a second. Within a window nothing waits for the device; at its end the ranks
     exchange their losses (the only copy to the host) and rank 0 says how many steps come next, so all stop together.
     """
 
-    config: Config
+    config: TrainingConfig
     ranks: Ranks
-    result: Result
+    result: WorkloadResult
     task: Task
     model: nn.Module
-    losses: Curve = field(default_factory=lambda: Curve(LOSS_POINTS, COURSE_STEPS))
-    step_times: Sample = field(default_factory=lambda: Sample(TIMED_STEPS))
+    losses: StepCurve = field(default_factory=lambda: StepCurve(LOSS_POINTS, COURSE_STEPS))
+    step_times: ThinnedSample = field(default_factory=lambda: ThinnedSample(TIMED_STEPS))
     step_seconds: float = 0.0
     compute: LapStatistics = field(default_factory=LapStatistics)
     nonfinite: int = 0
 
     def run(self) -> None:
-        self.bounds = Bounds.of(self.config, self.task.steps_per_epoch, self.ranks.accelerator.is_gpu)
+        self.bounds = TrainingBounds.of(self.config, self.task.steps_per_epoch, self.ranks.accelerator.is_gpu)
         self.optimizer = adamw(self.task, self.ranks.accelerator)
         self.model.train()
-        self.pace = Pace(self.ranks.accelerator)
+        self.pace = StepPace(self.ranks.accelerator)
         hook = on_last_gradient(self.task.model, self._gradients_done)
         if self.ranks.accelerator.kind == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -150,7 +150,7 @@ class Training:
 
     def _take(self, window: int) -> list[StepTime]:
         """Take so many steps; return the times of each on this rank. A loss that is no number fails the result."""
-        self.pace = Pace(self.ranks.accelerator)
+        self.pace = StepPace(self.ranks.accelerator)
         self.ranks.follow(self.pace.events)
         losses = []
         for number in range(len(self.losses) + 1, len(self.losses) + window + 1):

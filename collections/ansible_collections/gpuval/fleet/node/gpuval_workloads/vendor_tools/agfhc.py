@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure, scope_of
-from .job import Job, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure, scope_of
+from .job import ToolTask, settle
 
 BINARY = "agfhc"
 #: Recipes of the whole node by level, and the seconds that AMD says they take, with a tenth and their start-up more.
@@ -26,7 +26,7 @@ _COMPLAINT = re.compile(r"\b(?:FAIL|FAILED|ERROR|ABORT|ABORTED)\b")
 _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "abor": "fail"}
 
 
-def judge(text: str) -> Answer:
+def judge(text: str) -> ToolAnswer:
     """Return what the console output proves. Never raises."""
     text = plain(text)
     tests: dict[str, str] = {}
@@ -43,21 +43,21 @@ def judge(text: str) -> Answer:
         if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or names_gpu)):
             failures.append(shortened(line, 160))
     failed = sum(outcome == "fail" for outcome in tests.values())
-    figures = [Figure("agfhc_tests_count", len(tests), "count"), Figure("agfhc_failed_count", failed, "count")]
+    figures = [ToolFigure("agfhc_tests_count", len(tests), "count"), ToolFigure("agfhc_failed_count", failed, "count")]
     summary, code = _SUMMARY.search(text), _RETURN.search(text)
     if failed or (code and failures):
-        return Answer(FAIL, faults=[Fault(scope_of(line), line) for line in failures[:8]], figures=figures)
+        return ToolAnswer(FAIL, faults=[ToolFault(scope_of(line), line) for line in failures[:8]], figures=figures)
     if code is None:
-        return Answer.none("its return code is missing: its output is cut short")
+        return ToolAnswer.none("its return code is missing: its output is cut short")
     if "FAIL" in code[1]:
-        return Answer(FAIL, faults=[Fault(NODE, code[0])], figures=figures)
+        return ToolAnswer(FAIL, faults=[ToolFault(NODE, code[0])], figures=figures)
     if code[0] != "return code AGFHC_SUCCESS [0]":
-        return Answer.none(code[0])
+        return ToolAnswer.none(code[0])
     if summary and int(summary[1]) and (not int(summary[2]) or {*tests.values()} == {"skip"}):
-        return Answer(SKIPPED, reason="it skipped all tests", figures=figures)
+        return ToolAnswer(SKIPPED, reason="it skipped all tests", figures=figures)
     if summary is None or not int(summary[2]):
-        return Answer.none("it executed no test")
-    return Answer(PASS, summary=f"{summary[2]} tests passed", figures=figures)
+        return ToolAnswer.none("it executed no test")
+    return ToolAnswer(PASS, summary=f"{summary[2]} tests passed", figures=figures)
 
 
 def failed_tests(text: str) -> int | None:
@@ -76,11 +76,11 @@ def failed_tests(text: str) -> int | None:
     return None
 
 
-def run(job: Job) -> Answer:
+def run(job: ToolTask) -> ToolAnswer:
     """Run the recipe of the level, or the longest below it that the time allows."""
     fitting = [level for level, (_, seconds) in RECIPES.items() if level <= job.level and seconds <= job.seconds_left()]
     if not fitting:
-        return Answer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")
+        return ToolAnswer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")
     recipe, _ = RECIPES[max(fitting)]
     folder = job.folder / "agfhc"
     arguments: list[str | Path] = [job.executable(BINARY), "-r", recipe, "--simple-output", "-o", folder]
@@ -88,8 +88,8 @@ def run(job: Job) -> Answer:
     answer = judge(ended.output)
     settled, failed = settle(ended, answer), _failed_in(folder)
     if failed and settled.verdict != FAIL:
-        faults = [Fault(NODE, f"{failed} tests failed by its results.json")]
-        return Answer(FAIL, faults=faults, figures=answer.figures)
+        faults = [ToolFault(NODE, f"{failed} tests failed by its results.json")]
+        return ToolAnswer(FAIL, faults=faults, figures=answer.figures)
     return settled
 
 

@@ -15,7 +15,7 @@ _GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Figure:
+class ToolFigure:
     """A metric of the record: base unit last in its name."""
 
     name: str
@@ -25,7 +25,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SizeCurve:
     """A figure by message size in bytes."""
 
     name: str
@@ -35,7 +35,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ToolFault:
     """A fault that a tool reports, and where: ``gpu:3``, or the node where it names no GPU."""
 
     scope: str
@@ -46,7 +46,7 @@ class Fault:
 
 
 @dataclass
-class Answer:
+class ToolAnswer:
     """``pass``: it ran to its end and found nothing. ``fail``: it named faults. ``unanswered``: it gave no answer that
     counts (``reason`` says why): never a pass. ``left_out``: it was not started, for the reason given. ``skipped``: it
     ran and tested no hardware, or not that of all GPUs. ``inapplicable``: this node has nothing for it to test.
@@ -55,18 +55,18 @@ class Answer:
     verdict: str
     reason: str = ""
     summary: str = ""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ToolFault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
+    figures: list[ToolFigure] = field(default_factory=list)
+    curves: list[SizeCurve] = field(default_factory=list)
 
     @classmethod
-    def none(cls, reason: str) -> Answer:
+    def none(cls, reason: str) -> ToolAnswer:
         return cls(UNANSWERED, reason=reason)
 
     @classmethod
-    def left_out(cls, reason: str) -> Answer:
+    def left_out(cls, reason: str) -> ToolAnswer:
         return cls(LEFT_OUT, reason=reason)
 
 
@@ -76,12 +76,12 @@ def scope_of(line: str) -> str:
     return f"gpu:{int(gpu[1])}" if gpu else NODE
 
 
-def hold_against(answer: Answer, output: str, also: re.Pattern[str] | None = None) -> Answer:
+def hold_against(answer: ToolAnswer, output: str, also: re.Pattern[str] | None = None) -> ToolAnswer:
     """Return the answer, which fails where the tool's output has the text of an error beside its results.
 
     ``also`` matches the tool's own form of an error. It counts beside complete results alone.
     """
     lines = error_lines(output, complete=answer.verdict in (PASS, SKIPPED), also=also)
     if answer.verdict != FAIL and lines:
-        answer.verdict, answer.faults = FAIL, [Fault(scope_of(line), line) for line in lines]
+        answer.verdict, answer.faults = FAIL, [ToolFault(scope_of(line), line) for line in lines]
     return answer

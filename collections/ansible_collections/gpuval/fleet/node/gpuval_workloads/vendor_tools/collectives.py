@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common.tool_output import number, plain, whole
-from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, Answer, Curve, Fault, Figure
-from .job import Job, settle
+from .answer import FAIL, INAPPLICABLE, NODE, PASS, SKIPPED, UNANSWERED, SizeCurve, ToolAnswer, ToolFault, ToolFigure
+from .job import ToolTask, settle
 
 BINARIES = {
     "all_reduce": "all_reduce_perf",
@@ -45,7 +45,7 @@ _REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Block:
+class CollectiveMeasurement:
     """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not counted).
 
     ``is_checked``: it has a count, or the deviation that older versions print instead.
@@ -58,21 +58,21 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Row:
+class CollectiveRow:
     size_bytes: int
-    out_of_place: Block | None
-    in_place: Block | None
+    out_of_place: CollectiveMeasurement | None
+    in_place: CollectiveMeasurement | None
 
     @property
-    def main(self) -> Block | None:
+    def main(self) -> CollectiveMeasurement | None:
         return self.out_of_place or self.in_place
 
 
 @dataclass(frozen=True)
-class Table:
+class CollectivesTable:
     """What one run printed. ``complete``: up to its summary; ``problem``: why what is there cannot be understood."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CollectiveRow, ...] = ()
     ranks: int | None = None
     complete: bool = False
     out_of_bounds: int | None = None
@@ -83,11 +83,11 @@ class Table:
     problem: str = ""
 
     @property
-    def largest(self) -> Row | None:
+    def largest(self) -> CollectiveRow | None:
         return max(self.rows, key=lambda row: row.size_bytes, default=None)
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[CollectiveMeasurement]:
         return [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
 
     @property
@@ -109,12 +109,12 @@ class _Columns:
     titles: tuple[str, ...]
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> CollectivesTable:
     """Read the output of one run. Never raises."""
     text = plain(text)
     lines = text.splitlines()
     columns: _Columns | None = None
-    rows: list[Row] = []
+    rows: list[CollectiveRow] = []
     mangled = 0
     for index, line in enumerate(lines):
         if line.lstrip().startswith("#"):
@@ -136,7 +136,7 @@ def parse(text: str) -> Table:
         problem = "it printed no table"
     elif any(columns.factors[start] is None for start in columns.starts):
         problem = "its table's units are not known"
-    return Table(
+    return CollectivesTable(
         rows=() if problem else tuple(rows),
         ranks=len(ranks) or None,
         complete=summary is not None,
@@ -175,7 +175,7 @@ def _header(lines: list[str], index: int) -> _Columns | None:
     return _Columns(tuple(names), tuple(factors), starts, tuple(titles))
 
 
-def _row(fields: list[str], columns: _Columns) -> Row | None:
+def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
     """Read one row; None when it has not the header's columns: cut short, or torn by another line."""
     starts, blocks = columns.starts, {}
     size = columns.names.index("size")
@@ -194,7 +194,7 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
         factor = columns.factors[start] or 0.0
         rate_factor = columns.factors[place["busbw"]] if "busbw" in place else None
         wrong = whole(fields[place["#wrong"]].rstrip("*")) if "#wrong" in place else None
-        blocks[title] = Block(
+        blocks[title] = CollectiveMeasurement(
             None if seconds is None else seconds * factor,
             None if rate is None or rate_factor is None else rate * rate_factor,
             wrong,
@@ -203,14 +203,16 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
     size_bytes = whole(fields[size])
     if size_bytes is None or not blocks:
         return None
-    return Row(int(size_bytes * (columns.factors[size] or 1.0)), blocks.get("out-of-place"), blocks.get("in-place"))
+    return CollectiveRow(
+        int(size_bytes * (columns.factors[size] or 1.0)), blocks.get("out-of-place"), blocks.get("in-place")
+    )
 
 
-def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
+def judge(table: CollectivesTable, collective: str, ranks: int | None, prefix: str) -> ToolAnswer:
     """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
     largest = table.largest
     if table.problem or largest is None:
-        return Answer.none(table.problem or "its table has no rows")
+        return ToolAnswer.none(table.problem or "its table has no rows")
     faults = []
     if table.wrong or table.reported_failed:
         sizes = [
@@ -218,30 +220,30 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
             if any(block and block.wrong for block in (row.out_of_place, row.in_place))
         ]  # fmt: skip
         where = f", of {', '.join(sizes[:4])} bytes" if sizes else ""
-        faults.append(Fault(NODE, f"{collective}: {table.wrong} wrong elements{where}"))
-    counts = [Figure(f"{prefix}_error_count", table.wrong, "count")]
+        faults.append(ToolFault(NODE, f"{collective}: {table.wrong} wrong elements{where}"))
+    counts = [ToolFigure(f"{prefix}_error_count", table.wrong, "count")]
     if faults:
-        return Answer(FAIL, faults=faults, figures=[*counts, *_figures(table, collective, prefix)])
+        return ToolAnswer(FAIL, faults=faults, figures=[*counts, *_figures(table, collective, prefix)])
     if not table.complete:
-        return Answer.none("its output is cut short, the summary is missing")
+        return ToolAnswer.none("its output is cut short, the summary is missing")
     if ranks is not None and table.ranks is not None and table.ranks != ranks:
-        return Answer.none(f"{ranks} ranks were asked for, it used {table.ranks}")
+        return ToolAnswer.none(f"{ranks} ranks were asked for, it used {table.ranks}")
     step, kind = table.step
     following = largest.size_bytes * step if kind == "factor" else largest.size_bytes + step
     if table.most_bytes is not None and following <= table.most_bytes:
-        return Answer.none(
+        return ToolAnswer.none(
             f"asked for {table.most_bytes:,} bytes, the largest size in its table is {largest.size_bytes:,}"
         )
     rate = largest.main.bus_bytes_per_second if largest.main else None
     if largest.main is None or rate is None:
-        return Answer.none("no bandwidth at its largest size")
+        return ToolAnswer.none("no bandwidth at its largest size")
     at_largest = [block for block in (largest.out_of_place, largest.in_place) if block]
     if any(block.bus_bytes_per_second == 0 for block in at_largest) or any(map(_is_impossible, table.blocks)):
-        return Answer.none(
+        return ToolAnswer.none(
             f"its figures are impossible: {rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
         )
     is_checked = any(block.is_checked for block in table.blocks)
-    return Answer(
+    return ToolAnswer(
         PASS if is_checked else SKIPPED,
         reason="" if is_checked else "it checked no result (#wrong N/A): run it with -c 1",
         summary=f"{collective} {rate / 1e9:.1f} GB/s",
@@ -250,15 +252,15 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
     )
 
 
-def _is_impossible(block: Block) -> bool:
+def _is_impossible(block: CollectiveMeasurement) -> bool:
     """Whether no machine can measure this: 0 is what the smallest sizes round to, and no bandwidth is below it."""
     return (block.bus_bytes_per_second or 0) < 0 or (block.seconds is not None and block.seconds <= 0)
 
 
-def _figures(table: Table, collective: str, prefix: str) -> list[Figure]:
-    figures = [Figure(f"{prefix}_unchecked_count", table.unchecked, "count")]
+def _figures(table: CollectivesTable, collective: str, prefix: str) -> list[ToolFigure]:
+    figures = [ToolFigure(f"{prefix}_unchecked_count", table.unchecked, "count")]
     if table.ranks is not None:
-        figures.append(Figure(f"{prefix}_ranks_count", table.ranks, "count"))
+        figures.append(ToolFigure(f"{prefix}_ranks_count", table.ranks, "count"))
     largest = table.largest
     if not table.complete or largest is None:
         return figures
@@ -266,15 +268,15 @@ def _figures(table: Table, collective: str, prefix: str) -> list[Figure]:
     for suffix, block in blocks.items():
         if block and block.bus_bytes_per_second is not None:
             name = f"{prefix}_{collective}{suffix}_bus_bytes_per_second"
-            figures.append(Figure(name, block.bus_bytes_per_second, "bytes/s"))
-    figures.append(Figure(f"{prefix}_{collective}_largest_bytes", largest.size_bytes, "bytes"))
+            figures.append(ToolFigure(name, block.bus_bytes_per_second, "bytes/s"))
+    figures.append(ToolFigure(f"{prefix}_{collective}_largest_bytes", largest.size_bytes, "bytes"))
     smallest = min((row for row in table.rows if row.size_bytes > 0), key=lambda row: row.size_bytes, default=None)
     if smallest and smallest.main and smallest.main.seconds is not None:
-        figures.append(Figure(f"{prefix}_{collective}_latency_seconds", smallest.main.seconds, "seconds"))
+        figures.append(ToolFigure(f"{prefix}_{collective}_latency_seconds", smallest.main.seconds, "seconds"))
     return figures
 
 
-def _curves(table: Table, collective: str, prefix: str) -> list[Curve]:
+def _curves(table: CollectivesTable, collective: str, prefix: str) -> list[SizeCurve]:
     points = {
         row.size_bytes: row.main.bus_bytes_per_second
         for row in table.rows
@@ -282,10 +284,10 @@ def _curves(table: Table, collective: str, prefix: str) -> list[Curve]:
     }
     sizes = sorted(points)
     name = f"{prefix}_{collective}_bus_bytes_per_second"
-    return [Curve(name, "bytes/s", tuple(sizes), tuple(points[size] for size in sizes))]
+    return [SizeCurve(name, "bytes/s", tuple(sizes), tuple(points[size] for size in sizes))]
 
 
-def run(job: Job) -> Answer:
+def run(job: ToolTask) -> ToolAnswer:
     """Run every collective that is there, one after another, over all GPUs."""
     found: dict[str, Path] = {}
     for collective, binary in BINARIES.items():
@@ -293,9 +295,9 @@ def run(job: Job) -> Answer:
         if path:
             found[collective] = path
     if job.gpus is None:
-        return Answer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
+        return ToolAnswer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
     if job.gpus < 2:
-        return Answer(INAPPLICABLE, reason="collectives need 2 GPUs")
+        return ToolAnswer(INAPPLICABLE, reason="collectives need 2 GPUs")
     answers = []
     largest = list(LARGEST)
     for done, (collective, path) in enumerate(found.items()):
@@ -310,11 +312,11 @@ def run(job: Job) -> Answer:
     return merged
 
 
-def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> tuple[Answer, bool]:
+def _measure(job: ToolTask, collective: str, path: Path, largest: str, left: int) -> tuple[ToolAnswer, bool]:
     """Run one collective, ``left`` of them to go with this one; return what it says and whether it was stopped."""
     seconds = job.seconds_left() * 2 / (left + 1)
     if seconds < 1:
-        return Answer.none(f"{collective}: no time was left for it"), False
+        return ToolAnswer.none(f"{collective}: no time was left for it"), False
     arguments: list[str | Path] = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
     ended = job.call(arguments, seconds, name=f"{job.tool}_{collective}")
     answer = settle(ended, judge(parse(ended.output), collective, job.gpus, job.tool))
@@ -323,9 +325,9 @@ def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> 
     return answer, ended.timed_out and answer.verdict != FAIL
 
 
-def merge(answers: list[Answer], prefix: str, ranks: int) -> Answer:
+def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
     """Put the answers for several collectives together: errors and unchecked results are summed."""
-    figures: dict[str, Figure] = {}
+    figures: dict[str, ToolFigure] = {}
     for figure in (figure for answer in answers for figure in answer.figures):
         known = figures.get(figure.name)
         if known is None:
@@ -337,7 +339,7 @@ def merge(answers: list[Answer], prefix: str, ranks: int) -> Answer:
     faults = [fault for answer in answers for fault in answer.faults]
     reasons = [answer.reason for answer in answers if answer.reason]
     good = [answer for answer in answers if answer.verdict == PASS]
-    merged = Answer(
+    merged = ToolAnswer(
         PASS,
         reason="; ".join(reasons),
         summary=f"{len(good)} of {len(answers)} collectives over {ranks} GPUs: "

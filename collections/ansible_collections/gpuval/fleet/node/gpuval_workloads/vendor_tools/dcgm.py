@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..common.tool_output import dicts, json_object, metric_part, number, plain, shortened, texts, whole
-from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, Answer, Fault, Figure, hold_against
-from .job import Job, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, ToolAnswer, ToolFault, ToolFigure, hold_against
+from .job import ToolTask, settle
 
 BINARY = "dcgmi"
 LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -47,7 +47,7 @@ _OF_A_GPU = re.compile(r"^(?:GPU \d+ )+")
 
 
 @dataclass(frozen=True)
-class Finding:
+class DcgmResult:
     """One result: the test, the GPU (None: the node, or something that is no GPU, named in ``entity``), its status
     (pass, fail, warn, skip, or as written where it is none of them), DCGM's words and error numbers."""
 
@@ -65,7 +65,7 @@ class Finding:
         return NODE if self.gpu is None else f"gpu:{self.gpu}"
 
 
-def _read(text: str) -> tuple[list[Finding], str]:
+def _read(text: str) -> tuple[list[DcgmResult], str]:
     """Return the results and DCGM's version, other text before and after the JSON allowed.
 
     Raises ``LookupError`` that says why there are none that count.
@@ -91,7 +91,7 @@ def _read(text: str) -> tuple[list[Finding], str]:
     return findings, versions[0] if versions else ""
 
 
-def _findings(test: dict) -> list[Finding]:
+def _findings(test: dict) -> list[DcgmResult]:
     name = shortened(str(test.get("name", "unnamed")), 48)
     found = [finding for result in dicts(test.get("results")) for finding in _of_result(name, result)]
     summary = test.get("test_summary")
@@ -100,10 +100,10 @@ def _findings(test: dict) -> list[Finding]:
         # Of the test as a whole; of interest where no result has it of a part.
         if (status not in ("pass", "skip") and all(finding.status != status for finding in found)) or not found:
             found.append(_finding(name, None, status, summary))
-    return found or [Finding(name, None, "no result")]
+    return found or [DcgmResult(name, None, "no result")]
 
 
-def _of_result(name: str, result: dict) -> list[Finding]:
+def _of_result(name: str, result: dict) -> list[DcgmResult]:
     status = _status(result)
     group, group_id = result.get("entity_group"), result.get("entity_group_id")
     if group is not None or group_id is not None or "entity_id" in result:
@@ -118,7 +118,7 @@ def _of_result(name: str, result: dict) -> list[Finding]:
     return [_finding(name, gpu, status, result) for gpu in gpus] or [_finding(name, None, status, result)]
 
 
-def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str = "") -> Finding:
+def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str = "") -> DcgmResult:
     warnings, codes = [], []
     raw = result.get("warnings", result.get("warning"))
     for item in raw if isinstance(raw, list) else [raw]:
@@ -130,7 +130,7 @@ def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str 
         else:
             warnings += texts(item)
     info = tuple(texts(result.get("info")))
-    return Finding(name, gpu, status, entity, tuple(warnings), tuple(codes), info)
+    return DcgmResult(name, gpu, status, entity, tuple(warnings), tuple(codes), info)
 
 
 def _status(result: dict) -> str:
@@ -138,7 +138,7 @@ def _status(result: dict) -> str:
     return STATUSES.get(re.sub(r"[^a-z]", "", written.lower()), f"status {shortened(written, 24)!r}")
 
 
-def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
+def judge(text: str, gpus: int | None, level: int = 2) -> ToolAnswer:
     """Return what the output of ``dcgmi diag -j`` proves; ``gpus`` is how many the node is to have. Never raises.
 
     Level 1 has no test of the hardware; of the others one without any proves nothing.
@@ -146,17 +146,17 @@ def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
     try:
         findings, version = _read(text)
     except LookupError as error:
-        return Answer.none(str(error.args[0]))
+        return ToolAnswer.none(str(error.args[0]))
     counts = Counter(finding.status for finding in findings)
     hardware = [finding for finding in findings if finding.is_of_hardware]
     tested = {finding.gpu for finding in hardware if finding.gpu is not None and finding.status != "skip"}
     skipped = list(dict.fromkeys(finding.test for finding in hardware if finding.status == "skip"))
     ran = {finding.test for finding in hardware if finding.status != "skip"}
-    answer = Answer(
+    answer = ToolAnswer(
         PASS,
         summary=f"DCGM {version}".rstrip()
         + f": {counts['pass']} results passed, {counts['skip']} skipped, {counts['warn']} warnings",
-        faults=[Fault(finding.scope, _words(finding)) for finding in findings if finding.status == "fail"],
+        faults=[ToolFault(finding.scope, _words(finding)) for finding in findings if finding.status == "fail"],
         notes=[f"{finding.scope}: {_words(finding)}" for finding in findings if finding.status == "warn"]
         + [f"{f.scope}: passed with a warning, {_words(f)}" for f in findings if f.status == "pass" and f.warnings]
         + [f"{test} is not installed or was skipped" for test in skipped if OPTIONAL.match(test)],
@@ -168,7 +168,7 @@ def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
     if answer.faults:
         answer.verdict = FAIL
     elif odd:
-        answer = Answer.none(f"it says {odd[0]} of a test, which is neither a pass nor a fail")
+        answer = ToolAnswer.none(f"it says {odd[0]} of a test, which is neither a pass nor a fail")
     elif not ran and (skipped or level > 1):
         names = f": {', '.join(skipped)} skipped" if skipped else ""
         answer.verdict, answer.reason = SKIPPED, f"it tested no hardware{names}"
@@ -177,34 +177,36 @@ def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
         answer.verdict, answer.reason = SKIPPED, f"it skipped {places}, and not elsewhere"
     elif gpus and hardware and len(tested) != gpus:
         missing = sorted(set(range(gpus)) - tested)
-        answer = Answer.none(f"it tested {len(tested)} GPUs of {gpus}" + (f", not gpu:{missing[0]}" if missing else ""))
+        answer = ToolAnswer.none(
+            f"it tested {len(tested)} GPUs of {gpus}" + (f", not gpu:{missing[0]}" if missing else "")
+        )
     return answer
 
 
-def _words(finding: Finding) -> str:
+def _words(finding: DcgmResult) -> str:
     warnings = "; ".join(dict.fromkeys(shortened(text, 300) for text in finding.warnings[:SHOWN])) or "no reason given"
     code = f" (DCGM error {', '.join(map(str, finding.codes[:SHOWN]))})" if finding.codes else ""
     of = f" of {finding.entity}" if finding.entity else ""
     return f"{finding.test}{of}: {warnings}{code}"
 
 
-def _figures(findings: list[Finding], counts: Counter) -> list[Figure]:
+def _figures(findings: list[DcgmResult], counts: Counter) -> list[ToolFigure]:
     figures = [
-        Figure("dcgm_results_count", len(findings), "count"),
-        Figure("dcgm_failed_count", counts["fail"], "count"),
-        Figure("dcgm_warnings_count", counts["warn"], "count"),
-        Figure("dcgm_skipped_count", counts["skip"], "count"),
+        ToolFigure("dcgm_results_count", len(findings), "count"),
+        ToolFigure("dcgm_failed_count", counts["fail"], "count"),
+        ToolFigure("dcgm_warnings_count", counts["warn"], "count"),
+        ToolFigure("dcgm_skipped_count", counts["skip"], "count"),
     ]
     for finding in findings:
         name = f"dcgm_{metric_part(finding.test, 32)}"
         if finding.gpu is not None and finding.status in ("pass", "warn", "fail"):
-            figures.append(Figure(f"{name}_failed_count", int(finding.status == "fail"), "count", finding.scope))
+            figures.append(ToolFigure(f"{name}_failed_count", int(finding.status == "fail"), "count", finding.scope))
         if finding.gpu is not None:
             figures += _measured(finding, name)
     return figures
 
 
-def _measured(finding: Finding, name: str) -> list[Figure]:
+def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
     """Return the figures in DCGM's info texts: "GPU to Host bandwidth: 58.62 GB/s", "... 11103.02 gigaflops"."""
     found = []
     for text in finding.info:
@@ -216,19 +218,19 @@ def _measured(finding: Finding, name: str) -> list[Figure]:
             rate = number(gigaflops[1]) if gigaflops else None
             if labelled and value is not None and ending:
                 label = f"{name}_{metric_part(labelled[1], 32)}_{ending}"
-                found.append(Figure(label, value * factor, unit, finding.scope))
+                found.append(ToolFigure(label, value * factor, unit, finding.scope))
             elif rate is not None:
-                found.append(Figure(f"{name}_tflops", rate / 1e3, "TFLOP/s", finding.scope))
+                found.append(ToolFigure(f"{name}_tflops", rate / 1e3, "TFLOP/s", finding.scope))
     return found
 
 
-def run(job: Job) -> Answer:
+def run(job: ToolTask) -> ToolAnswer:
     """Run the diagnostics of the level, on all GPUs."""
     path = job.executable(BINARY)
     ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
     answer = hold_against(judge(ended.output, job.gpus, job.level), ended.output, ERROR)
     if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):
-        return Answer.left_out(
+        return ToolAnswer.left_out(
             "no host engine answers dcgmi: start nv-hostengine on the node (systemctl start nvidia-dcgm)"
         )
     if answer.verdict == PASS and answer.notes and (ended.code or 0) > 0:

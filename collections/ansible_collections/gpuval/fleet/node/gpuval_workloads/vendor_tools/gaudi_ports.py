@@ -10,8 +10,8 @@ import re
 import time
 from pathlib import Path
 
-from .answer import Fault
-from .job import Job
+from .answer import ToolFault
+from .job import ToolTask
 
 SCRIPT = "manage_network_ifs.sh"
 CALL_SECONDS = 30.0
@@ -33,10 +33,10 @@ def count(text: str) -> dict[int, int]:
     return ports
 
 
-class Ports:
+class GaudiPorts:
     """The ports of a node, as they are when this is made. Without the script nothing is done."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: ToolTask, folder: Path) -> None:
         self._job, self._script = job, folder / SCRIPT
         self.known = self._script.is_file()
         self._before = self._count()
@@ -45,7 +45,7 @@ class Ports:
         if self.known:
             self._call("--up")
 
-    def lost(self) -> list[Fault]:
+    def lost(self) -> list[ToolFault]:
         """Return a fault for each device that has fewer ports up than before, once links had time to come up."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
@@ -55,7 +55,9 @@ class Ports:
                 break
             time.sleep(PAUSE_SECONDS)
         remedy = f"run {self._script} --up on the node, check its cables"
-        return [Fault(f"gpu:{index}", f"{lost} ports are down since hl_qual: {remedy}") for index, lost in less.items()]
+        return [
+            ToolFault(f"gpu:{index}", f"{lost} ports are down since hl_qual: {remedy}") for index, lost in less.items()
+        ]
 
     def _count(self) -> dict[int, int]:
         return count(self._call("--status")) if self.known else {}

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 from ..common.tool_output import plain, shortened
-from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
-from .gaudi_ports import Ports
-from .job import Job, settle
+from .answer import FAIL, NODE, PASS, ToolAnswer, ToolFault, ToolFigure
+from .gaudi_ports import GaudiPorts
+from .job import ToolTask, settle
 
 BINARY = "hl_qual"
 SHORTEST_SECONDS, START_SECONDS = 30, 60
@@ -27,7 +27,7 @@ _INDEX = re.compile(r"\b(?:accel|hl|device[ #:]{0,2}|card[ #:]{0,2})(\d{1,2})\b"
 _MODEL = re.compile(r"gaudi\d?")
 
 
-def judge(text: str, gpus: int | None) -> Answer:
+def judge(text: str, gpus: int | None) -> ToolAnswer:
     """Return what the output or the report file proves; ``gpus`` is how many the node is to have. Never raises."""
     lines = plain(text).split("\n")[:-1]  # the last has no line end: it may be cut short
     passed: bool | None = None  # the run's own verdict
@@ -45,22 +45,22 @@ def judge(text: str, gpus: int | None) -> Answer:
             devices.append((shortened(line, 120), verdict[1] == "PASSED"))
         elif in_summary and devices and not line.strip():
             in_summary = False
-    faults = [Fault(_scope(line), line) for line, is_good in devices if not is_good]
+    faults = [ToolFault(_scope(line), line) for line, is_good in devices if not is_good]
     figures = [
-        Figure("hl_qual_devices_count", len(devices), "count"),
-        Figure("hl_qual_failed_count", len(faults), "count"),
+        ToolFigure("hl_qual_devices_count", len(devices), "count"),
+        ToolFigure("hl_qual_failed_count", len(faults), "count"),
     ]
     if passed is False and not faults:
-        faults = [Fault(NODE, "the report says FAILED and names no device")]
+        faults = [ToolFault(NODE, "the report says FAILED and names no device")]
     if faults:
-        return Answer(FAIL, faults=faults, figures=figures)
+        return ToolAnswer(FAIL, faults=faults, figures=figures)
     if passed is None:
-        return Answer.none("its report is missing or cut short")
+        return ToolAnswer.none("its report is missing or cut short")
     if not devices:
-        return Answer.none("its report says PASSED and names no device")
+        return ToolAnswer.none("its report says PASSED and names no device")
     if gpus and len(devices) != gpus:
-        return Answer.none(f"it tested {len(devices)} devices of {gpus}")
-    return Answer(PASS, summary="functional test passed", figures=figures)
+        return ToolAnswer.none(f"it tested {len(devices)} devices of {gpus}")
+    return ToolAnswer(PASS, summary="functional test passed", figures=figures)
 
 
 def _scope(line: str) -> str:
@@ -68,17 +68,17 @@ def _scope(line: str) -> str:
     return f"gpu:{int(index[1])}" if index else NODE
 
 
-def run(job: Job) -> Answer:
+def run(job: ToolTask) -> ToolAnswer:
     """Run the functional test on all devices at once, in its own folder, and bring the network ports up after it."""
     path = job.executable(BINARY)
     model = next((part for part in reversed(path.resolve().parts) if _MODEL.fullmatch(part)), None)
     if model is None:
-        return Answer.left_out(f"{path} lies in no folder named after a Gaudi, so its device switch is not known")
-    ports = Ports(job, path.resolve().parent)
+        return ToolAnswer.left_out(f"{path} lies in no folder named after a Gaudi, so its device switch is not known")
+    ports = GaudiPorts(job, path.resolve().parent)
     seconds = int(job.seconds_left()) - START_SECONDS
     if seconds < SHORTEST_SECONDS:
         needed = SHORTEST_SECONDS + START_SECONDS
-        return Answer.left_out(f"{max(job.seconds_left(), 0):.0f} s are left, it needs {needed}")
+        return ToolAnswer.left_out(f"{max(job.seconds_left(), 0):.0f} s are left, it needs {needed}")
     test = ["-f2", "-l", "high", "-t", str(seconds)]
     arguments: list[str | Path] = [path, f"-{model}", "-c", "all", "-rmod", "parallel", "-dis_mon", *test]
     python = os.environ.get("__python_cmd", "python3")  # noqa: SIM112 - hl_qual's own name for it

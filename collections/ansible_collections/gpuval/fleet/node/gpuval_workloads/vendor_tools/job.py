@@ -10,20 +10,20 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import shortened
-from .answer import PASS, SKIPPED, UNANSWERED, Answer, hold_against
-from .places import Places
+from .answer import PASS, SKIPPED, UNANSWERED, ToolAnswer, hold_against
+from .places import ExecutableSearch
 
 MAX_LOG_BYTES = 8 << 20
 HINTS = ("error", "fail", "warn", "unable", "invalid", "cannot", "no such", "not found")
 
 
 @dataclass
-class Job:
+class ToolTask:
     """What a tool is given: where executables are, the GPUs there should be, how thorough to be, and its deadline (of
     the monotonic clock)."""
 
     tool: str
-    places: Places
+    places: ExecutableSearch
     gpus: int | None
     level: int
     deadline: float
@@ -44,7 +44,7 @@ class Job:
         name: str = "",
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
-    ) -> command.Ended:
+    ) -> command.ProgramEnd:
         """Run a command for at most so long and keep its output as a file beside the result."""
         title = name or self.tool
         print(f"{title}: {' '.join(map(str, arguments))} (at most {seconds:.0f} s)", flush=True)
@@ -69,12 +69,12 @@ class Job:
             print(f"{title}: its output could not be kept: {error.strerror}", flush=True)
 
 
-def settle(ended: command.Ended, answer: Answer) -> Answer:
+def settle(ended: command.ProgramEnd, answer: ToolAnswer) -> ToolAnswer:
     """Return the answer, held against the program's output; no pass counts of a program that ended badly, and one
     without an answer gets the reason."""
     answer = hold_against(answer, ended.output)
     if answer.verdict == PASS and distrust(ended):
-        return Answer.none(distrust(ended))
+        return ToolAnswer.none(distrust(ended))
     if answer.verdict == SKIPPED and distrust(ended):
         answer.verdict = UNANSWERED
     if answer.verdict == UNANSWERED:
@@ -82,7 +82,7 @@ def settle(ended: command.Ended, answer: Answer) -> Answer:
     return answer
 
 
-def why(ended: command.Ended, reason: str) -> str:
+def why(ended: command.ProgramEnd, reason: str) -> str:
     """Return why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
     lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
     parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
@@ -92,7 +92,7 @@ def why(ended: command.Ended, reason: str) -> str:
     return "; ".join(parts) + (f": {shortened(lines[-1], 200)}" if lines else "")
 
 
-def distrust(ended: command.Ended) -> str:
+def distrust(ended: command.ProgramEnd) -> str:
     """Return why a program's output must not count as a pass although it reads like one; empty when it may."""
     if ended.code != 0 or ended.timed_out or ended.problem:
         return ended.how()

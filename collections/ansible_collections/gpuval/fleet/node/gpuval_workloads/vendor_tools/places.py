@@ -35,7 +35,7 @@ _DEVICES = {"nvidia": ("dev", r"nvidia\d+"), "gaudi": ("dev/accel", r"accel\d+")
 _PRESENT = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd", "gaudi": "dev/accel"}
 
 
-class Places:
+class ExecutableSearch:
     """Looks for executables in given folders, then on PATH, then in the usual places."""
 
     def __init__(self, first: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_float
-from ..common.result import Result, WorkloadFailure
+from ..common.result import WorkloadFailure, WorkloadResult
 from . import agfhc, collectives, dcgm, hl_qual, rvs
-from .answer import FAIL, INAPPLICABLE, LEFT_OUT, PASS, SKIPPED, UNANSWERED, Answer
-from .job import Job
-from .places import Places, gpu_count, vendor
+from .answer import FAIL, INAPPLICABLE, LEFT_OUT, PASS, SKIPPED, UNANSWERED, ToolAnswer
+from .job import ToolTask
+from .places import ExecutableSearch, gpu_count, vendor
 
 MAX_NOTES, MAX_NOT_RUN = 6, 16
 MAX_MESSAGE = 4000
@@ -33,7 +33,7 @@ class Tool:
     vendor: str
     executables: tuple[str, ...]
     weight: int
-    run: Callable[[Job], Answer]
+    run: Callable[[ToolTask], ToolAnswer]
 
 
 TOOLS = (
@@ -73,7 +73,7 @@ def _folders(text: str) -> list[Path]:
     return [Path(folder) for folder in text.split(":") if folder]
 
 
-def main(result: Result) -> None:
+def main(result: WorkloadResult) -> None:
     """Run the tools. A tool that names a fault is a ``WorkloadFailure``; one that gave no answer is counted in
     ``vendor_tools_failed_count`` and named in the message, as is what did not run. ``vendor_tools_answered_count`` is
     left out where evidence is missing: a tool skipped its tests of the hardware, or something required did not run."""
@@ -81,7 +81,7 @@ def main(result: Result) -> None:
     options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
     kind = vendor(os.environ)
-    places = Places(options.path, os.environ)
+    places = ExecutableSearch(options.path, os.environ)
     wanted = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
     present = [tool for tool in wanted if any(places.find(name) for name in tool.executables)]
     absent = [tool for tool in wanted if tool not in present]
@@ -92,7 +92,7 @@ def main(result: Result) -> None:
         absent_tools=[tool.name for tool in absent],
     )
     answers = {
-        tool.name: Answer.left_out(f"{tool.executables[0]} was found nowhere")
+        tool.name: ToolAnswer.left_out(f"{tool.executables[0]} was found nowhere")
         for tool in absent
         if options.tools or not present
     }
@@ -102,9 +102,9 @@ def main(result: Result) -> None:
     for place, tool in enumerate(present):
         left = start + options.seconds - time.monotonic()
         share = left * tool.weight / sum(later.weight for later in present[place:])
-        job = Job(tool.name, places, count, options.level, time.monotonic() + share, folder)
+        job = ToolTask(tool.name, places, count, options.level, time.monotonic() + share, folder)
         result.report(f"{tool.name}: runs, {share:.0f} s are for it")
-        answer = tool.run(job) if job.seconds_left() > 0 else Answer.none("no time was left for it")
+        answer = tool.run(job) if job.seconds_left() > 0 else ToolAnswer.none("no time was left for it")
         print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
         answers[tool.name] = answer
         for figure in answer.figures:
@@ -120,7 +120,7 @@ def main(result: Result) -> None:
         raise WorkloadFailure(result.message)
 
 
-def _conclude(result: Result, answers: dict[str, Answer], is_required: bool) -> None:
+def _conclude(result: WorkloadResult, answers: dict[str, ToolAnswer], is_required: bool) -> None:
     verdicts = Counter(answer.verdict for answer in answers.values())
     not_run = {
         name: answer.not_run or [name]
@@ -141,7 +141,7 @@ def _conclude(result: Result, answers: dict[str, Answer], is_required: bool) -> 
     result.message = "; ".join(f"{name}: {_words(answer)}" for name, answer in in_order)[:MAX_MESSAGE]
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: ToolAnswer) -> str:
     if answer.verdict == FAIL:
         more = len(answer.faults) - MAX_NOTES
         words = "; ".join(map(str, answer.faults[:MAX_NOTES])) + (f" and {more} more" if more > 0 else "")

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 
 from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
-from .answer import FAIL, NODE, PASS, SKIPPED, Answer, Fault, Figure
-from .job import Job, settle
+from .answer import FAIL, NODE, PASS, SKIPPED, ToolAnswer, ToolFault, ToolFigure
+from .job import ToolTask, settle
 
 BINARY = "rvs"
 
@@ -30,7 +30,7 @@ _NOT_RUN = ("SKIP", "SKIPPED", "NOT RUN", "NOTRUN", "N/A", "NA")
 
 
 @dataclass
-class Report:
+class RvsReport:
     """What RVS printed. ``gpus``: its GPU id to (index, PCI address); ``actions``: (name, module, result) of the
     summary; ``verdicts``: (action, GPU id or None, passed, the line)."""
 
@@ -50,9 +50,9 @@ class Report:
         return "" if gpu is None else f"GPU id {gpu} at {self.gpus[gpu][1]}" if gpu in self.gpus else f"GPU id {gpu}"
 
 
-def parse(text: str) -> Report:
+def parse(text: str) -> RvsReport:
     """Read the console output or log of RVS. Never raises."""
-    report = Report()
+    report = RvsReport()
     cells: list[str] = []
     in_actions = False
     for raw in plain(text).splitlines():
@@ -74,7 +74,7 @@ def parse(text: str) -> Report:
     return report
 
 
-def _gpus(report: Report, above: list[str], row: list[str]) -> list[str]:
+def _gpus(report: RvsReport, above: list[str], row: list[str]) -> list[str]:
     """Add the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
     for name, place in zip(above, row):
         gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(place)
@@ -83,7 +83,7 @@ def _gpus(report: Report, above: list[str], row: list[str]) -> list[str]:
     return row
 
 
-def _log_line(report: Report, line: str) -> None:
+def _log_line(report: RvsReport, line: str) -> None:
     match = _LINE.match(line)
     if not match:
         if line.startswith("RVS-ERROR"):
@@ -122,46 +122,49 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
     return failures
 
 
-def judge(report: Report, gpus: int | None) -> Answer:
+def judge(report: RvsReport, gpus: int | None) -> ToolAnswer:
     """Return what the log proves; ``gpus`` is how many the node is to have."""
     failed = [one for one in report.verdicts if not one[2]]
     faults = [
-        Fault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
+        ToolFault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
         for name, gpu, _, text in failed
     ]
     named = {name for name, *_ in failed}
     bad = [action for action in report.actions if action[2] in _FAILED]
-    faults += [Fault(NODE, f"{name} ({module}): {result}") for name, module, result in bad if name not in named]
+    faults += [ToolFault(NODE, f"{name} ({module}): {result}") for name, module, result in bad if name not in named]
     figures = _figures(report, len(bad))
     if faults:
-        return Answer(FAIL, faults=faults, figures=figures)
+        return ToolAnswer(FAIL, faults=faults, figures=figures)
     if report.errors:
-        return Answer.none(report.errors[0])
+        return ToolAnswer.none(report.errors[0])
     if not report.complete:
-        return Answer.none("its summary is missing or cut short")
+        return ToolAnswer.none("its summary is missing or cut short")
     if all(action[2] in _NOT_RUN for action in report.actions):
-        return Answer(SKIPPED, reason="it ran none of its actions", figures=figures)
+        return ToolAnswer(SKIPPED, reason="it ran none of its actions", figures=figures)
     odd = [action for action in report.actions if action[2] not in _PASSED]
     if odd:
-        return Answer.none(f"it says {shortened(odd[0][2], 24)!r} of {odd[0][0]}")
+        return ToolAnswer.none(f"it says {shortened(odd[0][2], 24)!r} of {odd[0][0]}")
     if gpus and report.gpus and len(report.gpus) != gpus:
-        return Answer.none(f"it saw {len(report.gpus)} GPUs of {gpus}")
-    return Answer(PASS, summary=f"{len(report.actions)} actions passed", figures=figures)
+        return ToolAnswer.none(f"it saw {len(report.gpus)} GPUs of {gpus}")
+    return ToolAnswer(PASS, summary=f"{len(report.actions)} actions passed", figures=figures)
 
 
-def _figures(report: Report, failed: int) -> list[Figure]:
-    figures = [Figure("rvs_actions_count", len(report.actions), "count"), Figure("rvs_failed_count", failed, "count")]
+def _figures(report: RvsReport, failed: int) -> list[ToolFigure]:
+    figures = [
+        ToolFigure("rvs_actions_count", len(report.actions), "count"),
+        ToolFigure("rvs_failed_count", failed, "count"),
+    ]
     for best, ending, unit, factor in (
         (report.gflops, "tflops", "TFLOP/s", 1e-3),
         (report.watts, "power_max_watts", "W", 1.0),
     ):
         for (name, gpu), value in best.items():
             if gpu in report.gpus:
-                figures.append(Figure(f"rvs_{metric_part(name)}_{ending}", value * factor, unit, report.scope(gpu)))
+                figures.append(ToolFigure(f"rvs_{metric_part(name)}_{ending}", value * factor, unit, report.scope(gpu)))
     return figures
 
 
-def run(job: Job) -> Answer:
+def run(job: ToolTask) -> ToolAnswer:
     """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
     log = job.folder / "rvs.json"
     ended = job.call([job.executable(BINARY), "-r", str(job.level), "-j", log], job.seconds_left())

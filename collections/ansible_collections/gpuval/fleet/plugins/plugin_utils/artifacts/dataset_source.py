@@ -26,9 +26,9 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 from ...module_utils.image_archive import sha256_of
 from ...module_utils.store import Connection, StoreError
 from ..runs import datasets
-from ..runs.datasets import DatasetError, Wanted
+from ..runs.datasets import DatasetError, DatasetSource
 from ..store import rclone
-from .model_source import Model, files_below, make_manifest
+from .model_source import ModelSource, files_below, make_manifest
 
 #: A file more, and SHA256SUMS is larger than nodes read.
 MAX_FILES = 100_000
@@ -50,7 +50,7 @@ def check(declared: Any) -> None:
             _path(wanted)
 
 
-def resolve(wanted: Wanted, scratch: Path, connection: Connection) -> Model:
+def resolve(wanted: DatasetSource, scratch: Path, connection: Connection) -> ModelSource:
     """Bring a dataset to the controller, below `scratch` unless it is a folder there. Raises ``DatasetError``, and
     ``StoreError`` for a bucket that cannot be read."""
     if wanted.source.startswith(datasets.BUCKET):
@@ -73,7 +73,7 @@ def resolve(wanted: Wanted, scratch: Path, connection: Connection) -> Model:
             f"dataset {wanted.name}: {wanted.source} has {len(files)} files: give one with 1 to {MAX_FILES} files; "
             "pack more of them into shards"
         )
-    dataset = Model(wanted.folder, root, files, origin)
+    dataset = ModelSource(wanted.folder, root, files, origin)
     if wanted.sha256 and not origin.startswith("archive "):
         _check_digest(wanted, hashlib.sha256(make_manifest(dataset).encode()).hexdigest(), f"SHA256SUMS of {origin}")
     return dataset
@@ -172,7 +172,7 @@ class _SmallReads:
         return self._raw.read(size)
 
 
-def _path(wanted: Wanted) -> Path:
+def _path(wanted: DatasetSource) -> Path:
     path = Path(wanted.source).expanduser()
     if not path.is_dir() and not path.is_file():
         raise DatasetError(
@@ -182,7 +182,7 @@ def _path(wanted: Wanted) -> Path:
     return path
 
 
-def _check_digest(wanted: Wanted, actual: str, what: str) -> None:
+def _check_digest(wanted: DatasetSource, actual: str, what: str) -> None:
     if wanted.sha256 and actual != wanted.sha256:
         raise DatasetError(
             f"dataset {wanted.name}: wrong digest: {what} has sha256 {actual}, gpuval_datasets says {wanted.sha256}: "

@@ -29,7 +29,7 @@ SILENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class HubAnswer:
     """The `commit` that was fetched; else why not: the name of the client's `error`, or a few words, and the hub's HTTP
     `status` if it gave one."""
 
@@ -47,7 +47,7 @@ def fetch(
     ignored: Sequence[str],
     silence_seconds: float,
     say: Callable[[str], object],
-) -> Answer:
+) -> HubAnswer:
     """Download the repository to `root`, whose parent exists; ends when nothing arrives for `silence_seconds`.
 
     `say` gets a line of progress every half minute.
@@ -69,16 +69,16 @@ def fetch(
             if found != seen:
                 seen, heard = found, now
             if now - heard >= silence_seconds:
-                return Answer(error=f"nothing arrived for {silence_seconds:.0f} s", status=_last_status(log))
+                return HubAnswer(error=f"nothing arrived for {silence_seconds:.0f} s", status=_last_status(log))
             if now - began >= COPY_SECONDS:
-                return Answer(error=f"not complete after {COPY_SECONDS} s")
+                return HubAnswer(error=f"not complete after {COPY_SECONDS} s")
             if now - spoke >= PROGRESS_SECONDS:
                 quiet = f", nothing new for {now - heard:.0f} s" if now - heard >= PROGRESS_SECONDS else ""
                 say(f"{repository}: {human_bytes(seen[0])} downloaded{quiet}")
                 spoke = now
-        answer: Answer = reader.recv()
+        answer: HubAnswer = reader.recv()
     except EOFError:
-        return Answer(error="its process ended early: out of memory or disk?")
+        return HubAnswer(error="its process ended early: out of memory or disk?")
     else:
         return answer
     finally:
@@ -102,20 +102,20 @@ def _work(
         try:
             commit = HfApi(token=token).model_info(repository, revision=revision, timeout=SILENCE_SECONDS).sha
             snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=ignored)
-            answer = Answer(commit=commit or "")
+            answer = HubAnswer(commit=commit or "")
         except Exception as error:  # the client raises its transport's own errors, which differ between versions
             answer = _refusal(error)
         writer.send(answer)
 
 
-def _refusal(error: BaseException) -> Answer:
+def _refusal(error: BaseException) -> HubAnswer:
     """By the error, or what it comes from: the client hides the hub's answer behind a file that is not cached."""
     while True:
         status = getattr(getattr(error, "response", None), "status_code", None)
         before = error.__cause__ or error.__context__
         if status or before is None:
             words = error.strerror if isinstance(error, OSError) else None
-            return Answer(error=words or type(error).__name__, status=status)
+            return HubAnswer(error=words or type(error).__name__, status=status)
         error = before
 
 

@@ -51,7 +51,7 @@ def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Ca
 def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
     if not path.is_file():
         raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
-    progress = _Progress(entry, say)
+    progress = _UploadProgress(entry, say)
     config = TransferConfig(
         multipart_threshold=PART_BYTES if in_parts else sys.maxsize,
         multipart_chunksize=max(PART_BYTES, -(-entry["bytes"] // 9000)),  # S3 takes at most 10,000 parts
@@ -68,7 +68,7 @@ def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[s
         )
 
 
-class _Progress:
+class _UploadProgress:
     """Shows the progress of an upload every few seconds; called by several threads."""
 
     def __init__(self, entry: Mapping[str, Any], say: Callable[[str], None]) -> None:

@@ -36,7 +36,7 @@ class ImagesError(StoreError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImageSource:
     """One entry of `gpuval_images`.
 
     `way` is how nodes get it: `build` from `docker/<folder>` or an absolute folder, `copy` of a registry's image
@@ -54,12 +54,12 @@ class Wanted:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(images: Mapping[str, Any]) -> list[Wanted]:
+def parse(images: Mapping[str, Any]) -> list[ImageSource]:
     """Return the entries of `gpuval_images`. Raises ``ImagesError`` for one that cannot be meant."""
     return [_wanted(str(name), value) for name, value in (images or {}).items()]
 
 
-def _wanted(name: str, value: Any) -> Wanted:
+def _wanted(name: str, value: Any) -> ImageSource:
     place = f"gpuval_images.{name}"
     if not _NAME.fullmatch(name):
         raise ImagesError(f"{place}: a name is made of small letters, digits, - and _, and starts with a letter")
@@ -89,7 +89,7 @@ def _wanted(name: str, value: Any) -> Wanted:
     arguments = value.get("arguments") or {}
     if not isinstance(arguments, Mapping):
         raise ImagesError(f"{place}.arguments: is {arguments!r}, but gives build arguments by name")
-    return Wanted(
+    return ImageSource(
         name=name,
         reference=reference,
         way=way,
@@ -106,9 +106,9 @@ def _is_true(value: Any) -> bool:
     return bool(value) and str(value).lower() not in ("false", "no", "0")
 
 
-def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
+def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:
     """Return the images of all nodes, each reference once. Raises ``ImagesError`` if one has two declarations."""
-    found: dict[str, Wanted] = {}
+    found: dict[str, ImageSource] = {}
     for images in maps:
         for wanted in parse(images):
             known = found.setdefault(wanted.reference, wanted)
@@ -120,7 +120,7 @@ def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
     return list(found.values())
 
 
-def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[Wanted]:
+def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[ImageSource]:
     """Return the images of all nodes to build, copy or take in, each after those that it is built on.
 
     `folder` has the Dockerfiles and `bases.yml`. Raises ``ImagesError``.
@@ -141,16 +141,16 @@ def _read_bases(path: Path) -> dict[str, Any]:
     return document
 
 
-def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> list[Wanted]:
+def with_bases(wanted: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> list[ImageSource]:
     """Return the images to build or copy, with base and arguments, in build order.
 
     A base may be the name of another image; `bases` (gpuval.bases/1) has the default.
     """
     complete = {item.reference: _with_base(item, wanted, bases, vendor) for item in wanted if item.way != "registry"}
-    ordered: list[Wanted] = []
+    ordered: list[ImageSource] = []
     below: list[str] = []
 
-    def add(item: Wanted) -> None:
+    def add(item: ImageSource) -> None:
         if item in ordered:
             return
         if item.reference in below:
@@ -166,7 +166,7 @@ def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) 
     return ordered
 
 
-def _with_base(item: Wanted, wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> Wanted:
+def _with_base(item: ImageSource, wanted: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> ImageSource:
     if item.way != "build":
         return item
     vendor = item.vendor or vendor
@@ -192,7 +192,7 @@ def _with_base(item: Wanted, wanted: Sequence[Wanted], bases: Mapping[str, Any],
         if base not in known:
             break
         base = known[base]["base"]
-    return Wanted(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
+    return ImageSource(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
 
 
 def by_digest(reference: str, digest: str) -> str:
@@ -220,7 +220,7 @@ def image_plan(
 
 
 def _planned(
-    reference: str, declared: Mapping[str, Wanted], catalogue: Mapping[str, Mapping[str, Any]]
+    reference: str, declared: Mapping[str, ImageSource], catalogue: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     wanted = declared.get(reference)
     if wanted is None or wanted.way == "registry":

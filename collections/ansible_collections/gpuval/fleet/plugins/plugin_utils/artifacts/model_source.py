@@ -43,7 +43,7 @@ class ModelError(StoreError):
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSource:
     """A model on the controller.
 
     `folder` is its name in the store, `root` where it lies, `files` the path of each file by its name below the root
@@ -87,7 +87,7 @@ def resolve(
     token: str | None = None,
     silence_seconds: float = hub.SILENCE_SECONDS,
     say: Callable[[str], object] = bool,
-) -> Model:
+) -> ModelSource:
     """Bring the model to the controller, below `scratch` unless it is a local folder already.
 
     `revision` wins over the one in the source. The network is used for hub sources alone: `say` gets lines of progress,
@@ -103,7 +103,7 @@ def resolve(
     return _local(Path(source).expanduser(), folder, revision)
 
 
-def make_manifest(model: Model) -> str:
+def make_manifest(model: ModelSource) -> str:
     """Return the text of SHA256SUMS, sorted by name. Reads every byte, several files at a time."""
     names = sorted(model.files)
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
@@ -119,7 +119,7 @@ def missing(
     return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
 
 
-def upload(model: Model, connection: Connection, *, transfers: int = 8) -> None:
+def upload(model: ModelSource, connection: Connection, *, transfers: int = 8) -> None:
     """Copy the model's files to its folder in the store, links followed. Raises ``StoreError``.
 
     The manifest is the caller's to put, last.
@@ -143,7 +143,7 @@ def _check_folder(path: Path) -> None:
         raise ModelError(f"the model folder {path} does not exist on the controller: give a folder, org/name, or tiny")
 
 
-def _local(path: Path, folder: str, revision: str | None) -> Model:
+def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
     _check_folder(path)
     snapshots = path / "snapshots"
     if not snapshots.is_dir():
@@ -168,7 +168,7 @@ def _download(
     folder: str,
     silence_seconds: float,
     say: Callable[[str], object],
-) -> Model:
+) -> ModelSource:
     try:
         from huggingface_hub import constants  # noqa: PLC0415 - for hub sources alone
     except ImportError as error:
@@ -188,7 +188,7 @@ def _download(
     return _model(folder, root, f"hub {repository}, revision {answer.commit}")
 
 
-def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.Answer) -> str:
+def _refusal(repository: str, revision: str | None, token: str | None, address: str, answer: hub.HubAnswer) -> str:
     """Why the hub at `address` did not give the repository, and what to do."""
     if answer.error == "GatedRepoError":
         return (
@@ -229,7 +229,7 @@ def files_below(root: Path, wanted: Callable[[str], bool], skipped: Collection[s
     return files
 
 
-def _model(folder: str, root: Path, origin: str) -> Model:
+def _model(folder: str, root: Path, origin: str) -> ModelSource:
     files = files_below(
         root,
         lambda name: Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES),
@@ -244,6 +244,6 @@ def _model(folder: str, root: Path, origin: str) -> Model:
             f"{root} has its weights only in files that can run code when they are read ({', '.join(left_out[:3])}): "
             "convert them to safetensors, or take a revision that has them"
         )
-    return Model(
+    return ModelSource(
         folder, root, files, origin + (f"; {len(left_out)} files that can run code left out" if left_out else "")
     )

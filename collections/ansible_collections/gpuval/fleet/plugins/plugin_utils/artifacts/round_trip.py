@@ -19,7 +19,7 @@ from ..store.access import CA_FILE, models_prefix
 from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
 from . import payload
-from .model_source import Model, ModelError
+from .model_source import ModelError, ModelSource
 
 STEP_SECONDS = 3600
 REQUESTS = 4
@@ -28,7 +28,7 @@ REQUESTS = 4
 class RoundTrip:
     """One model, in a scratch folder that is removed by close()."""
 
-    def __init__(self, python: str, model: Model, access: StoreBackend, say: Callable[[str], None]) -> None:
+    def __init__(self, python: str, model: ModelSource, access: StoreBackend, say: Callable[[str], None]) -> None:
         self.python = python
         self.model = model
         self.access = access

@@ -22,9 +22,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from . import permissions
-from .kinds import KINDS, Kind, Manifest, trim, unmanaged
-from .login import FOLDER_PREFIX, Access, ClusterError, log_in, plain_reason, remove_folder
-from .permissions import Asked
+from .kinds import KINDS, Manifest, ObjectKind, trim, unmanaged
+from .login import FOLDER_PREFIX, ClusterAccess, ClusterError, log_in, plain_reason, remove_folder
+from .permissions import AccessRequest
 
 with contextlib.suppress(ImportError):  # a requirement of kubernetes, whose lack the login reports
     import urllib3
@@ -59,10 +59,10 @@ _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """One request; `asked` is how access control sees it."""
 
-    asked: Asked
+    asked: AccessRequest
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
@@ -80,14 +80,14 @@ class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no ans
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
     """A rule is missing; `asked` is what it would have to allow."""
 
-    def __init__(self, asked: Sequence[Asked], namespace: str, detail: str = "") -> None:
+    def __init__(self, asked: Sequence[AccessRequest], namespace: str, detail: str = "") -> None:
         super().__init__(
             permissions.explain(asked, namespace) + (f"\n(the cluster reports: {detail})" if detail else ""), 403
         )
         self.asked = list(asked)
 
 
-class Refused(ClusterError):  # noqa: N818  (what the answer is)
+class ObjectRefused(ClusterError):  # noqa: N818  (what the answer is)
     """The cluster rejects the object: a quota, Pod Security, a field."""
 
 
@@ -104,12 +104,12 @@ class Exists(ClusterError):  # noqa: N818  (what the answer is)
 
 
 _ERRORS: Mapping[int, type[ClusterError]] = {
-    400: Refused,
+    400: ObjectRefused,
     404: Missing,
     409: Exists,
     410: Gone,
-    413: Refused,
-    422: Refused,
+    413: ObjectRefused,
+    422: ObjectRefused,
 }
 
 
@@ -118,7 +118,7 @@ class Cluster:
 
     def __init__(
         self,
-        access: Access,
+        access: ClusterAccess,
         *,
         deadline_seconds: float = DEADLINE_SECONDS,
         sleep: Callable[[float], object] = time.sleep,
@@ -127,7 +127,7 @@ class Cluster:
         self.deadline_seconds = deadline_seconds
         self._sleep = sleep
         self._lock = threading.Lock()
-        self.asked: Counter[Asked] = Counter()
+        self.asked: Counter[AccessRequest] = Counter()
         #: Whether the API server allowed a request since it was last unreachable, and since when it denies all.
         self._allowed = False
         self._denied_at: float | None = None
@@ -170,7 +170,7 @@ class Cluster:
                 return dict(manifest)
             return self._same(kind, manifest)
 
-    def _same(self, kind: Kind, manifest: Mapping[str, Any]) -> Manifest:
+    def _same(self, kind: ObjectKind, manifest: Mapping[str, Any]) -> Manifest:
         name = manifest["metadata"]["name"]
         items, _ = self.list(kind.name, fields=f"metadata.name={name}")
         if not items:
@@ -240,10 +240,12 @@ class Cluster:
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
         path = f"{KINDS['Pod'].path(self.namespace)}/{pod}/log"
-        request = Request(Asked("get", "", "pods", "log"), "GET", path, query, accept="*/*", most_bytes=limit_bytes)
+        request = ApiRequest(
+            AccessRequest("get", "", "pods", "log"), "GET", path, query, accept="*/*", most_bytes=limit_bytes
+        )
         try:
             answer = self._call(request, min(LOG_SECONDS, self.deadline_seconds), LOG_RETRIED)
-        except Refused as error:
+        except ObjectRefused as error:
             if error.code == 400 and ("waiting to start" in str(error) or "PodInitializing" in str(error)):
                 return ""
             raise
@@ -254,12 +256,14 @@ class Cluster:
     def serves(self, kind: str) -> bool:
         """Whether the cluster has the API of a kind. Every user may ask this."""
         try:
-            listed = _document(self._call(Request(Asked("get", KINDS[kind].group, ""), "GET", KINDS[kind].root)))
+            listed = _document(
+                self._call(ApiRequest(AccessRequest("get", KINDS[kind].group, ""), "GET", KINDS[kind].root))
+            )
         except (Missing, Forbidden):
             return False
         return any(item.get("kind") == kind for item in listed.get("resources") or ())
 
-    def check(self, needed: Sequence[Asked]) -> None:
+    def check(self, needed: Sequence[AccessRequest]) -> None:
         """Raise ``Forbidden`` with all rules that are missing. One request, and one for each that it does not list."""
         status = self._review(permissions.RULES_REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
         listed = status.get("resourceRules") or ()
@@ -267,7 +271,7 @@ class Cluster:
         if lacking:
             raise Forbidden(lacking, self.namespace)
 
-    def _may(self, asked: Asked) -> bool:
+    def _may(self, asked: AccessRequest) -> bool:
         attributes = {
             "namespace": "" if asked.resource in permissions.CLUSTER_SCOPED else self.namespace,
             "verb": asked.verb,
@@ -279,16 +283,16 @@ class Cluster:
         spec = {"resourceAttributes": attributes}
         return bool(self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"))
 
-    def _review(self, asked: Asked, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _review(self, asked: AccessRequest, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The status of a question about this user's rights."""
         version = f"{asked.group}/v1"
         body = {"kind": kind, "apiVersion": version, "spec": spec}
-        request = Request(asked, "POST", f"/apis/{version}/{asked.resource}", body=body)
+        request = ApiRequest(asked, "POST", f"/apis/{version}/{asked.resource}", body=body)
         return _document(self._call(request)).get("status") or {}
 
     def watch(
         self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float
-    ) -> Watch:
+    ) -> EventStream:
         """Open a watch from a resource version; the server ends it after `seconds`. Silence for longer than
         `silence_seconds` breaks it. Raises ``Gone`` when the version is too old."""
         query = {
@@ -311,18 +315,18 @@ class Cluster:
             self._log_in_again(known)
         if answer.status >= 300:
             raise self._error(request.asked, answer)
-        return Watch(answer)
+        return EventStream(answer)
 
     # Transport
 
-    def _request(self, kind: Kind, verb: str, method: str, name: str = "", **options: Any) -> Request:
+    def _request(self, kind: ObjectKind, verb: str, method: str, name: str = "", **options: Any) -> ApiRequest:
         """A request about the objects of a kind, or about the one of that name."""
         path = kind.path(self.namespace)
-        return Request(kind.asked(verb), method, f"{path}/{name}" if name else path, **options)
+        return ApiRequest(kind.asked(verb), method, f"{path}/{name}" if name else path, **options)
 
     def _call(
-        self, request: Request, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED
-    ) -> _Answer:
+        self, request: ApiRequest, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED
+    ) -> _ApiAnswer:
         """One request, retried until it is answered or the deadline has passed."""
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0
@@ -363,7 +367,7 @@ class Cluster:
         self._denied_at = now if self._denied_at is None else self._denied_at
         return not self._allowed and now - self._denied_at < DENIED_SECONDS
 
-    def _once(self, request: Request, read_seconds: float, *, stream: bool = False) -> Any:
+    def _once(self, request: ApiRequest, read_seconds: float, *, stream: bool = False) -> Any:
         with self._lock:  # an expired login is renewed once, not by each thread
             self.asked[request.asked] += 1
             client = self._client
@@ -401,7 +405,7 @@ class Cluster:
             response.release_conn()
         else:
             response.close()  # the rest is not needed
-        return _Answer(response.status, content, _seconds(response.headers.get("Retry-After")))
+        return _ApiAnswer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
     def _log_in_again(self, known: int) -> None:
         """Read the credentials again, unless another thread already did since login number `known`."""
@@ -417,7 +421,7 @@ class Cluster:
             f"{host} does not answer: {plain_reason(error)}: check the kubeconfig, its context, and the network"
         )
 
-    def _error(self, asked: Asked, answer: Any) -> ClusterError:
+    def _error(self, asked: AccessRequest, answer: Any) -> ClusterError:
         status = _status(answer)
         detail = str(status.get("message") or f"HTTP {answer.status}")
         reason, code = status.get("reason"), answer.status
@@ -427,7 +431,7 @@ class Cluster:
         if code == 403:
             if _NOT_ALLOWED.search(detail) or reason != "Forbidden":
                 return Forbidden([asked], self.namespace, detail)
-            return Refused(detail, 403)
+            return ObjectRefused(detail, 403)
         if code == 404 and asked.verb == "create" and "namespaces" in detail:
             make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
             return Missing(f"{detail}: create the namespace ({make}), or set gpuval_namespace", 404)
@@ -437,13 +441,13 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _ApiAnswer:
     status: int
     data: bytes
     retry_after: float | None
 
 
-class Watch:
+class EventStream:
     """An open watch: its events, until the server ends it. ``close`` may be called by another thread."""
 
     def __init__(self, response: Any) -> None:
@@ -478,7 +482,7 @@ class Watch:
             return  # it has ended already
 
 
-def _document(answer: _Answer) -> Manifest:
+def _document(answer: _ApiAnswer) -> Manifest:
     try:
         document = json.loads(answer.data)
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..runs import plans
 from . import names
 from .kinds import Manifest
-from .pod_settings import ManifestError
+from .pod_settings import PodSettingsError
 
 Owner = TypeVar("Owner")
 
@@ -31,7 +31,7 @@ def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) 
     """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
     size = sum(map(len, archives.values()))
     if size > MOST_PROGRAM_BYTES:
-        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
+        raise PodSettingsError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
     content = {"runner.pyz": encoded(archives["runner"]), "workloads.zip": encoded(archives["workloads"])}
     name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
     return names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, binaryData=content)
@@ -78,7 +78,7 @@ def _in_config_maps(
         text = json.dumps(document, separators=(",", ":"))
         length = len(text.encode()) + len(key)
         if length > MOST_BYTES:
-            raise ManifestError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
+            raise PodSettingsError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
         if size + length > MOST_BYTES:
             batches.append([])
             size = 0

@@ -15,7 +15,7 @@ from typing import Any
 from ..gang.document import FOLDER, SEARCH
 from ..runs.folder import RunFolder
 from . import names
-from .pod_settings import ManifestError, PodSettings, for_gang
+from .pod_settings import PodSettings, PodSettingsError, for_gang
 
 Manifest = dict[str, Any]
 
@@ -26,7 +26,7 @@ KEY_FILES = {"token": 0o400, "id_ed25519": 0o400, "id_ed25519.pub": 0o444}
 
 
 @dataclass(frozen=True)
-class Round:
+class GangRound:
     """A round of gangs: the id of the run that it is part of, and its name in it."""
 
     parent: str
@@ -37,12 +37,12 @@ class Round:
         return re.fullmatch(rf"{SEARCH}-\d+", self.name) is not None
 
 
-def round_of(folder: RunFolder) -> Round | None:
+def round_of(folder: RunFolder) -> GangRound | None:
     """The round that a folder `<run>/gangs/<round>` is of; None for a run that is none."""
     parent = RunFolder(folder.path.parent.parent)
     if folder.path.parent.name != FOLDER or not parent.run_file.exists():
         return None
-    return Round(parent.read_run()["run_id"], folder.path.name)
+    return GangRound(parent.read_run()["run_id"], folder.path.name)
 
 
 def service_name(run_id: str) -> str:
@@ -71,7 +71,7 @@ def member_address(
         return address(run_id, node, namespace)
     own = (addresses or {}).get("InternalIP")
     if not own:
-        raise ManifestError(f"{node}: its Node object names no InternalIP, at which others reach its host network")
+        raise PodSettingsError(f"{node}: its Node object names no InternalIP, at which others reach its host network")
     return own
 
 
@@ -91,7 +91,7 @@ def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifes
     """The keys of a round, which are those of each of its members. Raises ManifestError where one is missing."""
     missing = sorted(KEY_FILES.keys() - keys.keys())
     if missing:
-        raise ManifestError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
+        raise PodSettingsError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
     data = {name: base64.b64encode(keys[name].encode()).decode("ascii") for name in KEY_FILES}
     metadata = names.metadata(run_id, namespace, keys_name(run_id))
     return names.core_object("Secret", metadata, type="Opaque", immutable=True, data=data)
@@ -110,7 +110,7 @@ def found_by_name(run_id: str, node: str, settings: PodSettings) -> Manifest:
     return {"hostname": names.host_name(node), "subdomain": service_name(run_id)}
 
 
-def labelled(thing: Mapping[str, Any], of: Round | None) -> Manifest:
+def labelled(thing: Mapping[str, Any], of: GangRound | None) -> Manifest:
     """An object, and the pods it makes, with the labels of the round that it is part of; of none it stays as it is."""
     if of is None:
         return dict(thing)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import Fleet, Host, choose, listed_variables
-from ..inventory.node_list import Node, group_name
+from ..inventory.fleet import FleetHost, InventoryFleet, choose, listed_variables
+from ..inventory.node_list import ListedNode, group_name
 from ..runs import labels
 from . import nodes
 from .pod_settings import PodSettings
@@ -28,12 +28,12 @@ LABEL_GROUPS = {
 
 def fleet(
     found: Iterable[Mapping[str, Any]],
-    expected: Sequence[Node] | None = None,
+    expected: Sequence[ListedNode] | None = None,
     *,
     others: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
     label_groups: Mapping[str, str] | None = None,
-) -> Fleet:
+) -> InventoryFleet:
     """The hosts of an inventory, in the order of the list, or by name without one.
 
     `found` are descriptions (see `nodes.describe`). With a list, its nodes are the hosts, whether they were found or
@@ -71,8 +71,8 @@ def fleet(
             if group:
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_gpu_count"] = count
-        hosts.append(Host(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
-    return Fleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
+        hosts.append(FleetHost(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
+    return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 
 def _label_groups(description: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .permissions import Asked
+from .permissions import AccessRequest
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectKind:
     """Where the objects of a kind are in the API."""
 
     name: str
@@ -22,8 +22,8 @@ class Kind:
     metadata_only: bool = False
     version: str = "v1"
 
-    def asked(self, verb: str) -> Asked:
-        return Asked(verb, self.group, self.plural)
+    def asked(self, verb: str) -> AccessRequest:
+        return AccessRequest(verb, self.group, self.plural)
 
     def path(self, namespace: str) -> str:
         return f"{self.root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{self.root}/{self.plural}"
@@ -36,18 +36,18 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("Job", "batch", "jobs"),
-        Kind("Pod", "", "pods"),
-        Kind("Node", "", "nodes", namespaced=False),
-        Kind("Secret", "", "secrets", metadata_only=True),
-        Kind("ConfigMap", "", "configmaps", metadata_only=True),
-        Kind("Service", "", "services", metadata_only=True),
-        Kind("Namespace", "", "namespaces", namespaced=False),
-        Kind("Event", "", "events"),
-        Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
-        Kind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
+        ObjectKind("Job", "batch", "jobs"),
+        ObjectKind("Pod", "", "pods"),
+        ObjectKind("Node", "", "nodes", namespaced=False),
+        ObjectKind("Secret", "", "secrets", metadata_only=True),
+        ObjectKind("ConfigMap", "", "configmaps", metadata_only=True),
+        ObjectKind("Service", "", "services", metadata_only=True),
+        ObjectKind("Namespace", "", "namespaces", namespaced=False),
+        ObjectKind("Event", "", "events"),
+        ObjectKind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
+        ObjectKind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
         # Not part of Kubernetes: see `Cluster.serves`.
-        Kind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
+        ObjectKind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
     )
 }
 

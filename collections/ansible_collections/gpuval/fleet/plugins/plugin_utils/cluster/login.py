@@ -43,7 +43,7 @@ class ClusterError(GpuvalError):
 
 
 @dataclass(frozen=True)
-class Access:
+class ClusterAccess:
     """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
 
     kubeconfig: PathText = ""
@@ -67,7 +67,7 @@ def _library(name: str) -> Any:
         raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
 
 
-def log_in(access: Access, folder: str) -> Any:
+def log_in(access: ClusterAccess, folder: str) -> Any:
     """A client. `folder`: for keys and certificates from the kubeconfig or a plugin."""
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
     configuration, proxy = client.Configuration(), ""

@@ -16,7 +16,16 @@ from ..runs import plans
 from . import config_maps, gangs, names, pod_volumes, queues
 from .config_maps import MOST_BYTES, PlanPlace, encoded
 from .kinds import Manifest
-from .pod_settings import ANNOTATIONS, LABELS, REQUESTS, ManifestError, PodSettings, for_gang, resource_of, tolerations
+from .pod_settings import (
+    ANNOTATIONS,
+    LABELS,
+    REQUESTS,
+    PodSettings,
+    PodSettingsError,
+    for_gang,
+    resource_of,
+    tolerations,
+)
 from .pod_volumes import GIVEN, MODELS, SHM, STATE
 
 MACHINE_ID = "machine-id"
@@ -37,7 +46,7 @@ NOT_IN_PODS = {
 
 
 @dataclass(frozen=True)
-class Target:
+class PodTarget:
     """A node of the cluster: its name, its label of the host name, its machine id, its extended resources.
 
     Without `allocatable` the resources are unknown.
@@ -50,7 +59,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Run:
+class ClusterRun:
     """The run as its objects know it: the name of its ConfigMap of programs, where the members of its gangs are."""
 
     run_id: str
@@ -60,14 +69,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PodPlacement:
     """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
 
     `earlier`: the records of earlier attempts, which the new pod does not have. `secrets`: those of jobs, by stage and
     variable.
     """
 
-    target: Target
+    target: PodTarget
     settings: PodSettings
     plan: Mapping[str, Any]
     sku: str = "auto"
@@ -78,10 +87,10 @@ class Placement:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
-def target_of(node: Mapping[str, Any]) -> Target:
+def target_of(node: Mapping[str, Any]) -> PodTarget:
     """A Node object of the API, as a target."""
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
-    return Target(
+    return PodTarget(
         name=node["metadata"]["name"],
         hostname=labels.get(names.HOSTNAME_LABEL, ""),
         machine_id=str((status.get("nodeInfo") or {}).get("machineID") or ""),
@@ -106,7 +115,7 @@ def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
         _pod_stage(stage, settings, has_keys=bool(gang)) for stage in plan["stages"] if stage["name"] != plans.IMAGE
     ]
     if not stages:
-        raise ManifestError("the plan has no stage but image, and the cluster pulls images by itself")
+        raise PodSettingsError("the plan has no stage but image, and the cluster pulls images by itself")
     models = MODELS
     if {"claim", "nfs"} & set(settings.model_cache):  # others write there too
         models = f"{MODELS}/{names.label_value(plan['node'])}"
@@ -145,7 +154,7 @@ _BASELINE = {
 }
 
 
-def secret_of(run: Run, item: Placement) -> Manifest:
+def secret_of(run: ClusterRun, item: PodPlacement) -> Manifest:
     """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id, and the
     secrets of its jobs."""
     node, content = item.plan["node"], _content(item)
@@ -154,7 +163,7 @@ def secret_of(run: Run, item: Placement) -> Manifest:
     }
     size = sum(len(text.encode()) for text in content.values())
     if size > MOST_BYTES:
-        raise ManifestError(
+        raise PodSettingsError(
             f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
         )
     data = {key: encoded(text.encode()) for key, text in content.items()}
@@ -165,7 +174,7 @@ def _secret_key(stage: str, name: str) -> str:
     return f"secret.{stage}.{name}"
 
 
-def _content(item: Placement) -> dict[str, str]:
+def _content(item: PodPlacement) -> dict[str, str]:
     """What all stages of a pod find as files."""
     machine_id = item.target.machine_id
     content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
@@ -180,7 +189,7 @@ def _content(item: Placement) -> dict[str, str]:
     return content
 
 
-def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
+def job_of(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> Manifest:
     """The Job of one attempt on one node; its plan is one of :func:`pod_plan`."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
     metadata = _node_metadata(run, plan)
@@ -219,14 +228,14 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
         for number, image in enumerate(images, 1)
     ]
     plan = {"node": name, "attempt": 1, "models_dir": MODELS, "stages": stages}
-    item = Placement(Target(name), replace(settings, resource=""), plan)
+    item = PodPlacement(PodTarget(name), replace(settings, resource=""), plan)
     metadata = {
         "name": name,
         "namespace": namespace_name,
         "labels": {**LABELS, **settings.labels, **names.owner_labels()},
         "annotations": {**ANNOTATIONS, **settings.annotations},
     }
-    spec = _pod_spec(Run(name, namespace_name, name), item.settings, item, PlanPlace(name, "plan"))
+    spec = _pod_spec(ClusterRun(name, namespace_name, name), item.settings, item, PlanPlace(name, "plan"))
     return names.core_object("Pod", metadata, spec=spec)
 
 
@@ -249,12 +258,12 @@ def everything(
     run_id: str,
     namespace_name: str,
     archives: Mapping[str, bytes],
-    placements: Sequence[Placement],
+    placements: Sequence[PodPlacement],
     make_namespace: bool = False,
 ) -> list[Manifest]:
     """All objects of a run, in the order in which they are to be applied."""
     made = config_maps.code_config_map(run_id, namespace_name, archives)
-    run = Run(run_id, namespace_name, made["metadata"]["name"])
+    run = ClusterRun(run_id, namespace_name, made["metadata"]["name"])
     maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
@@ -270,17 +279,17 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     name, asked = stage["name"], dict(stage.get("container") or {})
     image = stage["image"] or settings.image
     if not image:
-        raise ManifestError(
+        raise PodSettingsError(
             f"stage {name} has no image, and in a cluster every stage runs in one: set gpuval_pods.image "
             "(any with Python 3.9 or newer), or name the stage's own in gpuval_images"
         )
     if name.endswith("_"):
-        raise ManifestError(f"stage {name}: in a cluster the name of a stage may not end with _")
+        raise PodSettingsError(f"stage {name}: in a cluster the name of a stage may not end with _")
     for key, instead in NOT_IN_PODS.items():
         if asked.get(key) and not (has_keys and key == "ssh_keys"):
-            raise ManifestError(f"stage {name} asks for container.{key}, which a pod does not have: {instead}")
+            raise PodSettingsError(f"stage {name} asks for container.{key}, which a pod does not have: {instead}")
     if asked.get("network") and not (asked["network"] == "host" and settings.host_network):
-        raise ManifestError(
+        raise PodSettingsError(
             f"stage {name} asks for container.network, which a pod does not have: set gpuval_pods.host_network"
         )
     container = {**asked, "python": asked.get("python") or settings.python}
@@ -288,7 +297,7 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     return {**stage, "image": image, "container": container, "needs": needs}
 
 
-def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace) -> dict[str, Any]:
+def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, place: PlanPlace) -> dict[str, Any]:
     """`settings`: those of the placement, for a gang where it has one."""
     plan, target = item.plan, item.target
     resource = resource_of(settings, item.sku, target.allocatable)
@@ -420,20 +429,20 @@ def _security(settings: PodSettings, asked: Mapping[str, Any]) -> dict[str, Any]
     return made
 
 
-def _gpu_count(resource: str, target: Target, plan: Mapping[str, Any]) -> int:
+def _gpu_count(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> int:
     """All of the node's accelerators; where none is known, the declared number."""
     if not resource:
         return 0
     count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
     if not count and target.allocatable is None:
-        raise ManifestError(
+        raise PodSettingsError(
             f"{target.name}: the number of {resource} is unknown: set gpuval_gpu_count, or use the cluster's own "
             "inventory"
         )
     return count or 1  # declared but absent: the scheduler reports it
 
 
-def _only(target: Target) -> dict[str, Any]:
+def _only(target: PodTarget) -> dict[str, Any]:
     term: dict[str, Any] = {
         "matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.name]}],
     }
@@ -442,7 +451,7 @@ def _only(target: Target) -> dict[str, Any]:
     return {"nodeSelectorTerms": [term]}
 
 
-def _given(run: Run, item: Placement, place: PlanPlace) -> dict[str, Any]:
+def _given(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> dict[str, Any]:
     plan = item.plan
     shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
@@ -451,7 +460,7 @@ def _given(run: Run, item: Placement, place: PlanPlace) -> dict[str, Any]:
     if gang:
         members = run.gangs.get(gang["name"])
         if members is None:
-            raise ManifestError(f"{plan['node']}: the members of gang {gang['name']} in its plan are unknown")
+            raise PodSettingsError(f"{plan['node']}: the members of gang {gang['name']} in its plan are unknown")
         items = [{"key": members.key, "path": GANG_FILE}]
         of_gang = [{"configMap": {"name": members.config_map, "items": items}}, gangs.keys_source(run.run_id)]
     return {
@@ -465,7 +474,7 @@ def _given(run: Run, item: Placement, place: PlanPlace) -> dict[str, Any]:
     }
 
 
-def _node_metadata(run: Run, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _node_metadata(run: ClusterRun, plan: Mapping[str, Any]) -> dict[str, Any]:
     run_id, node, attempt = run.run_id, plan["node"], plan["attempt"]
     return {
         "name": names.object_name(run_id, node, attempt),

@@ -37,7 +37,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Change:
+class NodeMarkChange:
     """A merge patch of one node, and what it changes, for people."""
 
     node: str
@@ -47,17 +47,17 @@ class Change:
 
 
 @dataclass
-class Marked:
+class NodesMarked:
     """changes: by node. missing: nodes that the cluster has not. busy: nodes that others kept changing. kept: nodes
     that stay FAIL, since the run that they passed was only a part."""
 
-    changes: dict[str, Change] = field(default_factory=dict)
+    changes: dict[str, NodeMarkChange] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
 
 
-def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> Change | None:
+def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> NodeMarkChange | None:
     """What makes a Node bear `mark`, or no mark at all; None when it is so already.
 
     With `taint` a node that failed gets one and a node that passed loses it; INCOMPLETE leaves it as it is, since
@@ -88,7 +88,7 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
         patch["spec"] = {"taints": taints_wanted}
     if not patch:
         return None
-    return Change(
+    return NodeMarkChange(
         meta["name"], patch, _shown(labels, notes, taints), _shown(labels_wanted, notes_wanted, taints_wanted)
     )
 
@@ -139,9 +139,9 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
     return tainted or any(key in labels for key in LABELS)
 
 
-def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> Marked:
+def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> NodesMarked:
     """Bring nodes to their marks: one list of all nodes, one patch for each that is not so. Raises ``ClusterError``."""
-    result = Marked()
+    result = NodesMarked()
     nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
     result.missing = sorted(set(marks) - set(nodes))
     todo = [name for name in marks if name in nodes]
@@ -174,11 +174,13 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
 
 def remove_marks(
     cluster: Cluster, wanted: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
-) -> Marked:
+) -> NodesMarked:
     """Take the marks off these nodes, else off all; with `runs` only those of these runs."""
     listed = cluster.list("Node")[0]
     chosen = set(wanted) or {node["metadata"]["name"] for node in listed}
     marked = {node["metadata"]["name"] for node in listed if is_marked(node, runs)}
-    result = set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else Marked()
+    result = (
+        set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else NodesMarked()
+    )
     result.missing = sorted(chosen - {node["metadata"]["name"] for node in listed})
     return result

@@ -13,7 +13,7 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..inventory.fleet import sku_name
 from ..records.failure_classes import AGAIN, row_of
-from ..ssh.findings import REACHABLE, Finding
+from ..ssh.findings import REACHABLE, ProbeFinding
 from . import names, pod_settings
 from .pod_settings import CPU, RESOURCES, PodSettings
 
@@ -214,7 +214,7 @@ def finding(
     sku: str = "auto",
     expected_gpus: int | None = None,
     settings: PodSettings | None = None,
-) -> Finding:
+) -> ProbeFinding:
     """Whether a pod of gpuval can be placed on the node: `reachable`, or the class of the reason.
 
     `description` is None for a node that the cluster does not have; `settings` are those of `gpuval_pods`. A node that
@@ -234,16 +234,16 @@ def finding(
     if away:
         return _found(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
     if sku == CPU or settings.resource == "":
-        return Finding(REACHABLE, "")
-    return _of_gpus(name, description, have, sku, expected_gpus) or Finding(REACHABLE, "")
+        return ProbeFinding(REACHABLE, "")
+    return _of_gpus(name, description, have, sku, expected_gpus) or ProbeFinding(REACHABLE, "")
 
 
-def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> Finding | None:
+def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> ProbeFinding | None:
     """What is wrong with the node itself."""
     if description["deleting_since"]:
         return _found(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
     if description["operating_system"] not in ("", "linux"):
-        return Finding("not_linux", f"it runs {description['operating_system']}", "remove it from the inventory")
+        return ProbeFinding("not_linux", f"it runs {description['operating_system']}", "remove it from the inventory")
     if not description["ready"]:
         return _found(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
     for kind in PRESSURES:
@@ -264,7 +264,9 @@ def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -
     return None
 
 
-def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None) -> Finding | None:
+def _of_gpus(
+    name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None
+) -> ProbeFinding | None:
     """What is wrong with its GPUs. A node without any sign of GPUs counts as a CPU node."""
     if expected == 0:
         return None
@@ -291,14 +293,14 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
             message = (
                 f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
             )
-        return Finding("no_gpu_resource", message, help_text)
+        return ProbeFinding("no_gpu_resource", message, help_text)
     if have.replicas > 1:
         message = f"the device plugin shares each of its GPUs among {have.replicas} pods, so results would not count"
         return _found(name, "gpus_partitioned", message)
     if expected and have.allocatable < expected:
         of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
         message = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
-        return Finding(REACHABLE, message, help_text)
+        return ProbeFinding(REACHABLE, message, help_text)
     return None
 
 
@@ -316,8 +318,8 @@ def _condition(kind: str, known: Mapping[str, str] | None) -> str:
     return f"{kind} is {known['status']}{since}" + (f": {detail}" if detail else "")
 
 
-def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))
+def _found(name: str, state: str, message: str) -> ProbeFinding:
+    return ProbeFinding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))
 
 
 def finding_for(

@@ -15,7 +15,7 @@ POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
 
 
 @dataclass(frozen=True)
-class Order:
+class PodOrder:
     """What is to run on one node: its plan as SSH would have it, its pod's settings, its SKU."""
 
     plan: Mapping[str, Any]
@@ -31,7 +31,7 @@ class NodeOrders:
     ) -> None:
         self._action, self._task_vars, self._run, self._workloads = action, task_vars, run, workloads
 
-    def order(self, name: str, node: Mapping[str, Any] | None = None, like: str = "") -> Order:
+    def order(self, name: str, node: Mapping[str, Any] | None = None, like: str = "") -> PodOrder:
         """The order of a node. `like`: the host whose variables a node has that joined the run; `node`: its object."""
         expected = self._run["nodes"][name]
         later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
@@ -39,7 +39,7 @@ class NodeOrders:
         declared = {**(chosen[GANG_WORKLOADS] if later else {}), **chosen[self._workloads]}
         plan = plan_of(self._run, name, chosen, launching.with_needed_packages(expected, declared, in_pods=True))
         settings = pod_settings.parse(*(chosen[variable] for variable in POD_VARIABLES))
-        return Order(plan, settings, expected["sku"])
+        return PodOrder(plan, settings, expected["sku"])
 
     def pod_settings(self, name: str) -> PodSettings:
         return pod_settings.parse(*self._values(name, None, "", POD_VARIABLES).values())

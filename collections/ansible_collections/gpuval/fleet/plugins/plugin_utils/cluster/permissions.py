@@ -17,7 +17,7 @@ FILE_NAMESPACE = "gpuval"
 _NODES_BINDING = "gpuval-nodes-{}"
 
 
-class Asked(NamedTuple):
+class AccessRequest(NamedTuple):
     """One request as access control sees it."""
 
     verb: str
@@ -31,11 +31,11 @@ class Asked(NamedTuple):
 
 
 #: Allowed to every authenticated user (ClusterRole system:basic-user): one right, and the list of those in a namespace.
-REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
-RULES_REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
+REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectaccessreviews")
+RULES_REVIEW = AccessRequest("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 
 #: What marks on nodes need, and how it is granted: the Role's file has the ClusterRole and no binding of it.
-MARK = Asked("patch", "", "nodes")
+MARK = AccessRequest("patch", "", "nodes")
 BIND_MARKS = (
     "`make prepare` writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
     "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
@@ -60,7 +60,7 @@ def printed(namespace: str) -> str:
     return head + first + rest
 
 
-def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
+def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
     """Everything that Roles and ClusterRoles allow, one by one."""
     return {
         asked
@@ -72,15 +72,15 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
     }
 
 
-def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
+def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[AccessRequest]:
     for rule in rules:
         for group in rule["apiGroups"]:
             for full in rule["resources"]:
                 resource, _, subresource = full.partition("/")
-                yield from (Asked(verb, group, resource, subresource) for verb in rule["verbs"])
+                yield from (AccessRequest(verb, group, resource, subresource) for verb in rule["verbs"])
 
 
-def rule_text(asked: Iterable[Asked]) -> str:
+def rule_text(asked: Iterable[AccessRequest]) -> str:
     """The rules of a Role that would allow this, as YAML."""
     verbs: dict[tuple[str, str], list[str]] = {}
     for item in sorted(set(asked)):
@@ -92,7 +92,7 @@ def rule_text(asked: Iterable[Asked]) -> str:
     return "\n".join(lines)
 
 
-def explain(asked: Sequence[Asked], namespace: str) -> str:
+def explain(asked: Sequence[AccessRequest], namespace: str) -> str:
     """Which rule a Role, or a ClusterRole, lacks."""
     parts = []
     inside = [item for item in asked if item.resource not in CLUSTER_SCOPED]
@@ -105,7 +105,7 @@ def explain(asked: Sequence[Asked], namespace: str) -> str:
     return f"this user may not {what}; " + "\n".join(parts)
 
 
-def is_listed(asked: Asked, rules: Iterable[Mapping[str, Any]]) -> bool:
+def is_listed(asked: AccessRequest, rules: Iterable[Mapping[str, Any]]) -> bool:
     """Whether rules that hold in a namespace allow this. A rule for objects of some names does not."""
 
     def fits(rule: Mapping[str, Any], key: str, *names: str) -> bool:
@@ -126,7 +126,7 @@ def needed(
     marks_nodes: bool = False,
     makes_volumes: bool = False,
     makes_job_sets: bool = False,
-) -> list[Asked]:
+) -> list[AccessRequest]:
     """All requests of a run and its clean, by the Role's file."""
     wanted = {
         "gpuval-controller": True,

@@ -16,7 +16,7 @@ from ..core.escape import clean_text
 from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
-from ..records.evidence import Evidence, as_written, take_record
+from ..records.evidence import RunEvidence, as_written, take_record
 from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
@@ -24,12 +24,12 @@ from ..runs import plans
 from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
-from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Placement
+from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
 from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
 from .config_maps import PlanPlace, code_config_map, plan_config_maps
-from .orders import Order
-from .pod_diagnosis import Limits
+from .orders import PodOrder
+from .pod_diagnosis import PodLimits
 from .pod_state import ENDED
 from .pod_tracker import PodStatus, PodTracker, Trouble
 from .pod_volumes import model_volumes
@@ -58,11 +58,11 @@ class ClusterPlacement(Placement):
         run: Mapping[str, Any],
         folder: run_folder.RunFolder,
         store: launching.NodeStore,
-        orders: Callable[[str, Mapping[str, Any] | None, str], Order],
+        orders: Callable[[str, Mapping[str, Any] | None, str], PodOrder],
         present: Iterable[str],
         everyone: Iterable[str],
         warn: Callable[[str], None],
-        limits: Limits | None = None,
+        limits: PodLimits | None = None,
         accept: joining.Rule | None = None,
     ) -> None:
         self.present, self.everyone = set(present), set(everyone)
@@ -77,7 +77,7 @@ class ClusterPlacement(Placement):
         self._open = contextlib.ExitStack()
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._views: Mapping[str, NodeView] = {}
-        self._known: dict[str, Order] = {}
+        self._known: dict[str, PodOrder] = {}
         self._places: dict[tuple[str, int], PlanPlace] = {}
         #: Where the members of each gang are.
         self._gangs: dict[str, PlanPlace] = {}
@@ -240,7 +240,7 @@ class ClusterPlacement(Placement):
             self._make(thing)
         self._places.update(places)
 
-    def _order(self, name: str) -> Order:
+    def _order(self, name: str) -> PodOrder:
         if name not in self._known:
             like = self._like.get(name, "")
             order = self._orders(name, self._nodes.get(name), like)
@@ -249,12 +249,12 @@ class ClusterPlacement(Placement):
                 run_folder.write_json(path, plans.without_members(manifests.pod_plan(order.plan, order.settings)))
             # Read back from JSON: Ansible's tagged texts take several times the memory.
             plan = plans.with_members(self._folder.read_plan(name), self._run)
-            self._known[name] = Order(plan, order.settings, order.sku)
+            self._known[name] = PodOrder(plan, order.settings, order.sku)
         return self._known[name]
 
     # -- launches
 
-    def launch(self, view: NodeView, wanted: Attempt, seconds: float) -> None:
+    def launch(self, view: NodeView, wanted: PlannedAttempt, seconds: float) -> None:
         """Create the node's Job."""
         known = self._folder.read_launch(view.name)
         launch = wanted.launch(view.name, known)
@@ -276,7 +276,7 @@ class ClusterPlacement(Placement):
             launch = self._attempt_failed(view, launch)
         self._folder.write_launch(view.name, launch)
         started = launch["state"] == "started"
-        self._events.append(Ended(view.name, "launch", started, message=launch["message"], reported=reported))
+        self._events.append(LaunchEnd(view.name, "launch", started, message=launch["message"], reported=reported))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
@@ -305,7 +305,7 @@ class ClusterPlacement(Placement):
 
     def _item(
         self, view: NodeView, launch: dict[str, Any], seconds: float
-    ) -> tuple[dict[str, Any], manifests.Placement | None]:
+    ) -> tuple[dict[str, Any], manifests.PodPlacement | None]:
         """What an attempt on a node needs, and its launch, which has the reason where nothing can be placed."""
         name, attempt = view.name, launch["attempt"]
         order, node = self._order(name), self._nodes.get(name)
@@ -336,7 +336,7 @@ class ClusterPlacement(Placement):
             self._delete_waiting(
                 name, self._pods.status(name, time.monotonic(), attempt - 1)
             )  # it may stay for a shell
-        return launch, manifests.Placement(
+        return launch, manifests.PodPlacement(
             manifests.target_of(node),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
@@ -345,7 +345,7 @@ class ClusterPlacement(Placement):
             **given,
         )
 
-    def _submit(self, view: NodeView, item: manifests.Placement, seconds: float) -> str:
+    def _submit(self, view: NodeView, item: manifests.PodPlacement, seconds: float) -> str:
         """Create a node's Job, or the JobSet of its gang. Returns the Job's name."""
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
@@ -363,9 +363,9 @@ class ClusterPlacement(Placement):
         self._make(job)
         return str(job["metadata"]["name"])
 
-    def _job(self, item: manifests.Placement) -> dict[str, Any]:
+    def _job(self, item: manifests.PodPlacement) -> dict[str, Any]:
         """The Job of an attempt; what it mounts is created."""
-        run = manifests.Run(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
+        run = manifests.ClusterRun(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
         job = manifests.job_of(run, item, self._places[item.plan["node"], item.plan["attempt"]])
         self._make(manifests.secret_of(run, item))
         return gangs.labelled(job, self._round)
@@ -373,7 +373,7 @@ class ClusterPlacement(Placement):
     def _gang(self, name: str) -> str:
         return str(self._run["nodes"][name].get("gang", {}).get("name", ""))
 
-    def _others_of(self, gang: str, first: NodeView, seconds: float) -> list[manifests.Placement]:
+    def _others_of(self, gang: str, first: NodeView, seconds: float) -> list[manifests.PodPlacement]:
         """The other members of a gang that can start; the launch of each of the rest says why it cannot."""
         found = []
         for view in self._views.values():
@@ -390,7 +390,7 @@ class ClusterPlacement(Placement):
         started = {**launch, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
         return started if self._store.reachable else {**started, "store_reachable": False}
 
-    def next_attempt(self, view: NodeView) -> Attempt | None:
+    def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
         """One more attempt for a node whose pod was evicted, lost or never started through no fault of its stages.
 
         None in a round of gangs: the other members continued or ended without it.
@@ -406,7 +406,7 @@ class ClusterPlacement(Placement):
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
         if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
             return None  # retried if it returns while others are at work
-        return Attempt(attempt + 1, [stage for stage in view.stages if stage in left])
+        return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in left])
 
     def withdraw(self, view: NodeView) -> bool:
         """Delete the Job of a pod that has not started."""
@@ -425,7 +425,7 @@ class ClusterPlacement(Placement):
         self._keep_records(view, {key: raw for key, raw in result.items() if self._accepted(key, raw)})
         if result:
             self._events.append(NodeNews(view.name, records=result))
-        self._events.append(Ended(view.name, "fetch"))
+        self._events.append(LaunchEnd(view.name, "fetch"))
 
     def wait(self, seconds: float) -> list[Event]:
         """Events of launches and fetches, and news of the cluster."""
@@ -557,7 +557,7 @@ class ClusterPlacement(Placement):
 
     def _accepted(self, key: str, raw: bytes) -> Mapping[str, Any] | None:
         """The record that a pod printed, where it is valid: the output is untrusted."""
-        return take_record(Evidence(), self._run, key, raw)
+        return take_record(RunEvidence(), self._run, key, raw)
 
     def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
         """Put records into the store for later readers; the results have them in any case."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..records.failure_classes import FailureClass, row_of
 from .classes import OF_REFUSALS, classify
-from .pod_state import Node
+from .pod_state import ClusterNode
 
 #: Classes of a text by what it is about, in the order of their tables.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
@@ -60,7 +60,7 @@ def _among(names: Sequence[str], text: str) -> FailureClass:
     return classify(text, names) or row_of(names[-1])
 
 
-def unschedulable(name: str, message: str, node: Node | None) -> tuple[FailureClass, str]:
+def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[FailureClass, str]:
     """Class and the scheduler's own reason for the one node that a pod is pinned to.
 
     The scheduler reports the reasons of all nodes together, and checks taints before the node that the pod wants:
@@ -98,7 +98,7 @@ def _scheduling(text: str) -> str:
     return "unschedulable"
 
 
-def _concerns(reason: str, node: Node | None) -> bool:
+def _concerns(reason: str, node: ClusterNode | None) -> bool:
     if node is None:
         return True
     if "were unschedulable" in reason:
@@ -109,7 +109,7 @@ def _concerns(reason: str, node: Node | None) -> bool:
     return taint is None or taint[1].strip() in node.taints
 
 
-def _with_taints(reason: str, node: Node | None) -> str:
+def _with_taints(reason: str, node: ClusterNode | None) -> str:
     """The scheduler's reason, and the taints of the node where it does not name the one."""
     if node is None or not _SOME_TAINT.search(reason):
         return reason

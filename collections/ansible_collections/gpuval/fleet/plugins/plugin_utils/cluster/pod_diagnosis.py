@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from ..core.escape import one_line
 from ..records.failure_classes import FailureClass, row_of
 from . import pod_classes as known
-from .pod_state import MESSAGE_CHARACTERS, NOT_RUN_REASONS, Container, Event, Node, Pod, progressed, termination_report
+from .pod_state import (
+    MESSAGE_CHARACTERS,
+    NOT_RUN_REASONS,
+    ClusterNode,
+    ContainerState,
+    Pod,
+    PodEvent,
+    progressed,
+    termination_report,
+)
 
 #: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
 UNSEEN_SECONDS = 5.0
@@ -71,7 +80,7 @@ _BACK_OFF = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: (?:ErrImagePull:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PodLimits:
     """How long, in seconds, a state may last that may resolve by itself; 0 is without limit.
 
     `start_seconds`: from the scheduling of a pod until a container runs, without any reported cause: a large image.
@@ -89,7 +98,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Cause:
+class PodCause:
     """Why a pod does not run or ended. `family`: its time goes on when only the words change; `limit`: seconds it may
     last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `retryable`: another
     attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever. `shared`:
@@ -108,7 +117,7 @@ class Cause:
 
 
 @dataclass
-class Attempt:
+class NodeAttempt:
     """One attempt on one node: its Job and the pods of it."""
 
     node: str
@@ -125,10 +134,10 @@ class Attempt:
     job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
     #: What is wrong now, and since when (seconds of the watch's clock).
-    found: Cause | None = None
+    found: PodCause | None = None
     since: float = 0.0
     #: The last cause before the pod ran: the reason, when time is up before it starts.
-    before_start: Cause | None = None
+    before_start: PodCause | None = None
     #: The kubelet's error at its last pull; between pulls it only reports the back-off.
     pull_message: str = ""
     #: Reason and message of the missing image; empty: no image is missing, None: no pod was seen.
@@ -149,19 +158,19 @@ class Case:
     `host`: the Node that the pod is on; `named`: the Node that has the name of the run's node. Events by reason.
     """
 
-    attempt: Attempt
+    attempt: NodeAttempt
     pod: Pod | None
-    host: Node | None
-    named: Node | None
-    job_events: Mapping[str, Event]
-    pod_events: Mapping[str, Event]
-    limits: Limits
+    host: ClusterNode | None
+    named: ClusterNode | None
+    job_events: Mapping[str, PodEvent]
+    pod_events: Mapping[str, PodEvent]
+    limits: PodLimits
 
 
-Rule = Callable[[Case], "Cause | None"]
+Rule = Callable[[Case], "PodCause | None"]
 
 
-def diagnose(case: Case) -> Cause | None:
+def diagnose(case: Case) -> PodCause | None:
     """What is wrong with an attempt; None: nothing is."""
     pod = case.pod
     if case.attempt.complete or (pod is not None and pod.phase == "Succeeded"):
@@ -173,7 +182,7 @@ def diagnose(case: Case) -> Cause | None:
     return _first_of((_disrupted, _deadline, _deleted if pod.ended_by_deletion else _ended_badly), case)
 
 
-def _first_of(rules: Iterable[Rule], case: Case) -> Cause | None:
+def _first_of(rules: Iterable[Rule], case: Case) -> PodCause | None:
     return next(filter(None, (rule(case) for rule in rules)), None)
 
 
@@ -181,15 +190,15 @@ def _stage(case: Case) -> str | None:
     return case.pod.stage if case.pod else None
 
 
-def _job_failed(case: Case) -> Cause | None:
+def _job_failed(case: Case) -> PodCause | None:
     if case.attempt.failed is None:
         return None
     reason, message = case.attempt.failed
     text = f"its Job failed ({reason}), and its pod is gone: {message}"
-    return Cause(row_of("pod_failed"), text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
+    return PodCause(row_of("pod_failed"), text, "failed", limit=UNSEEN_SECONDS, retryable=True, quiet=True)
 
 
-def _disrupted(case: Case) -> Cause | None:
+def _disrupted(case: Case) -> PodCause | None:
     pod = case.pod
     if pod is None:
         return None
@@ -202,49 +211,49 @@ def _disrupted(case: Case) -> Cause | None:
             name = "node_lost" if lost else "drained"
         if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
             name = _POD_REASONS.get(pod.reason, "evicted")
-        return Cause(row_of(name), f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
+        return PodCause(row_of(name), f"{reason}: {pod.message or message}", name, stage=pod.stage, retryable=True)
     name = _POD_REASONS.get(pod.reason)
     if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
         name = "gpu_allocation" if known.classify(pod.reason, ["gpu_allocation"]) else "node_refused"
     if name is None or name == "deadline_exceeded":
         return None
-    return Cause(row_of(name), f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
+    return PodCause(row_of(name), f"{pod.reason}: {pod.message}", name, stage=pod.stage, retryable=True)
 
 
-def _deadline(case: Case) -> Cause | None:
+def _deadline(case: Case) -> PodCause | None:
     one, pod = case.attempt, case.pod
     by_job = one.failed is not None and one.failed[0] == "DeadlineExceeded"
     if not by_job and not (pod is not None and pod.reason == "DeadlineExceeded"):
         return None
     cause = one.before_start
     if cause is not None and (pod is None or not pod.ran):
-        return Cause(cause.known, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
+        return PodCause(cause.known, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
     message = one.failed[1] if by_job and one.failed else pod.message if pod else ""
     stage = _stage(case)
     text = f"ended by its deadline{f' in {stage}' if stage else ''}: {message}"
-    return Cause(row_of("deadline_exceeded"), text, "deadline", stage=stage)
+    return PodCause(row_of("deadline_exceeded"), text, "deadline", stage=stage)
 
 
-def _deleted(case: Case) -> Cause | None:
+def _deleted(case: Case) -> PodCause | None:
     one, pod, stage = case.attempt, case.pod, _stage(case)
     if case.host is not None and case.host.gone and pod is not None and pod.host:
         return None  # the pod went with its node
     if one.job_deleted and one.job_set:
         text = f"its JobSet {one.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
-        return Cause(row_of("job_set_ended"), text, "deleted", stage=stage, retryable=True)
+        return PodCause(row_of("job_set_ended"), text, "deleted", stage=stage, retryable=True)
     if one.job_deleted:
-        return Cause(row_of("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True)
+        return PodCause(row_of("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True)
     if pod is None or not (pod.gone or pod.deleted_at):
         return None
     if one.suspended:
         text = "preempted by its queue: the Job is suspended again"
-        return Cause(row_of("suspended"), text, "deleted", stage=stage, retryable=True)
+        return PodCause(row_of("suspended"), text, "deleted", stage=stage, retryable=True)
     # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
     how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
-    return Cause(row_of("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
+    return PodCause(row_of("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
 
 
-def _node_trouble(case: Case) -> Cause | None:
+def _node_trouble(case: Case) -> PodCause | None:
     """Only for a scheduled pod: before, the scheduler reports what is wrong with the node."""
     host, stage, lost = case.host, _stage(case), row_of("node_lost")
     if case.pod is None or not case.pod.host or host is None:
@@ -252,26 +261,26 @@ def _node_trouble(case: Case) -> Cause | None:
     if host.gone:
         how = ", and another has its name" if host.replaced else ""
         text = f"the node was removed from the cluster{how}"
-        return Cause(lost, text, "node_gone", stage=stage, retryable=True)
+        return PodCause(lost, text, "node_gone", stage=stage, retryable=True)
     if not host.ready:
         text = f"the node is not ready: {host.message}"
-        return Cause(lost, text, "node_lost", case.limits.patience_seconds, stage, retryable=True)
+        return PodCause(lost, text, "node_lost", case.limits.patience_seconds, stage, retryable=True)
     return None
 
 
-def _no_pod(case: Case) -> Cause:
+def _no_pod(case: Case) -> PodCause:
     limits, event = case.limits, case.job_events.get("FailedCreate")
     if case.attempt.suspended:
         queue = case.attempt.queue
         text = f"waits for queue {queue}" if queue else "its Job is suspended: a queue holds it back"
-        return Cause(row_of("suspended"), text, "suspended", limits.admission_seconds)
+        return PodCause(row_of("suspended"), text, "suspended", limits.admission_seconds)
     if event and event.message:
         text = known.without_pod_name(event.message)
-        return Cause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)
-    return Cause(row_of("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
+        return PodCause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)
+    return PodCause(row_of("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
-def _ended_badly(case: Case) -> Cause | None:
+def _ended_badly(case: Case) -> PodCause | None:
     """The container that ended its pod; None: none failed, or its runner reported the failure itself."""
     stages = case.pod.stages if case.pod else {}
     last = next(reversed(stages), None)
@@ -283,31 +292,31 @@ def _ended_badly(case: Case) -> Cause | None:
     return next(filter(None, ends), None)
 
 
-def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause | None:
+def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> PodCause | None:
     """What the end of a container with an exit code other than 0 means."""
     if container.reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
-        return Cause(row_of("container_lost"), f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
+        return PodCause(row_of("container_lost"), f"{container.reason}: {text}", "ended", stage=stage, retryable=True)
     if container.reason in NOT_RUN_REASONS:
         text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
         start_class = known.start(text)
-        return Cause(start_class, text, "ended", stage=stage, evidence=start_class.name == "accelerator_runtime")
+        return PodCause(start_class, text, "ended", stage=stage, evidence=start_class.name == "accelerator_runtime")
     if container.reason == OOM:
         text = (
             f"{OOM}: the kernel killed the container of {stage}: out of memory (its limit is in gpuval_pods.resources)"
         )
-        return Cause(row_of("oom_killed"), text, "ended", stage=stage, evidence=True)
+        return PodCause(row_of("oom_killed"), text, "ended", stage=stage, evidence=True)
     if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
         detail = one_line(container.message, 300)
         text = f"the runner of {stage} refused (exit code {container.exit_code})" + (f": {detail}" if detail else "")
-        return Cause(row_of("runner_refused"), text, "ended", stage=stage)
+        return PodCause(row_of("runner_refused"), text, "ended", stage=stage)
     if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
     how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
-    return Cause(row_of("container_failed"), f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
+    return PodCause(row_of("container_failed"), f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
 
 
-def _not_running(case: Case) -> Cause | None:
+def _not_running(case: Case) -> PodCause | None:
     pod = case.pod
     if pod is None or any(container.state == "running" for container in pod.stages.values()):
         return None
@@ -319,22 +328,22 @@ def _not_running(case: Case) -> Cause | None:
     return None
 
 
-def _unscheduled(case: Case, pod: Pod) -> Cause:
+def _unscheduled(case: Case, pod: Pod) -> PodCause:
     limit = case.limits.patience_seconds
     if pod.unscheduled is None:
         text = "no scheduler has handled its pod"
-        return Cause(row_of("unschedulable"), text, "unschedulable", limit, quiet=True)
+        return PodCause(row_of("unschedulable"), text, "unschedulable", limit, quiet=True)
     reason, message = pod.unscheduled
     node = case.named if case.named is not None and not case.named.gone else None
     scheduling_class, text = known.unschedulable(case.attempt.node, message, node)
-    return Cause(scheduling_class, f"{reason}: {text}", "unschedulable", limit)
+    return PodCause(scheduling_class, f"{reason}: {text}", "unschedulable", limit)
 
 
-def _image(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | None:
+def _image(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause | None:
     reason, one, limits = container.reason, case.attempt, case.limits
     if reason in IMAGE_FINAL:
         text = f"{reason}: {container.message}"
-        return Cause(known.image(reason, container.message), text, "image", stage=stage, stuck=True)
+        return PodCause(known.image(reason, container.message), text, "image", stage=stage, stuck=True)
     if reason not in IMAGE_REASONS:
         return None
     failed = case.pod_events.get("Failed")
@@ -342,37 +351,37 @@ def _image(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | N
     message = one.pull_message or container.message
     image_class = known.image(reason, message)
     if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
-        return Cause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)
-    return Cause(image_class, f"{reason}: {message}", "image", limits.patience_seconds, stage)
+        return PodCause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)
+    return PodCause(image_class, f"{reason}: {message}", "image", limits.patience_seconds, stage)
 
 
-def _start(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | None:
+def _start(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause | None:
     if container.reason not in START_REASONS:
         return None
     text = f"{container.reason}: {container.message}"
     start_class = known.start(text)
     evidence = start_class.name == "accelerator_runtime"
-    return Cause(start_class, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
+    return PodCause(start_class, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
 
 
-def _prepare(case: Case, pod: Pod, stage: str, _container: Container) -> Cause | None:
+def _prepare(case: Case, pod: Pod, stage: str, _container: ContainerState) -> PodCause | None:
     for reason, name in PREPARE_REASONS.items():
         if reason in case.pod_events and not (pod.prepared or pod.ran or progressed(case.pod_events, {reason})):
             # older kubelets set the condition late, and events may be lost: either will do
             text = f"{reason}: {case.pod_events[reason].message}"
-            return Cause(row_of(name), text, "prepare", case.limits.patience_seconds, stage)
+            return PodCause(row_of(name), text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 
-def _no_progress(case: Case, _pod: Pod, stage: str, container: Container) -> Cause:
+def _no_progress(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause:
     text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
-    return Cause(row_of("not_starting"), text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
+    return PodCause(row_of("not_starting"), text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
 
 
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
 WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
 #: Why the next container waits, tried in order.
-CONTAINER_WAITS: Sequence[Callable[[Case, Pod, str, Container], Cause | None]] = (
+CONTAINER_WAITS: Sequence[Callable[[Case, Pod, str, ContainerState], PodCause | None]] = (
     _image,
     _start,
     _prepare,

@@ -21,7 +21,7 @@ from ...module_utils import root_cause
 from ..core.escape import one_line
 from ..records.evidence import MAX_RECORD_BYTES, ON_HOST
 from ..records.states import FINAL_STATES
-from .pod_state import Container, termination_report
+from .pod_state import ContainerState, termination_report
 from .pod_tracker import PodStatus
 
 MAX_ATTEMPTS = 9
@@ -86,7 +86,7 @@ def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def record_from_termination(
-    container: Container,
+    container: ContainerState,
     plan: Mapping[str, Any],
     stage: str,
     attempt: int,

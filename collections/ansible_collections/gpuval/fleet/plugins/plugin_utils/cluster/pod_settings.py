@@ -31,7 +31,7 @@ IPC_LOCK = "IPC_LOCK"
 SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 
-class ManifestError(plans.PlanError):
+class PodSettingsError(plans.PlanError):
     """The settings make no pod; the message says what to change."""
 
 
@@ -84,7 +84,7 @@ def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
             try:
                 given[key] = kind(given[key])
             except ValueError:
-                raise ManifestError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
+                raise PodSettingsError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
     for part in (part for part in (given, given.get("gang"), given.get("kueue")) if isinstance(part, dict)):
         for key in FLAGS:
             if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
@@ -92,9 +92,11 @@ def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
     try:
         schemas.validate("pods", given, what="gpuval_pods")
     except schemas.Invalid as error:
-        raise ManifestError(str(error)) from error
+        raise PodSettingsError(str(error)) from error
     if queue and not _DNS_NAME.fullmatch(str(queue)):
-        raise ManifestError(f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)")
+        raise PodSettingsError(
+            f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)"
+        )
     return PodSettings(**given, queue=str(queue))
 
 

@@ -36,7 +36,7 @@ _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z")
 
 
 @dataclass(frozen=True)
-class Container:
+class ContainerState:
     """A stage's container: `state` is waiting, running or ended."""
 
     state: str
@@ -56,7 +56,7 @@ class Container:
 
 
 @dataclass(frozen=True)
-class Event:
+class PodEvent:
     """The last event of a reason. `second`: when, by the clock of its source, "" is unknown; `order` of arrival;
     `arrived_at`: seconds of the watch's clock."""
 
@@ -65,7 +65,7 @@ class Event:
     order: int
     arrived_at: float
 
-    def later_than(self, other: Event) -> bool:
+    def later_than(self, other: PodEvent) -> bool:
         """By their own times, which are whole seconds; else by their arrival."""
         if self.second and other.second and self.second != other.second:
             return self.second > other.second
@@ -89,7 +89,7 @@ class Pod:
     deleted_at: str | None
     unscheduled: tuple[str, str] | None
     disruption: tuple[str, str] | None
-    stages: dict[str, Container]
+    stages: dict[str, ContainerState]
     gone: bool = False
     #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
     host_uid: str = ""
@@ -143,7 +143,7 @@ class Pod:
 
 
 @dataclass
-class Node:
+class ClusterNode:
     name: str
     uid: str
     created: str | None
@@ -198,14 +198,14 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     )
 
 
-def _container(status: Mapping[str, Any]) -> Container:
+def _container(status: Mapping[str, Any]) -> ContainerState:
     state = status.get("state") or {}
     if "terminated" in state:
         end = state["terminated"] or {}
         code, number = end.get("exitCode"), end.get("signal")
         if not number and isinstance(code, int) and code - 128 in SIGNALS and end.get("reason") not in NOT_RUN_REASONS:
             number = code - 128
-        return Container(
+        return ContainerState(
             state="ended",
             reason=str(end.get("reason") or ""),
             message=str(end.get("message") or "")[
@@ -217,9 +217,9 @@ def _container(status: Mapping[str, Any]) -> Container:
             finished_at=_moment(end.get("finishedAt")),
         )
     if "running" in state:
-        return Container("running", started_at=_moment((state["running"] or {}).get("startedAt")))
+        return ContainerState("running", started_at=_moment((state["running"] or {}).get("startedAt")))
     waits = state.get("waiting") or {}
-    return Container(
+    return ContainerState(
         "waiting", str(waits.get("reason") or ""), one_line(str(waits.get("message") or ""), MESSAGE_CHARACTERS)
     )
 
@@ -231,12 +231,12 @@ def _moment(value: Any) -> str | None:
     return value
 
 
-def read_node(node: Mapping[str, Any]) -> Node:
+def read_node(node: Mapping[str, Any]) -> ClusterNode:
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     ready: Mapping[str, Any] = next(
         (item for item in status.get("conditions") or () if item.get("type") == "Ready"), {}
     )
-    return Node(
+    return ClusterNode(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid") or meta.get("name", "")),
         created=_moment(meta.get("creationTimestamp")),
@@ -257,15 +257,15 @@ def second_of(event: Mapping[str, Any]) -> str:
     return max(((_moment(each) or "")[:19] for each in times), default="")
 
 
-def newest(events: Mapping[str, Event], reasons: Iterable[str]) -> Event | None:
-    found: Event | None = None
+def newest(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> PodEvent | None:
+    found: PodEvent | None = None
     for event in (events[reason] for reason in reasons if reason in events):
         if found is None or event.later_than(found):
             found = event
     return found
 
 
-def progressed(events: Mapping[str, Event], reasons: Iterable[str]) -> bool:
+def progressed(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> bool:
     """Whether the kubelet reported progress of a pod after the last event of these reasons."""
     progress, trouble = newest(events, PROGRESS_REASONS), newest(events, reasons)
     return progress is not None and (trouble is None or progress.later_than(trouble))
@@ -283,7 +283,7 @@ def _earlier(moment: str, seconds: int) -> str:
     return (datetime.fromisoformat(moment) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _was_stopped(stage: str, container: Container) -> bool:
+def _was_stopped(stage: str, container: ContainerState) -> bool:
     """Whether it ended as after a deletion: by the kubelet's signals (not `OOMKilled`), or its runner cancelled."""
     report = termination_report(stage, container)
     killed = container.signal in ("SIGTERM", "SIGKILL") and container.reason == "Error"
@@ -299,7 +299,7 @@ class TerminationReport:
     cause: RootCause | None = None
 
 
-def termination_report(stage: str, container: Container) -> TerminationReport | None:
+def termination_report(stage: str, container: ContainerState) -> TerminationReport | None:
     """The stage's state as its runner wrote it to the container's termination message; None without a valid one.
 
     Untrusted: the text is the node's.

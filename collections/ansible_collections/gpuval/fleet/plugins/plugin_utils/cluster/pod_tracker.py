@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from . import names
-from .pod_diagnosis import IMAGE_REASONS, PREPARE_REASONS, PULL_FAILED_REASONS, Attempt, Case, Limits, diagnose
+from .pod_diagnosis import IMAGE_REASONS, PREPARE_REASONS, PULL_FAILED_REASONS, Case, NodeAttempt, PodLimits, diagnose
 from .pod_state import (
     ENDED,
     MESSAGE_CHARACTERS,
@@ -20,10 +20,10 @@ from .pod_state import (
     PULLING,
     RUNNING,
     WAITING,
-    Container,
-    Event,
-    Node,
+    ClusterNode,
+    ContainerState,
     Pod,
+    PodEvent,
     newest,
     read_node,
     read_pod,
@@ -68,7 +68,7 @@ class PodStatus:
     attempt: int
     phase: str
     stage: str | None = None
-    stages: Mapping[str, Container] = field(default_factory=dict)
+    stages: Mapping[str, ContainerState] = field(default_factory=dict)
     trouble: Trouble | None = None
     pod: str | None = None
     job: str | None = None
@@ -81,13 +81,13 @@ class PodStatus:
 class PodTracker:
     """All nodes of a run, as the objects of the cluster show them."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
-        self._attempts: dict[str, dict[int, Attempt]] = {}
+    def __init__(self, limits: PodLimits | None = None) -> None:
+        self.limits = limits or PodLimits()
+        self._attempts: dict[str, dict[int, NodeAttempt]] = {}
         self._stages: dict[str, frozenset[str]] = {}
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, ClusterNode] = {}
         self._owners: dict[tuple[str, str], tuple[str, int]] = {}
-        self._events: dict[tuple[str, str], dict[str, Event]] = {}
+        self._events: dict[tuple[str, str], dict[str, PodEvent]] = {}
         self._arrived = 0
         self._now = 0.0
         #: Since when the namespace refuses all pods, by the class of the cause: the patience is for all of them.
@@ -120,15 +120,15 @@ class PodTracker:
 
     # --- taking objects ----------------------------------------------------------------------------------------------
 
-    def _attempt(self, meta: Mapping[str, Any]) -> Attempt | None:
+    def _attempt(self, meta: Mapping[str, Any]) -> NodeAttempt | None:
         node = (meta.get("annotations") or {}).get(names.NODE_ANNOTATION)
         number = (meta.get("labels") or {}).get(names.ATTEMPT_LABEL, "1")
         if not node or not str(number).isdecimal():
             return None
         attempts = self._attempts.setdefault(str(node), {})
-        return attempts.setdefault(int(number), Attempt(str(node), int(number)))
+        return attempts.setdefault(int(number), NodeAttempt(str(node), int(number)))
 
-    def _job(self, job: Mapping[str, Any], gone: bool) -> list[Attempt]:
+    def _job(self, job: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
         meta = job.get("metadata") or {}
         one = self._attempt(meta)
         if one is None:
@@ -146,7 +146,7 @@ class PodTracker:
         self._owners["Job", one.job] = (one.node, one.number)
         return [one]
 
-    def _pod(self, pod: Mapping[str, Any], gone: bool) -> list[Attempt]:
+    def _pod(self, pod: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
         meta = pod.get("metadata") or {}
         one = self._attempt(meta)
         if one is None:
@@ -175,7 +175,7 @@ class PodTracker:
         if host is not None and not host.gone and not pod.host_uid:
             pod.host_uid = host.uid if host.may_have(pod) else f"before {host.uid}"
 
-    def _note_pull(self, one: Attempt, pod: Pod) -> None:
+    def _note_pull(self, one: NodeAttempt, pod: Pod) -> None:
         """A pull may fail without an event: the kubelet drops events of a pod that has had many."""
         words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
         before, one.image_words = one.image_words, words
@@ -186,9 +186,9 @@ class PodTracker:
         if progress is not None and (not before or self._now - progress.arrived_at >= PULL_NEWS_SECONDS):
             message = events["Failed"].message if "Failed" in events else ""
             self._arrived += 1
-            events["Failed"] = Event(message, progress.second, self._arrived, self._now)
+            events["Failed"] = PodEvent(message, progress.second, self._arrived, self._now)
 
-    def _node(self, node: Mapping[str, Any], gone: bool) -> list[Attempt]:
+    def _node(self, node: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
         seen = read_node(node)
         seen.gone = gone
         before = self._nodes.get(seen.name)
@@ -203,7 +203,7 @@ class PodTracker:
             self._bind(pod)
         return attempts
 
-    def _event(self, event: Mapping[str, Any], gone: bool) -> list[Attempt]:
+    def _event(self, event: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
         about = event.get("involvedObject") or event.get("regarding") or {}
         reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
         if gone or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
@@ -212,7 +212,7 @@ class PodTracker:
             self._events.pop(next(iter(self._events)))
         message = one_line(str(event.get("message") or event.get("note") or ""), MESSAGE_CHARACTERS)
         self._arrived += 1
-        seen = Event("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
+        seen = PodEvent("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
         known_of = self._events.setdefault((kind, name), {})
         if reason not in known_of or seen.later_than(known_of[reason]):
             known_of[reason] = seen
@@ -221,7 +221,7 @@ class PodTracker:
 
     # --- diagnosis and its time --------------------------------------------------------------------------------------
 
-    def _host(self, one: Attempt) -> Node | None:
+    def _host(self, one: NodeAttempt) -> ClusterNode | None:
         """The Node of an attempt's pod; gone where another has its name."""
         pod = one.pod
         host = self._nodes.get((pod.host if pod else "") or one.node)
@@ -229,7 +229,7 @@ class PodTracker:
             return replace(host, gone=True, replaced=True)
         return host
 
-    def _assess(self, one: Attempt, now: float) -> None:
+    def _assess(self, one: NodeAttempt, now: float) -> None:
         pod = one.pod
         found = diagnose(
             Case(
@@ -255,7 +255,7 @@ class PodTracker:
         elif pod is not None and pod.ran:
             one.before_start = None
 
-    def _status(self, one: Attempt, now: float) -> PodStatus:
+    def _status(self, one: NodeAttempt, now: float) -> PodStatus:
         pod, found = one.pod, one.found
         trouble = None
         if found is not None:

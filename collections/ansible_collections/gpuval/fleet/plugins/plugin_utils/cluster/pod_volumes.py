@@ -9,7 +9,7 @@ from typing import Any
 from ..runs import datasets
 from . import names
 from .kinds import Manifest
-from .pod_settings import ManifestError, PodSettings
+from .pod_settings import PodSettings, PodSettingsError
 
 #: Where a pod finds what it was given, its state between stages, and the models.
 GIVEN = "/opt/gpuval"
@@ -85,9 +85,9 @@ def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
     for index, one in enumerate(settings.volumes):
         path = one["path"]
         if any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in used[:5]):
-            raise ManifestError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
+            raise PodSettingsError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
         if path in used:
-            raise ManifestError(f"gpuval_pods.volumes: two volumes have the path {path}")
+            raise PodSettingsError(f"gpuval_pods.volumes: two volumes have the path {path}")
         used.append(path)
         ((kind, asked),) = ((key, one[key]) for key in ("claim", "nfs", "csi", "host_path") if key in one)
         volume = _volume(run_id, kind, asked)
@@ -119,7 +119,7 @@ def host_volumes(
         for volume in stage["container"].get("volumes") or ():
             path, inside, *rest = volume.split(":")
             if not path.startswith("/"):
-                raise ManifestError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
+                raise PodSettingsError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
             made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
             options = rest[0].split(",") if rest else []
             mounts[stage["name"]].append(

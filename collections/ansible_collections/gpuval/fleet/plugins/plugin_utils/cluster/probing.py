@@ -10,7 +10,7 @@ from typing import Any
 from ..core.text import some_of
 from ..ssh import findings as ssh_findings
 from . import nodes, pod_settings
-from .pod_settings import ManifestError, PodSettings
+from .pod_settings import PodSettings, PodSettingsError
 
 PLACEMENT = "kubernetes"
 #: The variables of a host that say where it is and what is expected of it.
@@ -21,7 +21,7 @@ VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Target:
+class ProbedNode:
     """A node as the inventory has it. `settings` are those of `gpuval_pods`; `expected_gpus` None is not declared."""
 
     node: str
@@ -36,7 +36,7 @@ class Target:
         return self.kubeconfig, self.context
 
 
-def target(name: str, variables: Mapping[str, Any]) -> Target | None:
+def target(name: str, variables: Mapping[str, Any]) -> ProbedNode | None:
     """The target of a host with these values of VARIABLES, or None for one that is no node of a cluster.
 
     Raises ManifestError for `gpuval_pods`.
@@ -46,9 +46,9 @@ def target(name: str, variables: Mapping[str, Any]) -> Target | None:
     number = str(variables.get("gpuval_gpu_count") or "")
     try:
         settings = pod_settings.parse(variables.get("gpuval_pods") or {})
-    except ManifestError as error:
-        raise ManifestError(f"{name}: {error}") from None
-    return Target(
+    except PodSettingsError as error:
+        raise PodSettingsError(f"{name}: {error}") from None
+    return ProbedNode(
         node=name,
         kubeconfig=str(variables.get("gpuval_kubeconfig") or ""),
         context=str(variables.get("gpuval_kube_context") or ""),
@@ -58,7 +58,7 @@ def target(name: str, variables: Mapping[str, Any]) -> Target | None:
     )
 
 
-def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict[str, ssh_findings.Finding]:
+def judge(targets: Iterable[ProbedNode], found: Iterable[Mapping[str, Any]]) -> dict[str, ssh_findings.ProbeFinding]:
     """Findings of the nodes of one cluster; `found` are its Node objects."""
     known = {str(node["metadata"]["name"]): nodes.describe(node) for node in found}
     return {
@@ -69,12 +69,12 @@ def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict
     }
 
 
-def short(findings: Mapping[str, ssh_findings.Finding]) -> list[str]:
+def short(findings: Mapping[str, ssh_findings.ProbeFinding]) -> list[str]:
     """The nodes that work can be placed on, but that offer fewer GPUs than expected."""
     return [name for name, finding in findings.items() if finding.state == ssh_findings.REACHABLE and finding.message]
 
 
-def summary(findings: Mapping[str, ssh_findings.Finding], seconds: float) -> list[str]:
+def summary(findings: Mapping[str, ssh_findings.ProbeFinding], seconds: float) -> list[str]:
     """The lines for the operator: counts, then each class with its nodes, the first messages and the remedy."""
     ready = sum(finding.state == ssh_findings.REACHABLE for finding in findings.values())
     rest = ssh_findings.summary(findings, seconds, Path())[1:]

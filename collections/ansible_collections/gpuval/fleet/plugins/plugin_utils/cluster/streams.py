@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .api import Cluster, ClusterError, Exists, Forbidden, Gone, Missing, Refused, Watch
+from .api import Cluster, ClusterError, EventStream, Exists, Forbidden, Gone, Missing, ObjectRefused
 from .kinds import Manifest, trim
 
 #: The server ends a watch after this time; a new one is one request.
@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 
 #: Answers that do not change by asking again.
-_FINAL = (Forbidden, Refused, Missing, Exists)
+_FINAL = (Forbidden, ObjectRefused, Missing, Exists)
 #: Kinds of which a server sends no bookmarks, whatever it is asked: their watches are silent when nothing happens.
 _NO_BOOKMARKS = frozenset({"Event"})
 
@@ -45,7 +45,7 @@ class _Stream:
     #: Objects that were reported, by uid: their version and what a DELETED needs.
     known: dict[str, Manifest] = field(default_factory=dict)
     version: str = ""
-    watch: Watch | None = None
+    watch: EventStream | None = None
     thread: threading.Thread | None = None
     #: Since when it cannot be followed, and why; one value, since another thread reads it.
     trouble: tuple[float, str] | None = None

@@ -11,17 +11,17 @@ from ..judge.check import Check
 from ..runs import node_ids
 from ..runs.folder import RunError, RunFolder
 from ..watch import launching
-from ..watch.watch import Limits, RunWatch, Watcher
+from ..watch.watch import RunWatch, RunWatcher, WatchLimits
 from . import inventory, joining
 from .api import Cluster
 from .gangs import member_address
 from .orders import NodeOrders
 from .placement import ClusterPlacement
-from .pod_diagnosis import Limits as PodLimits
-from .pod_settings import ManifestError
+from .pod_diagnosis import PodLimits
+from .pod_settings import PodSettingsError
 
 
-class ClusterWatcher(Watcher):
+class ClusterWatcher(RunWatcher):
     """A watcher by the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
 
     _cluster: Cluster
@@ -38,7 +38,7 @@ class ClusterWatcher(Watcher):
         orders = NodeOrders(self._action, self._task_vars, self._options.run, self._workloads)
         return {name: launching.shown(orders.order(name).plan) for name in hosts}
 
-    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display
         store = launching.NodeStore.of(self._options.store, run, "kubernetes")
         placement = ClusterPlacement(
@@ -75,7 +75,7 @@ class ClusterWatcher(Watcher):
             return bool(self._cluster.list("Node", options.selector, fields=f"metadata.name={name}")[0])
 
         labels = options.label_groups or inventory.LABEL_GROUPS
-        ids = node_ids.Reader(project_path)(options.ids)
+        ids = node_ids.NodeIdReader(project_path)(options.ids)
         return joining.Rule(matches, options.skus, ids, self._action._display.display, labels)
 
     def address(self, run_id: str, member: Mapping[str, Any]) -> str:
@@ -85,7 +85,7 @@ class ClusterWatcher(Watcher):
         facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
         try:
             return member_address(run_id, name, self._options.namespace, settings, facts.get("addresses"))
-        except ManifestError as error:
+        except PodSettingsError as error:
             raise RunError(str(error)) from None
 
     @property

@@ -23,7 +23,7 @@ from ..core.paths import COLLECTION
 from ..core.text import some_of
 from ..records import report_file
 from ..records.documents import Record
-from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, Refused, accept_record, read_object
+from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, EvidenceRefused, accept_record, read_object
 from ..report import write_file
 from ..report.html import html_report
 from ..report.markdown import markdown_report
@@ -268,7 +268,7 @@ def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, sta
         return accept_record(raw, run_id=run["run_id"], node=node, stage=stage), ""
     except FileNotFoundError:
         return None, ""
-    except (Refused, OSError) as error:
+    except (EvidenceRefused, OSError) as error:
         return None, str(error)
 
 

@@ -40,7 +40,7 @@ CONFIGURATION = {
 
 
 @dataclass(frozen=True)
-class Row:
+class DoctorRow:
     """One check. The text says what was found, and of what is wrong also what to do."""
 
     name: str
@@ -48,30 +48,30 @@ class Row:
     text: str
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[DoctorRow]) -> list[str]:
     return text.table([(row.state, row.name, row.text) for row in rows])
 
 
-def unknown_store(rows: Sequence[Row], problem: str) -> Row:
+def unknown_store(rows: Sequence[DoctorRow], problem: str) -> DoctorRow:
     """The line of a store whose settings have no value. Where the settings are wrong, their lines say more."""
     if any(row.state == FAILED and row.name == "settings" for row in rows):
-        return Row("store", SKIPPED, "correct the settings first")
-    return Row("store", FAILED, f"{problem}: correct the settings that it names")
+        return DoctorRow("store", SKIPPED, "correct the settings first")
+    return DoctorRow("store", FAILED, f"{problem}: correct the settings that it names")
 
 
-def python(version: Sequence[Any] = sys.version_info) -> Row:
+def python(version: Sequence[Any] = sys.version_info) -> DoctorRow:
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) >= OLDEST_PYTHON:
-        return Row("Python", OK, f"{found}, {sys.executable}")
-    return Row("Python", FAILED, f"{found} is too old: run Ansible with Python 3.11 or newer")
+        return DoctorRow("Python", OK, f"{found}, {sys.executable}")
+    return DoctorRow("Python", FAILED, f"{found} is too old: run Ansible with Python 3.11 or newer")
 
 
-def ansible(version: str) -> Row:
+def ansible(version: str) -> DoctorRow:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if CORE[0] <= numbers < CORE[1]:
-        return Row("ansible-core", OK, version)
+        return DoctorRow("ansible-core", OK, version)
     state = FAILED if numbers < CORE[0] else WARNING
-    return Row("ansible-core", state, f"{version} was not tested with gpuval: use 2.19 to 2.21, {_install()}")
+    return DoctorRow("ansible-core", state, f"{version} was not tested with gpuval: use 2.19 to 2.21, {_install()}")
 
 
 def packages(
@@ -79,7 +79,7 @@ def packages(
     requirements: Path = REQUIREMENTS,
     version_of: Callable[[str], str] = importlib.metadata.version,
     load: Callable[[str], Any] = import_module,
-) -> list[Row]:
+) -> list[DoctorRow]:
     """Packages of the shipped requirements. ``needed``: those of OPTIONAL that the inventory needs."""
     optional = OPTIONAL.keys() - set(needed)
     missing, other, without, broken = [], [], [], []
@@ -101,18 +101,18 @@ def packages(
                 load(MODULES.get(name) or name)
             except Exception as error:  # whatever a package raises that cannot be imported
                 broken.append(f"{name} ({type(error).__name__}: {error})")
-    rows: list[Row | None] = [
-        Row("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
-        Row("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
-        Row("packages", WARNING, f"untested versions: {some_of(other)}: {_install()}") if other else None,
+    rows: list[DoctorRow | None] = [
+        DoctorRow("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
+        DoctorRow("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
+        DoctorRow("packages", WARNING, f"untested versions: {some_of(other)}: {_install()}") if other else None,
     ]
-    shown = [row for row in rows if row] or [Row("packages", OK, f"as in {requirements}")]
+    shown = [row for row in rows if row] or [DoctorRow("packages", OK, f"as in {requirements}")]
     if without:
-        shown.append(Row("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
+        shown.append(DoctorRow("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
     return shown
 
 
-def configuration(value_of: Callable[[str], Any], path: str | None) -> Row:
+def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow:
     """What the ansible.cfg in use does not set as the shipped one does. ``value_of`` returns a setting of Ansible."""
     lacking = []
     for name, (wanted, without) in CONFIGURATION.items():
@@ -120,33 +120,35 @@ def configuration(value_of: Callable[[str], Any], path: str | None) -> Row:
         if wanted not in value if isinstance(value, (list, tuple)) else value != wanted:
             lacking.append(without)
     if not lacking:
-        return Row("ansible.cfg", OK, str(path))
+        return DoctorRow("ansible.cfg", OK, str(path))
     found = f"{path} differs from the shipped one" if path else "none in use"
     if not path and Path("ansible.cfg").exists():
         found = f"Ansible ignores ansible.cfg here, since others may write to {Path.cwd()}: chmod o-w {Path.cwd()}"
-        return Row("ansible.cfg", WARNING, found)
+        return DoctorRow("ansible.cfg", WARNING, found)
     remedy = f"compare with {COLLECTION / 'ansible.cfg'}" if path else f"cp {COLLECTION / 'ansible.cfg'} ."
-    return Row("ansible.cfg", WARNING, f"{found} ({'; '.join(lacking)}): {remedy}")
+    return DoctorRow("ansible.cfg", WARNING, f"{found} ({'; '.join(lacking)}): {remedy}")
 
 
-def ssh(which: Callable[[str], str | None], hosts: int) -> Row:
+def ssh(which: Callable[[str], str | None], hosts: int) -> DoctorRow:
     """The ssh client, where the inventory has ``hosts`` that are reached with it."""
     if not hosts:
-        return Row("ssh", OK, "no host of the inventory needs it")
+        return DoctorRow("ssh", OK, "no host of the inventory needs it")
     found = which("ssh")
     if found:
-        return Row("ssh", OK, f"{found}, for {hosts} host(s)")
-    return Row("ssh", FAILED, "no ssh on PATH: install the package openssh-client (openssh-clients on RPM systems)")
+        return DoctorRow("ssh", OK, f"{found}, for {hosts} host(s)")
+    return DoctorRow(
+        "ssh", FAILED, "no ssh on PATH: install the package openssh-client (openssh-clients on RPM systems)"
+    )
 
 
-def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> Row:
+def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> DoctorRow:
     """The space that a folder has, or will have. ``shortage``: bytes that its disk lacks; 0 or less where none."""
     there = next(one for one in (path, *path.parents) if one.exists())
     lacking = shortage(there)
     if lacking > 0:
-        return Row(name, FAILED, f"{path}: the disk lacks {human(lacking)}: free space, or choose another folder")
+        return DoctorRow(name, FAILED, f"{path}: the disk lacks {human(lacking)}: free space, or choose another folder")
     stat = os.statvfs(there)
-    return Row(name, OK, f"{path}, {human(stat.f_bavail * stat.f_frsize)} free")
+    return DoctorRow(name, OK, f"{path}, {human(stat.f_bavail * stat.f_frsize)} free")
 
 
 def _install() -> str:

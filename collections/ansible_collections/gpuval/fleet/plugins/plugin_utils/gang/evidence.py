@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..judge.judging import take_file
-from ..records.documents import Problem, Record
-from ..records.evidence import Evidence
+from ..records.documents import EvidenceProblem, Record
+from ..records.evidence import RunEvidence
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import document as gang_document
@@ -71,7 +71,7 @@ def _repeated(document: Mapping[str, Any], place: str, node: str) -> frozenset[s
     return None if stages is None else frozenset(stages)
 
 
-def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
+def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
     """Add the records of gangs to the evidence, and why records are missing. ``run``: as ``expected`` returns it."""
     if document is None:
         known = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
@@ -125,7 +125,7 @@ class _Round:
 
     folder: RunFolder
     run: Mapping[str, Any]
-    problems: Mapping[str | None, list[Problem]]
+    problems: Mapping[str | None, list[EvidenceProblem]]
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Round | None:
@@ -136,16 +136,16 @@ class _Round:
             return None
         if run is None:
             return None
-        by_node: dict[str | None, list[Problem]] = {}
+        by_node: dict[str | None, list[EvidenceProblem]] = {}
         for problem in folder.read_problems():
             by_node.setdefault(problem["node"], []).append(problem)
         return cls(folder, run, by_node)
 
 
-def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) -> None:
+def _take_round(evidence: RunEvidence, of: _Round, name: str, stages: list[str]) -> None:
     folder, run = of.folder, of.run
     launch = folder.read_launch(name)
-    of_round = Evidence(launches={name: launch}, problems=list(of.problems.get(name, ())))
+    of_round = RunEvidence(launches={name: launch}, problems=list(of.problems.get(name, ())))
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
         record = take_file(of_round, folder, run, name, stage)
@@ -160,7 +160,7 @@ def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) ->
 
 
 def _take_earlier(
-    evidence: Evidence, of: _Round | None, place: str, name: str, stages: list[str], repeated: frozenset[str] | None
+    evidence: RunEvidence, of: _Round | None, place: str, name: str, stages: list[str], repeated: frozenset[str] | None
 ) -> None:
     """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
 
@@ -170,7 +170,7 @@ def _take_earlier(
     if of is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {place}")
         return
-    before = Evidence()
+    before = RunEvidence()
     _take_round(before, of, name, stages)
     known = before.records.get(name, {})
     lacking = [stage for stage in stages if stage not in known]
@@ -192,7 +192,7 @@ def _take_earlier(
         evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
 
 
-def _withdraw(evidence: Evidence, name: str, stages: list[str], reason: str) -> None:
+def _withdraw(evidence: RunEvidence, name: str, stages: list[str], reason: str) -> None:
     """Without the outcome of an earlier round the last one is not enough: the earlier one may have shown a fault."""
     for stage in stages:
         if evidence.records.get(name, {}).pop(stage, None):
@@ -225,7 +225,7 @@ def of_searches(
 
 def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
     """The records of one stage of a round by node, as far as they are evidence."""
-    run, evidence = folder.read_run(), Evidence(launches=folder.read_launches())
+    run, evidence = folder.read_run(), RunEvidence(launches=folder.read_launches())
     for name in run["nodes"]:
         take_file(evidence, folder, run, name, stage)
     return {name: found[stage] for name, found in evidence.records.items() if stage in found}

@@ -12,7 +12,7 @@ from ..judge.check import Check
 from ..judge.identity import names_sharing_gpus
 from ..judge.judging import read_evidence
 from ..judge.peer_groups import PeerHistory
-from ..records.evidence import CHANGED, LATE, Evidence, digest_of
+from ..records.evidence import CHANGED, LATE, RunEvidence, digest_of
 from ..records.states import FINAL_STATES
 from ..runs import earlier_faults
 from ..runs import folder as run_folder
@@ -62,7 +62,7 @@ def report_on(
 
 
 def _keep_judged(
-    evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
+    evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
 ) -> None:
     """Leave of the evidence what was judged, since a node's signed URLs may outlive its run.
 

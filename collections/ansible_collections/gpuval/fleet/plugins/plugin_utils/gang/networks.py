@@ -22,7 +22,7 @@ AUTO = "auto"
 USUAL_VENDORS = ("nvidia", "amd")
 
 
-class NetworkError(GpuvalError, ValueError):
+class GangNetworkError(GpuvalError, ValueError):
     """An unknown network, or an unusable file; the message says what to change."""
 
 
@@ -36,9 +36,9 @@ def read(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = read_document(path)
         schemas.validate("networks", document, what=str(path))
     except (CriteriaError, schemas.Invalid) as error:
-        raise NetworkError(str(error)) from error
+        raise GangNetworkError(str(error)) from error
     if document["name"] != path.stem:
-        raise NetworkError(f"{path}: defines the network {document['name']}: rename it to {document['name']}.yml")
+        raise GangNetworkError(f"{path}: defines the network {document['name']}: rename it to {document['name']}.yml")
     return document
 
 
@@ -64,7 +64,7 @@ def _of(name: str, what: str) -> list[Any]:
         return []
     known = shipped()
     if name not in known:
-        raise NetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(known)}")
+        raise GangNetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(known)}")
     return list(known[name][what])
 
 

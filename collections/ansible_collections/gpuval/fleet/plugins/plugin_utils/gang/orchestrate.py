@@ -53,12 +53,12 @@ class GangSettings:
     expected_bytes_per_second: float = 0.0
 
     @property
-    def ports(self) -> rounds.Ports:
-        return rounds.Ports(self.port, self.ssh_port)
+    def ports(self) -> rounds.GangPorts:
+        return rounds.GangPorts(self.port, self.ssh_port)
 
 
 @dataclass(frozen=True)
-class Placed:
+class GangNode:
     """A node in the inventory: the address that other members use, and its processes if it has no GPUs."""
 
     address: str
@@ -97,7 +97,7 @@ class Gangs:
             dict.fromkeys(stage for node in self.run["nodes"].values() for stage in node.get("gang_stages", ()))
         )
 
-    def run_all(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> bool:
+    def run_all(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> bool:
         """Run what is left; return whether anything was. ``properties``: versions of each node by component."""
         if not self.stages or (self.document and self.document["ended_at"]):
             return False
@@ -127,11 +127,11 @@ class Gangs:
         keys.forget_all(self.folder)
         return True
 
-    def _form(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> None:
+    def _form(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> None:
         report = self.context.judge(None)
         nodes = {node["name"]: node for node in report["nodes"]}
         asked = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
-        unknown = Placed("", 1)
+        unknown = GangNode("", 1)
         candidates = [
             candidate(nodes[name], placed.get(name, unknown), properties.get(name, {}))
             for name in asked
@@ -400,7 +400,7 @@ class Gangs:
         self.context.publish(self.document)
 
 
-def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, str]) -> Candidate:
+def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str, str]) -> Candidate:
     """A node of the report as a candidate for a gang, by its own stages alone."""
     is_cpu = node["accelerator"] == CPU
     gpus = len(node["identity"].get("gpus", ())) or counted(node)

@@ -54,7 +54,7 @@ HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
 
 
 @dataclass(frozen=True)
-class Ports:
+class GangPorts:
     """PyTorch's rendezvous (the next port is the control channel), and the members' SSH servers."""
 
     rendezvous: int
@@ -76,7 +76,7 @@ def round_run(
     gangs: Mapping[str, Sequence[Mapping[str, Any]]],
     stages: Sequence[str],
     *,
-    ports: Ports,
+    ports: GangPorts,
     seconds: float,
     created_at: str,
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],

@@ -22,7 +22,7 @@ from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence
 from .judging import report_on
-from .orchestrate import MISSING, GangContext, GangSettings, Placed
+from .orchestrate import MISSING, GangContext, GangNode, GangSettings
 
 #: All members work at the same time, so no node is held back and no attempt is repeated for one node.
 LIMITS: dict[str, Any] = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
@@ -81,7 +81,7 @@ def abort(folder: RunFolder, message: str) -> str:
     return reason
 
 
-def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, Placed]:
+def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, GangNode]:
     """Address of each node for other members, and its processes if it has no GPUs. Raises RunError.
 
     Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
@@ -99,7 +99,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
         first = addresses if isinstance(addresses, str) else addresses[0]
         slots = values.get("gpuval_gang_slots") or 1
         try:
-            found[name] = Placed(str(values.get("gpuval_gang_address") or first), int(slots))
+            found[name] = GangNode(str(values.get("gpuval_gang_address") or first), int(slots))
         except (TypeError, ValueError):
             raise RunError(f"{name}: gpuval_gang_slots {slots!r} is not a whole number") from None
     return found

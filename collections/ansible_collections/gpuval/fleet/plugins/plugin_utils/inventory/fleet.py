@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.text import natural_order
-from .node_list import Node
+from .node_list import ListedNode
 
 
 @dataclass(frozen=True)
-class Host:
+class FleetHost:
     name: str
     groups: tuple[str, ...] = ()
     variables: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Fleet:
+class InventoryFleet:
     """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[FleetHost, ...]
     group_variables: dict[str, dict[str, Any]]
     missing: tuple[str, ...] = ()
     #: Nodes that were found, but are not expected, and so no hosts.
@@ -34,13 +34,13 @@ class Choice:
     """Names of the hosts in order, the listed ones by name, and the names that only one side has."""
 
     names: tuple[str, ...]
-    listed: dict[str, Node]
+    listed: dict[str, ListedNode]
     missing: tuple[str, ...]
     beyond: tuple[str, ...]
 
 
 def choose(
-    known: Mapping[str, Any], expected: Sequence[Node] | None, others: frozenset[str] | set[str] | None = None
+    known: Mapping[str, Any], expected: Sequence[ListedNode] | None, others: frozenset[str] | set[str] | None = None
 ) -> Choice:
     """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `others`."""
     listed = {node.name: node for node in expected or ()}
@@ -51,7 +51,7 @@ def choose(
     return Choice((*listed, *joining), listed, missing, beyond)
 
 
-def listed_variables(node: Node | None) -> dict[str, Any]:
+def listed_variables(node: ListedNode | None) -> dict[str, Any]:
     """What the list says of a node, but for how SSH would reach it."""
     if node is None:
         return {}

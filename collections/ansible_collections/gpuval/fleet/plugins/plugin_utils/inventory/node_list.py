@@ -26,14 +26,14 @@ MAX_NODES = 100_000
 
 
 @dataclass(frozen=True)
-class Node:
+class ListedNode:
     name: str
     line: int
     variables: dict[str, Any] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
 
 
-def parse(text: str, what: str) -> list[Node]:
+def parse(text: str, what: str) -> list[ListedNode]:
     """Nodes of a list; `what` names the file in complaints, and a name that ends in .csv makes it CSV."""
     text = text.removeprefix("\ufeff")
     nodes = list(_csv(text, what) if what.lower().endswith(".csv") else _plain(text, what))
@@ -45,7 +45,7 @@ def parse(text: str, what: str) -> list[Node]:
     return nodes
 
 
-def _plain(text: str, what: str) -> Iterator[Node]:
+def _plain(text: str, what: str) -> Iterator[ListedNode]:
     """`address` or `name address` in a line."""
     for number, raw in enumerate(text.splitlines(), 1):
         words = raw.partition("#")[0].replace(",", " ").split()
@@ -56,7 +56,7 @@ def _plain(text: str, what: str) -> Iterator[Node]:
         yield from _row({"name": words[0], "address": words[-1]}, number, what)
 
 
-def _csv(text: str, what: str) -> Iterator[Node]:
+def _csv(text: str, what: str) -> Iterator[ListedNode]:
     lines = text.splitlines()
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     reader = csv.reader(io.StringIO(text), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
@@ -95,7 +95,7 @@ def _header(cells: list[str], line: int, what: str) -> list[str]:
     return columns
 
 
-def _row(cells: dict[str, str], line: int, what: str) -> Iterator[Node]:
+def _row(cells: dict[str, str], line: int, what: str) -> Iterator[ListedNode]:
     """The nodes of a line: one, or those of its ranges."""
     cells = {column: value for column, value in cells.items() if value}
     name = cells.get("name") or cells.get("address")
@@ -140,7 +140,7 @@ def _expanded(value: str, line: int, what: str) -> list[str]:
     return expanded
 
 
-def _node(name: str, cells: dict[str, str], line: int, what: str) -> Node:
+def _node(name: str, cells: dict[str, str], line: int, what: str) -> ListedNode:
     if ("[" in name) != ("]" in name):
         raise _error(what, line, f"{name!r}: a range has two brackets: write gpu[01-16]")
     if not NODE_NAME.fullmatch(name):
@@ -159,7 +159,7 @@ def _node(name: str, cells: dict[str, str], line: int, what: str) -> Node:
     for column, value in cells.items():
         variables.update(_variable(column, value, name, line, what))
     groups = tuple(group_name(column, cells[column]) for column in ("sku", "rack") if column in cells)
-    return Node(name, line, variables, groups)
+    return ListedNode(name, line, variables, groups)
 
 
 def _variable(column: str, value: str, name: str, line: int, what: str) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def group_name(column: str, value: str) -> str:
     return f"{column}_{re.sub(r'[^A-Za-z0-9]+', '_', value).strip('_').lower() or 'none'}"
 
 
-def _unique(nodes: list[Node], what: str) -> None:
-    seen: dict[tuple[str, Any], Node] = {}
+def _unique(nodes: list[ListedNode], what: str) -> None:
+    seen: dict[tuple[str, Any], ListedNode] = {}
     for node in nodes:
         host = str(node.variables.get("ansible_host", node.name)).lower()
         port = node.variables.get("ansible_port", 22)

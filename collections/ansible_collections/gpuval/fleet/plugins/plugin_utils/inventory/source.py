@@ -22,8 +22,8 @@ from ..core.ansible_internal import Origin
 from ..core.errors import GpuvalError, SettingError, reason_of
 from ..core.text import meant, some_of
 from ..core.yaml_file import SafeLoader
-from .fleet import Fleet
-from .node_list import Node, parse
+from .fleet import InventoryFleet
+from .node_list import ListedNode, parse
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes", "gpuval.fleet.slurm_nodes")
 #: Folders of variables beside an inventory.
@@ -79,7 +79,7 @@ class ClusterSource(NamedSource):
     #: What the messages call the cluster.
     WHAT = "the cluster"
 
-    def expected(self, base: Path) -> list[Node] | None:
+    def expected(self, base: Path) -> list[ListedNode] | None:
         """The nodes of the option `expected`, or None when every node that is found is meant. Raises SettingError."""
         given = self.get_option("expected")
         if given is None:
@@ -102,7 +102,7 @@ class ClusterSource(NamedSource):
                 raise AnsibleParserError(f"{path}: skus.{sku} maps {keys} to patterns")
         return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
 
-    def add(self, made: Fleet, path: str, others: str, settings: Mapping[str, Any] | None = None) -> None:
+    def add(self, made: InventoryFleet, path: str, others: str, settings: Mapping[str, Any] | None = None) -> None:
         """Add hosts, groups and the settings of all; warn of what only one side has. `others` names what brings nodes
         beyond the list."""
         if made.beyond:

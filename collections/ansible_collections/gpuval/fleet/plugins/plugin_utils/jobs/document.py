@@ -38,7 +38,7 @@ GANG_KEYS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class StepDocument:
     """One command of a job. ``timeout_seconds`` 0 is no limit of its own."""
 
     name: str
@@ -51,13 +51,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobDocument:
     """One file. ``files`` has the texts of those beside it by name, ``stage`` the keys that a stage has, too. ``gang``
     says how several nodes run it together, and is empty for a job on each node by itself."""
 
     path: Path
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[StepDocument, ...]
     image: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Job:
     stage: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(path: Path) -> Job:
+def read(path: Path) -> JobDocument:
     """The job of a file. Raises SettingError."""
     job, problems = examine(path)
     if job is None:
@@ -77,7 +77,7 @@ def read(path: Path) -> Job:
     return job
 
 
-def examine(path: Path) -> tuple[Job | None, list[str]]:
+def examine(path: Path) -> tuple[JobDocument | None, list[str]]:
     """The job of a file, or all that is wrong with it, each as ``FILE:LINE: ...``."""
     try:
         status = path.stat()
@@ -87,7 +87,7 @@ def examine(path: Path) -> tuple[Job | None, list[str]]:
 
 
 @functools.lru_cache(maxsize=512)
-def _examined(path: Path, _changed: int, size: int) -> tuple[Job | None, list[str]]:
+def _examined(path: Path, _changed: int, size: int) -> tuple[JobDocument | None, list[str]]:
     """Files are read once, however many nodes have them, until they change."""
     if size > MAX_FILE_BYTES:
         return None, [f"{path}: {size} bytes, and a job has at most {MAX_FILE_BYTES}"]
@@ -220,14 +220,14 @@ def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple
     return texts, problems
 
 
-def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> Job:
+def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> JobDocument:
     results = document.get("results", {})
     own = (
         *("container", "datasets", "secrets", "needs", "on_failure", "retry"),
         *("log_max_bytes", "tags", "expected_seconds"),
     )
     times = ("timeout_seconds", "inactivity_seconds", "grace_seconds")
-    return Job(
+    return JobDocument(
         path=path,
         name=document["name"],
         steps=tuple(_step(step) for step in document["steps"]),
@@ -252,10 +252,10 @@ def _gang(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"figures": figures, **{name: document.get(key, default) for key, (name, default) in GANG_KEYS.items()}}
 
 
-def _step(step: Mapping[str, Any]) -> Step:
+def _step(step: Mapping[str, Any]) -> StepDocument:
     run = step["run"]
     command = ["bash", "-e", "-o", "pipefail", "-c", run] if isinstance(run, str) else [str(word) for word in run]
-    return Step(
+    return StepDocument(
         name=step["name"],
         command=tuple(command),
         timeout_seconds=float(step.get("timeout_seconds", 0)),

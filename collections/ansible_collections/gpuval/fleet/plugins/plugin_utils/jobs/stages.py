@@ -14,7 +14,7 @@ from ..core.errors import SettingError
 from ..core.text import meant
 from ..runs import job_secrets, plans
 from . import document
-from .document import Job
+from .document import JobDocument
 
 #: What the steps' program reads.
 VARIABLE = "GPUVAL_JOB"
@@ -103,7 +103,7 @@ def problems(
     examined = [document.examine(Path(path)) for path in paths]
     found = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
     jobs = [job for job, _problems in examined if job]
-    by_name: dict[str, Job] = {}
+    by_name: dict[str, JobDocument] = {}
     for job in jobs:
         other = by_name.setdefault(job.name, job)
         if other is not job:
@@ -128,7 +128,11 @@ def problems(
 
 
 def declaration(
-    job: Job, skip: Iterable[str], force: Iterable[str], images: Mapping[str, Any], environment: Mapping[str, Any]
+    job: JobDocument,
+    skip: Iterable[str],
+    force: Iterable[str],
+    images: Mapping[str, Any],
+    environment: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A job as a stage declares its work."""
     variables = _variables(job, environment)
@@ -156,17 +160,17 @@ def listed(value: Any) -> list[str]:
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
-def _staying(job: Job, environment: Mapping[str, Any]) -> Job:
+def _staying(job: JobDocument, environment: Mapping[str, Any]) -> JobDocument:
     if not _asked(_variables(job, environment), STAY_VARIABLES):
         return job
     return replace(job, stay_alive_seconds=job.stay_alive_seconds or document.MAX_STAY_SECONDS)
 
 
-def _variables(job: Job, environment: Mapping[str, Any]) -> dict[str, str]:
+def _variables(job: JobDocument, environment: Mapping[str, Any]) -> dict[str, str]:
     return {**{str(name): str(value) for name, value in environment.items()}, **job.environment}
 
 
-def _skipped(job: Job, skip: Iterable[str], environment: Mapping[str, Any]) -> set[str]:
+def _skipped(job: JobDocument, skip: Iterable[str], environment: Mapping[str, Any]) -> set[str]:
     return {*skip, *_asked(_variables(job, environment), SKIP_VARIABLES)}
 
 
@@ -174,7 +178,7 @@ def _asked(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
     return [step for name, step in known.items() if variables.get(name, "").strip().lower() not in NO]
 
 
-def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
+def _packed(job: JobDocument, skip: Iterable[str], force: Iterable[str]) -> str:
     """What the steps' program gets, as base64: in a plan, braces stand for places."""
     skip, force = set(skip), set(force)
     result_of_all = job.steps[-1].name not in skip

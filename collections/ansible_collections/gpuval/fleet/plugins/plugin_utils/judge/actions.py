@@ -33,7 +33,7 @@ Earlier = Mapping[tuple[str, str], Collection[str]]
 
 
 @dataclass(frozen=True)
-class Fault:
+class NodeFault:
     """What was found of a node: ``of`` is the machine or GPU, by an identity that outlives a run; ``subject`` is what
     the class speaks of."""
 
@@ -55,7 +55,7 @@ class Rules:
     window_days: int
     ladders: Mapping[str, tuple[str, ...]]
 
-    def steps(self, fault: Fault) -> tuple[str, ...]:
+    def steps(self, fault: NodeFault) -> tuple[str, ...]:
         """The steps for a fault. What names no GPU replaces none. Where the machine is not at fault, or evidence is
         missing, the cause that the remedy names is fixed, and the node is validated again."""
         row = class_named(fault.word)
@@ -113,7 +113,7 @@ def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]
         for check in node["checks"]:
             if check["name"] == UNSTEADY and check["severity"] == "advisory":
                 where = _where(node, check["part"], 1, _machine(node, shared), shared)
-                found[node["name"]].append(Fault(UNSTEADY, *where, NODE).document())
+                found[node["name"]].append(NodeFault(UNSTEADY, *where, NODE).document())
     return {name: faults[:MAX_FAULTS] for name, faults in found.items()}
 
 
@@ -145,16 +145,16 @@ def action_of(
     }
 
 
-def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[Fault]:
+def _faults(node: Mapping[str, Any], shared: Collection[str]) -> list[NodeFault]:
     """What decided against the node, each fault once."""
     machine, checks = _machine(node, shared), _deciding_checks(node["checks"])
     if not checks:
         word = node["class"] or "nothing_proven"
-        return [Fault(word, "node", machine, subject_of(word, failed=False))]
+        return [NodeFault(word, "node", machine, subject_of(word, failed=False))]
     words = [_word(node, check) for check in checks]
     gpus = Counter(word for word, check in zip(words, checks, strict=True) if _is_gpu(_part_at_fault(check)))
     faults = (
-        Fault(
+        NodeFault(
             word,
             *_where(node, _part_at_fault(check), gpus[word], machine, shared),
             subject_of(word, failed=check["verdict"] == "fail"),

@@ -10,7 +10,7 @@ from typing import Any
 from ..core import units
 from ..core.text import natural_order, some_of
 from ..records.documents import Record
-from ..records.evidence import Evidence
+from ..records.evidence import RunEvidence
 from .entries import Entry, own_entry
 from .identity import Twins
 from .subject import FACTS
@@ -22,7 +22,7 @@ UNMEASURED = (FACTS, "image")
 
 
 def find_copies(
-    run: Mapping[str, Any], evidence: Evidence, twins: Mapping[str, Twins] = MappingProxyType({})
+    run: Mapping[str, Any], evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
 ) -> dict[str, dict[str, list[str]]]:
     """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
     owners: dict[tuple[str, Any], list[str]] = defaultdict(list)

@@ -17,7 +17,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..records import environment
 from ..records.documents import Record
-from ..records.evidence import Evidence
+from ..records.evidence import RunEvidence
 from .subject import FACTS
 
 MAX_GPUS_SHOWN = 64
@@ -168,7 +168,7 @@ _USELESS_IDENTITY = frozenset(
 )
 
 
-def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins]:
+def find_twins(run: Mapping[str, Any], evidence: RunEvidence) -> Mapping[str, Twins]:
     """By node how its identity relates to that of others, for nodes that share a part of it."""
     twins: dict[str, Twins] = defaultdict(Twins)
     for pair, shared in _pairs(run, evidence):
@@ -189,7 +189,7 @@ def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins
     return twins
 
 
-def names_sharing_gpus(run: Mapping[str, Any], evidence: Evidence) -> set[str]:
+def names_sharing_gpus(run: Mapping[str, Any], evidence: RunEvidence) -> set[str]:
     """The nodes that list GPUs which others list too: what they had earlier may show whose those are."""
     return {claim.name for pair, _ in _pairs(run, evidence) if pair.gpus for claim in (pair.first, pair.second)}
 
@@ -204,7 +204,7 @@ def _note(
             twins[name].contradiction = claimer[1]
 
 
-def _pairs(run: Mapping[str, Any], evidence: Evidence) -> list[tuple[ClaimPair, list[str]]]:
+def _pairs(run: Mapping[str, Any], evidence: RunEvidence) -> list[tuple[ClaimPair, list[str]]]:
     """The pairs of nodes that share an identity, with what they share."""
     claims = {name: _claim(run, name, evidence) for name in run["nodes"]}
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -225,7 +225,7 @@ def _neighbours(names: list[str]) -> Iterable[tuple[str, str]]:
     return combinations(names, 2) if len(names) <= MAX_COMPARED else zip(names, names[1:])
 
 
-def _claim(run: Mapping[str, Any], name: str, evidence: Evidence) -> IdentityClaim:
+def _claim(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> IdentityClaim:
     stages, launch = run["nodes"][name]["stages"], evidence.launches.get(name, {})
     records = {stage: record for stage, record in evidence.records.get(name, {}).items() if stage in stages}
     facts = records.get(FACTS)
@@ -265,7 +265,7 @@ def _is_named(claim: IdentityClaim) -> bool:
     return claim.hostname.partition(".")[0] == claim.name.lower().partition(".")[0]
 
 
-def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
+def _began(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> bool:
     records = evidence.records.get(name, {})
     return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 

@@ -10,13 +10,13 @@ from ..core import files
 from ..core.beside import by_halves
 from ..core.errors import reason_of
 from ..records.documents import Record
-from ..records.evidence import Evidence, Refused, check_launch, take_record
+from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, take_record
 from ..runs import publishing, state
 from ..runs.folder import RunFolder
 from ..store.access import object_key
 
 
-def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
+def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], node: str, stage: str) -> Record | None:
     """Put the record that lies in results/ into ``evidence``; None where there is none, or it is refused."""
     try:
         raw = files.read(folder.evidence_file(node, stage))
@@ -31,31 +31,31 @@ def take_file(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], nod
         return record
     try:
         check_launch(record, launch, folder.planned_stage(node, stage))
-    except Refused as refusal:
+    except EvidenceRefused as refusal:
         del evidence.records[node][stage]
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None
     return record
 
 
-def _is_settled(folder: RunFolder, evidence: Evidence) -> bool:
+def _is_settled(folder: RunFolder, evidence: RunEvidence) -> bool:
     """A run that was judged before launches had to be known (digests keep its records), or a copy without launches."""
     whole_run = RunFolder(folder.path.parents[1])  # of a round of several nodes
     judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
     return judged or (folder.is_copy and not evidence.launches)
 
 
-def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
+def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> RunEvidence:
     """The evidence of the nodes' own stages, checked once more: files there may have been touched."""
-    evidence = Evidence(
+    evidence = RunEvidence(
         launches=folder.read_launches(),
         problems=folder.read_problems(),
         cleaned=state.of(run).get("reason") == state.CLEANED,
         resume=folder.seen().resume if run["finished_at"] is None and folder.run_file.exists() else "",
     )
 
-    def read(nodes: Sequence[str]) -> Evidence:
-        part = Evidence(launches=evidence.launches)
+    def read(nodes: Sequence[str]) -> RunEvidence:
+        part = RunEvidence(launches=evidence.launches)
         for node in nodes:
             for stage in run["nodes"][node]["stages"]:
                 take_file(part, folder, run, node, stage)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.escape import one_line
-from ..records.documents import Problem, Record
-from ..records.evidence import Evidence
+from ..records.documents import EvidenceProblem, Record
+from ..records.evidence import RunEvidence
 from ..records.states import RUN_ENDED
 from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, unsteady, versions
 from .baseline import lend_spreads
@@ -21,7 +21,7 @@ from .criteria import informational_of, of_stage
 from .entries import Entry, is_held
 from .gpu_order import gpu_order_checks, without_parts
 from .identity import Twins, identity_of, models_of
-from .kinds import KINDS, Context
+from .kinds import KINDS, JudgeContext
 from .kinds.base import MetricKind
 from .own_checks import (
     accelerator_check,
@@ -47,8 +47,8 @@ class JudgedRun:
     """
 
     document: Mapping[str, Any]
-    evidence: Evidence
-    context: Context
+    evidence: RunEvidence
+    context: JudgeContext
     subjects: Mapping[str, Subject]
     twins: Mapping[str, Twins] = field(default_factory=dict)
     copies: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class JudgedRun:
         lend_spreads(self.context.baseline, self.subjects.values())
 
     @functools.cached_property
-    def problems(self) -> dict[str, list[Problem]]:
+    def problems(self) -> dict[str, list[EvidenceProblem]]:
         """By node what was refused of it."""
-        problems: dict[str, list[Problem]] = {name: [] for name in self.subjects}
+        problems: dict[str, list[EvidenceProblem]] = {name: [] for name in self.subjects}
         for problem in self.evidence.problems:
             if problem["node"] in problems:
                 problems[problem["node"]].append(clean_problem(problem))
@@ -137,7 +137,7 @@ class NodeCase:
     expected: Mapping[str, Any]
     subject: Subject
     identity: dict[str, Any]
-    problems: list[Problem]
+    problems: list[EvidenceProblem]
     launch: Entry
     started: bool
     ends: Mapping[str, Entry]
@@ -234,7 +234,7 @@ def _is_control(case: NodeCase, stage: str) -> bool:
     return compared and stage not in case.run.context.doubtful.get(case.name, ()) and not was_slow(case, stage)
 
 
-def _entries_of(check: Check, subject: Subject, context: Context) -> list[Entry]:
+def _entries_of(check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
     kind = KINDS[check.kind]
     if kind.needs_peers(check):
         return context.nodes.get(subject.name, {}).get(check.name, [])
@@ -345,7 +345,7 @@ def checks_of(case: NodeCase) -> list[Entry]:
     return checks
 
 
-def clean_problem(problem: Problem) -> Problem:
+def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
     return {
         "node": one_line(problem["node"], 253) if problem["node"] else None,
         "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
@@ -353,7 +353,7 @@ def clean_problem(problem: Problem) -> Problem:
     }
 
 
-def stages_not_asked(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
+def stages_not_asked(name: str, stages: Sequence[str], evidence: RunEvidence) -> list[EvidenceProblem]:
     reason = "a record of a stage that the node was not asked to run"
     others = sorted(evidence.records.get(name, {}).keys() - set(stages))
     return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in others]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..core import units
 from ..core.paths import COLLECTION
 from ..core.text import pattern_of
-from ..records.documents import Metric, Record
+from ..records.documents import NodeMetric, Record
 from ..records.states import UNFINISHED
 from . import sku_catalogue
 from .criteria import data_sheet_figure, read_document
@@ -61,7 +61,7 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
     if record is None or record["state"] in UNFINISHED:
         return []
     known_sku = sku_catalogue.by_name(sku)
-    found: dict[str, tuple[Metric, str]] = {}
+    found: dict[str, tuple[NodeMetric, str]] = {}
     for metric in record["metrics"]:
         value, name = metric["value"], metric["name"]
         if value is None or name in found:
@@ -105,7 +105,7 @@ def _bounds(name: str, unit: str, sku: str | None) -> tuple[float, float]:
     return low, high
 
 
-def _problem(metric: Metric, *, too_small: bool, sku: Sku | None) -> str:
+def _problem(metric: NodeMetric, *, too_small: bool, sku: Sku | None) -> str:
     """Why a figure out of its bounds cannot be."""
     allowed, unit = range_of(metric["name"]), metric["unit"]
     if not allowed.any_unit and not units.compatible(unit, allowed.unit):

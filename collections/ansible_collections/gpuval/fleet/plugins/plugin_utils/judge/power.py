@@ -22,7 +22,7 @@ from ..core import schemas
 from ..core.paths import COLLECTION
 from .check import Check
 from .criteria import read_document
-from .kinds import KINDS, Context, fleet_outliers
+from .kinds import KINDS, JudgeContext, fleet_outliers
 from .peer_groups import GroupKey, PeerHistory, ratios_of
 from .peer_samples import PeerSample
 from .peer_statistics import FEW_TO_LEAVE_OUT
@@ -52,7 +52,7 @@ def power_figures() -> Sequence[Mapping[str, Any]]:
     return tuple(document["figures"])
 
 
-def of_run(context: Context) -> list[dict[str, Any]]:
+def of_run(context: JudgeContext) -> list[dict[str, Any]]:
     """By figure and group of peers the smallest losses that are named; after the comparison of nodes, whose samples the
     context still has. None is a loss that no check names."""
     found = []
@@ -89,7 +89,7 @@ def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
 
 
 def _loss(
-    checks: Sequence[Check], fleet: Sequence[Check], place: _Place, context: Context, *, whole: bool
+    checks: Sequence[Check], fleet: Sequence[Check], place: _Place, context: JudgeContext, *, whole: bool
 ) -> float | None:
     """The smallest loss that one of the checks names in the part, or node, that hides it best; None without any."""
     victims = {check: list(_hiding(check, place, context, whole=whole)) for check in fleet}
@@ -104,7 +104,7 @@ def _loss(
     return round(least * STEP, 3) if least < STEPS[-1] else None
 
 
-def _hiding(check: Check, place: _Place, context: Context, *, whole: bool) -> Iterator[_Victim]:
+def _hiding(check: Check, place: _Place, context: JudgeContext, *, whole: bool) -> Iterator[_Victim]:
     """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out.
 
     Of few nodes all: spread and centre of the others depend on which of them is slow.
@@ -121,7 +121,7 @@ def _hiding(check: Check, place: _Place, context: Context, *, whole: bool) -> It
     return itertools.islice(unnamed, None if is_few else MAX_TRIED)
 
 
-def _is_named(check: Check, victim: _Victim, context: Context, steps: int) -> bool:
+def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) -> bool:
     """Whether the check names the victim after so many steps of loss."""
     (sample, parts), left = victim, 1 - steps * STEP
     subject, record, names = sample.subject, sample.record, (check.metric, median_of(check.metric))
@@ -144,7 +144,7 @@ def _is_named(check: Check, victim: _Victim, context: Context, steps: int) -> bo
     return _names(beside, check, victim)
 
 
-def _names(context: Context, check: Check, victim: _Victim) -> bool:
+def _names(context: JudgeContext, check: Check, victim: _Victim) -> bool:
     """Whether entries of the check name the part; of several parts most, or the node."""
     sample, parts = victim
     entries = context.nodes[sample.subject.name].get(check.name, ())

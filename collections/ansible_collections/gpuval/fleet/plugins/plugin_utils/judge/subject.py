@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.laps import median_of
 
 from ..records import properties
-from ..records.documents import Metric, Record
+from ..records.documents import NodeMetric, Record
 
 #: The stage that reports what a node is.
 FACTS = properties.FACTS
 
 
-def revision_of(metric: Metric) -> int:
+def revision_of(metric: NodeMetric) -> int:
     return metric.get("revision", 1)
 
 
@@ -51,9 +51,9 @@ class Subject:
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     #: Precisions that its SKU has by the data sheet, and a floor for.
     precisions: frozenset[str] = frozenset()
-    _indexes: dict[int, dict[tuple[str, str], list[Metric]]] = field(default_factory=dict)
+    _indexes: dict[int, dict[tuple[str, str], list[NodeMetric]]] = field(default_factory=dict)
 
-    def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[Metric]:
+    def metrics(self, record: Record, name: str, scope: str, revision: int | None = 1) -> Sequence[NodeMetric]:
         """The metrics of that name in that kind of scope, of one revision of their definition, None for any.
 
         Revision 1 of a speed is the median of its repeats, which later ones have beside it.

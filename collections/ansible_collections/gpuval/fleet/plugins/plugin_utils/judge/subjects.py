@@ -10,7 +10,7 @@ from typing import Any
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..records import environment
 from ..records.documents import Record
-from ..records.evidence import Evidence
+from ..records.evidence import RunEvidence
 from . import setups, sku_catalogue
 from .analysis.properties import of_node
 from .entries import is_held
@@ -19,7 +19,7 @@ from .subject import FACTS, Subject
 
 
 def subjects_of(
-    run: Mapping[str, Any], evidence: Evidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
+    run: Mapping[str, Any], evidence: RunEvidence, lacked_gpus: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Subject]:
     """By name; ``lacked_gpus`` says by machine, as actions name them, which earlier run missed its GPUs."""
     subjects = {name: subject_of(run, name, evidence) for name in run["nodes"]}
@@ -36,7 +36,7 @@ def subjects_of(
     return subjects
 
 
-def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject:
+def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subject:
     expected = run["nodes"][name]
     records = evidence.records.get(name, {})
     records = {stage: _last_measured(records[stage]) for stage in expected["stages"] if stage in records}

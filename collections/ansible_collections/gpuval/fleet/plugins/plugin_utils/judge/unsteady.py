@@ -19,7 +19,7 @@ from ..records.failure_classes import class_named
 from .check import Check
 from .entries import Entry, own_entry
 from .identity import best_of, identity_of, machine_names
-from .kinds.base import Context
+from .kinds.base import JudgeContext
 from .peer_groups import least_margin
 from .peer_samples import errors_by_part, figures_of, is_repetition, newest_revision
 from .subject import FACTS, Subject
@@ -30,7 +30,7 @@ MARGIN = 0.1
 MAX_NAMED = 16
 
 
-class Measurement(NamedTuple):
+class AttemptFigure(NamedTuple):
     """A figure of one part in one attempt, and the error that its repeats explain, relative."""
 
     value: float
@@ -41,7 +41,7 @@ class Measurement(NamedTuple):
 VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "fail"))
 
 
-class Finding(NamedTuple):
+class UnsteadyPart(NamedTuple):
     """How often a part changed by more than repeats do, and how far at most, as a logarithm.
 
     ``beyond``: whether healthy peers were seen to change as much (0), or may (1), or not (2)."""
@@ -54,7 +54,11 @@ class Finding(NamedTuple):
 
 
 def checks(
-    subject: Subject, stage: str, criteria: Sequence[Check], earlier: Mapping[str, Collection[str]], context: Context
+    subject: Subject,
+    stage: str,
+    criteria: Sequence[Check],
+    earlier: Mapping[str, Collection[str]],
+    context: JudgeContext,
 ) -> list[Entry]:
     """An entry for each part that is unsteady; where most parts of a node are, one of the node.
 
@@ -67,7 +71,7 @@ def checks(
         return []
     levels = context.tails[subject.kind][0]
     healthy, deviations = levels.healthy_changes(subject.name), levels.deviations[subject.name]
-    parts: dict[str, Finding | None] = {}
+    parts: dict[str, UnsteadyPart | None] = {}
     for metric, check in _speeds(criteria).items():
         for part, series in _by_part(subject, check, records).items():
             changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
@@ -78,7 +82,7 @@ def checks(
             beyond = sum(size > most for most in of_peers)
             least = of_peers[1] if beyond == len(of_peers) else 0.0
             times = max(1, sum(_change(best, one, check) > least for one in series))
-            finding = Finding(beyond, times, size, metric, f"{metric} of {part} made {texts}")
+            finding = UnsteadyPart(beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
     found = {part: finding for part, finding in parts.items() if finding}
     for kind in {part.partition(":")[0] for part in found}:
@@ -110,26 +114,28 @@ def _speeds(criteria: Sequence[Check]) -> dict[str, Check]:
     return {check.metric: check for of_kind in kinds for check in of_kind if not check.of_gang}
 
 
-def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[str, list[Measurement]]:
-    series: dict[str, list[Measurement]] = defaultdict(list)
+def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[str, list[AttemptFigure]]:
+    series: dict[str, list[AttemptFigure]] = defaultdict(list)
     revision = min(newest_revision(check, subject, record) for record in records)
     for record in records:
         errors = errors_by_part(check, subject, record, revision)
         for part, value in figures_of(check, subject, record, revision)[0]:
             if value > 0:
                 unknown = MARGIN / (check.deviations * math.sqrt(2)) if check.spread_from else 0.0
-                series[part].append(Measurement(value, errors.get(part, unknown)))
+                series[part].append(AttemptFigure(value, errors.get(part, unknown)))
     return series
 
 
-def _change(one: Measurement, other: Measurement, check: Check) -> float:
+def _change(one: AttemptFigure, other: AttemptFigure, check: Check) -> float:
     """How far two figures differ, relative; 0 where repeats explain it."""
     change = abs(math.log(other.value / one.value))
     margin = least_margin(check) if check.kind == "outlier" else MARGIN
     return change if change > max(margin, check.deviations * math.hypot(one.error, other.error)) else 0.0
 
 
-def _entry(subject: Subject, stage: str, part: str, finding: Finding, earlier: Mapping[str, Collection[str]]) -> Entry:
+def _entry(
+    subject: Subject, stage: str, part: str, finding: UnsteadyPart, earlier: Mapping[str, Collection[str]]
+) -> Entry:
     runs = next((earlier[name] for name in _identities(subject, part) if earlier.get(name)), ())
     again = (
         "again in a further attempt" if finding.times > 1 else f"also in run {some_of(sorted(runs))}" if runs else ""

@@ -19,8 +19,8 @@ from typing import Any
 from ..core.beside import beside, by_halves
 from ..core.escape import one_line
 from ..core.text import natural_order
-from ..records.documents import Problem, Record
-from ..records.evidence import Evidence, digest_of
+from ..records.documents import EvidenceProblem, Record
+from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.properties import properties_of, setup_of
 from ..records.states import FINAL_STATES
@@ -32,7 +32,7 @@ from .copies import find_copies
 from .criteria import informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of
-from .kinds import Context
+from .kinds import JudgeContext
 from .node_checks import JudgedRun, NodeCase, case_of, checks_of, clean_problem, stages_not_asked, was_slow
 from .peer_groups import PeerHistory
 from .stage_end import MAX_REASON
@@ -55,7 +55,7 @@ SEARCH_CHECKS = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 def judge(
     run: Mapping[str, Any],
-    evidence: Evidence,
+    evidence: RunEvidence,
     criteria: Sequence[Check],
     *,
     judged_at: str,
@@ -76,7 +76,7 @@ def judge(
     judged = JudgedRun(
         run,
         evidence,
-        Context(criteria, baseline, PeerHistory() if history is None else history),
+        JudgeContext(criteria, baseline, PeerHistory() if history is None else history),
         subjects_of(run, evidence, lacked_gpus),
         twins,
         find_copies(run, evidence, twins),
@@ -177,7 +177,7 @@ def _of_fleet(
     return {"checks": checks, "problems": _problems(run, judged.evidence), **present}
 
 
-def _digests(evidence: Evidence) -> dict[str, dict[str, str]]:
+def _digests(evidence: RunEvidence) -> dict[str, dict[str, str]]:
     """Of each node, by stage, the digest of what ended: what is judged now is known again later."""
     return {
         name: {stage: digest_of(record) for stage, record in records.items() if record["state"] in FINAL_STATES}
@@ -266,13 +266,13 @@ def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next(iter([*failed, *of_search, *missing]), None)
 
 
-def judge_node(run: Mapping[str, Any], name: str, evidence: Evidence, context: Context) -> dict[str, Any]:
+def judge_node(run: Mapping[str, Any], name: str, evidence: RunEvidence, context: JudgeContext) -> dict[str, Any]:
     """The report's entry of one node, by its own records alone: ``context`` has no comparison of nodes."""
     return _judge_case(case_of(name, JudgedRun(run, evidence, context, {name: subject_of(run, name, evidence)})))
 
 
 def to_measure_again(
-    run: Mapping[str, Any], evidence: Evidence, context: Context, able: Collection[str]
+    run: Mapping[str, Any], evidence: RunEvidence, context: JudgeContext, able: Collection[str]
 ) -> dict[str, list[str]]:
     """By node the stages to measure once more: of nodes that are far from their peers, and of two good ones.
 
@@ -358,7 +358,7 @@ def _surroundings(record: Record) -> dict[str, Any]:
     return {"setup": setup_of(record), **({"versions": versions} if versions else {})}
 
 
-def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:
+def _problems(run: Mapping[str, Any], evidence: RunEvidence) -> list[EvidenceProblem]:
     problems = [clean_problem(problem) for problem in evidence.problems]
     for name in sorted(evidence.records.keys() - run["nodes"].keys()):
         problems.append(

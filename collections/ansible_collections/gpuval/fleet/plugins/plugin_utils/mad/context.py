@@ -63,7 +63,7 @@ class Distributed:
 
 
 @dataclass(frozen=True)
-class Context:
+class MadContext:
     """`facts` take part in the choice of Dockerfiles; scripts are shell text, run before and after the model's.
 
     `secrets` are variables whose values are elsewhere.
@@ -87,7 +87,7 @@ class Context:
     remarks: tuple[str, ...] = ()
 
 
-def parse(given: str | Mapping[str, Any] | None) -> Context:
+def parse(given: str | Mapping[str, Any] | None) -> MadContext:
     """The context from a mapping, JSON text or a Python literal. Raises MadError with the field."""
     document = _document(given)
     check("mad_context", document, what=SETTING)
@@ -103,7 +103,7 @@ def parse(given: str | Mapping[str, Any] | None) -> Context:
     secrets = tuple(name for name, value in environment.items() if not value and _SECRET.search(name))
     model_args = document.get("model_args")
     unknown = unknown_keys("mad_context", document)
-    return Context(
+    return MadContext(
         environment={name: value for name, value in environment.items() if name not in secrets},
         secrets=secrets,
         build_arguments=variables(document, "docker_build_arg"),

@@ -8,7 +8,7 @@ from typing import Any
 from ..runs import job_secrets
 from .checkout import Login
 from .documents import MadError, shown
-from .models import Model
+from .models import MadModel
 
 FILE = "credential.json"
 #: Variables of the controller that all models get.
@@ -20,7 +20,7 @@ def for_all(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name.startswith(FOR_ALL)}))
 
 
-def for_model(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
+def for_model(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
     """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
     if not model.cred:
         return {}
@@ -38,7 +38,7 @@ def for_model(model: Model, document: Mapping[str, Any]) -> dict[str, str]:
     return values
 
 
-def login(model: Model, document: Mapping[str, Any]) -> Login | None:
+def login(model: MadModel, document: Mapping[str, Any]) -> Login | None:
     """How the model's code is cloned; None for public code."""
     known = for_model(model, document)
     keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")

@@ -55,7 +55,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedDataset:
     """A data set of a run: its provider, and its folder in the container (one of MAD_DATAHOME)."""
 
     name: str
@@ -126,7 +126,7 @@ def place(
     where: str,
     credentials: Collection[str] = (),
     mounted: Collection[str] = (),
-) -> list[Placed]:
+) -> list[PlacedDataset]:
     """Each data set that has a place: in `loaded`, the names in gpuval_datasets, in a folder that is `mounted` in the
     container, else by the first provider for which `credentials`, names of secrets, suffice.
 
@@ -157,7 +157,7 @@ def place(
                 f"{_lacking(dataset)}declare {dataset.declared} in gpuval_datasets, or mount it from the nodes at "
                 f"{home} (docker_mounts in gpuval_mad_context)"
             )
-        placed.append(Placed(name, provider, home))
+        placed.append(PlacedDataset(name, provider, home))
     return placed
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.text import some_of
 from .documents import MadError, located, read_bytes, shown
-from .models import Model
+from .models import MadModel
 
 HEADER_LINES = 5
 MAX_CONTEXT = 1024
@@ -80,7 +80,7 @@ def _instructions(text: str) -> Iterator[str]:
             end = _HEREDOC.findall(line)
 
 
-def of_model(root: Path, model: Model) -> list[Dockerfile]:
+def of_model(root: Path, model: MadModel) -> list[Dockerfile]:
     """All Dockerfiles that begin as the model says. Raises MadError for none, or a malformed one."""
     prefix = PurePosixPath(model.dockerfile)
     folder = located(root, prefix.parent.as_posix())
@@ -123,7 +123,7 @@ def _literal(text: str, path: str) -> dict[str, Any]:
     return value
 
 
-def fitting(root: Path, model: Model, facts: Mapping[str, Any]) -> list[Dockerfile]:
+def fitting(root: Path, model: MadModel, facts: Mapping[str, Any]) -> list[Dockerfile]:
     """The Dockerfiles that fit; each is a run of its own. Raises MadError that names what was tried.
 
     Where the vendor of the GPUs is not known, all of them are for one vendor.

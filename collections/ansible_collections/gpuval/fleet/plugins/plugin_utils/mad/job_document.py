@@ -13,11 +13,11 @@ from typing import Any
 from ..jobs.stages import PERFORMANCE
 from . import context as contexts
 from . import perf
-from .context import Context
-from .data import CUSTOM, DATASET, LOCAL, S3, Placed
+from .context import MadContext
+from .data import CUSTOM, DATASET, LOCAL, S3, PlacedDataset
 from .model_files import PACKED
 from .models import timeout_seconds
-from .planning import Options, Planned
+from .planning import MadOptions, Planned
 
 RUN_MODEL = Path(__file__).with_name("run_model.sh")
 #: Where the folder of the node is in the container that keeps folders of models.
@@ -26,7 +26,9 @@ KEPT = "/opt/gpuval_kept"
 UNLIMITED_SECONDS = 86_400.0
 
 
-def job_of(one: Planned, owner: Planned, context: Context, options: Options, commit: str, files: str) -> dict[str, Any]:
+def job_of(
+    one: Planned, owner: Planned, context: MadContext, options: MadOptions, commit: str, files: str
+) -> dict[str, Any]:
     """The job (gpuval.job/1). `files` is where its nodes have the model's, empty where they come with the job."""
     model = one.model
     csv = model.multiple_results
@@ -63,7 +65,7 @@ def job_of(one: Planned, owner: Planned, context: Context, options: Options, com
     }
 
 
-def _steps(one: Planned, context: Context, options: Options, files: str) -> list[dict[str, Any]]:
+def _steps(one: Planned, context: MadContext, options: MadOptions, files: str) -> list[dict[str, Any]]:
     """The model's script on each node; with mpirun the files on each, and then the script on the first. A batch file
     runs on the first."""
     step: dict[str, Any] = {
@@ -76,7 +78,7 @@ def _steps(one: Planned, context: Context, options: Options, files: str) -> list
     return [{**step, "name": "prepare"}, {**step, "once": True, "launcher": contexts.MPIRUN}]
 
 
-def _together(one: Planned, context: Context) -> dict[str, Any]:
+def _together(one: Planned, context: MadContext) -> dict[str, Any]:
     """The keys of a job of several nodes; none for a model that each node runs by itself."""
     if not (one.distributed and one.is_gang):
         return {}
@@ -89,7 +91,7 @@ def _together(one: Planned, context: Context) -> dict[str, Any]:
     }
 
 
-def _environment(one: Planned, context: Context) -> dict[str, str]:
+def _environment(one: Planned, context: MadContext) -> dict[str, str]:
     """The variables that scripts know, beside those that the runner sets; one without a value is left out."""
     guest = context.facts.get("guest_os") or (one.dockerfile.context.get("guest_os") if one.dockerfile else None)
     given = {
@@ -103,7 +105,7 @@ def _environment(one: Planned, context: Context) -> dict[str, str]:
     return {**{name: text for name, text in given.items() if text}, **one.environment, **context.environment}
 
 
-def _shell(one: Planned, context: Context, options: Options, files: str) -> str:
+def _shell(one: Planned, context: MadContext, options: MadOptions, files: str) -> str:
     """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
     interpreter, script, folder = one.script
     model = one.model
@@ -135,7 +137,7 @@ def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
     return " && ".join(f'bash "$files"/repository/{shlex.quote(one["path"])} {one.get("args", "")}' for one in scripts)
 
 
-def _fetch(placed: Placed) -> str:
+def _fetch(placed: PlacedDataset) -> str:
     """The command that brings a data set in the container; empty for one that is mounted."""
     provider, home = placed.provider, shlex.quote(placed.home)
     if provider.kind == CUSTOM:
@@ -156,7 +158,7 @@ def _run_options(container: Mapping[str, Any]) -> str:
     return " ".join([*words, *container.get("arguments", ())])
 
 
-def _facts(one: Planned, image: str, options: Options, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
+def _facts(one: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
     """What perf.csv says of the model that no record has."""
     model = one.model
     return {

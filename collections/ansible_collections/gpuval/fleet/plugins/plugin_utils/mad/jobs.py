@@ -14,13 +14,13 @@ import yaml
 
 from ..core.text import meant
 from . import checkout, credentials
-from .context import Context
+from .context import MadContext
 from .data import CUSTOM
 from .documents import MadError, shown
 from .job_document import UNLIMITED_SECONDS, job_of
 from .model_files import FILES, INSIDE, PACKED, Copy, packed
-from .models import Model
-from .planning import Options, Planned, plan
+from .models import MadModel
+from .planning import MadOptions, Planned, plan
 from .repository import Repository
 
 #: What building and bringing the image of a model counts for the deadline of the run.
@@ -40,7 +40,9 @@ class Made:
     remarks: tuple[str, ...] = ()
 
 
-def write(repository: Repository, models: Iterable[Model], context: Context, options: Options, folder: Path) -> Made:
+def write(
+    repository: Repository, models: Iterable[MadModel], context: MadContext, options: MadOptions, folder: Path
+) -> Made:
     """Write below `folder`, which is empty, what the models need. A model of a tag that cannot run is left out.
 
     Raises MadError with all that is wrong where a model is asked for by its name, or no model can run.
@@ -117,7 +119,7 @@ def write(repository: Repository, models: Iterable[Model], context: Context, opt
     return Made(tuple(paths), images, deadline, tuple(dict.fromkeys(left_out)), tuple(remarks))
 
 
-def _write_context(root: Path, one: Planned, options: Options, target: Path) -> None:
+def _write_context(root: Path, one: Planned, options: MadOptions, target: Path) -> None:
     """The files of a build: the model's own context, and the Dockerfile with one line more."""
     if one.dockerfile:
         Copy(root, one.model.where, options.secrets_file).tree(one.model.dockercontext, target)
@@ -130,7 +132,7 @@ def _write_context(root: Path, one: Planned, options: Options, target: Path) -> 
             stream.write(f"\n!{FILES}\n!{FILES}/**\n")
 
 
-def _write_files(root: Path, one: Planned, context: Context, options: Options, target: Path) -> str:
+def _write_files(root: Path, one: Planned, context: MadContext, options: MadOptions, target: Path) -> str:
     """What run_model.sh reads of one model. Returns the commit of its clone."""
     model = one.model
     copied = Copy(root, model.where, options.secrets_file)

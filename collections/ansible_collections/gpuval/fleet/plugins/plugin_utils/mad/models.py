@@ -21,7 +21,7 @@ CREDENTIALS_IN_URL = re.compile(r"(?:https?|git)://[^/@]*@|ssh://[^/@:]*:[^/@]*@
 
 
 @dataclass(frozen=True)
-class Model:
+class MadModel:
     """Paths are relative to the repository. `extra` are fields that gpuval does not know, as they are. `problem` is all
     that is wrong with a malformed entry, of which no more is read than name and tags."""
 
@@ -57,7 +57,7 @@ class Model:
         return f"{self.file}: model {self.name}"
 
 
-def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
+def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
     """A model from the entry at `number`, counted from 1, of a models.json.
 
     With a `scope`, name and paths are those of scripts/SCOPE/models.json.
@@ -85,8 +85,8 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> Model:
             problems.append(str(error))
     tags = _words(fields.get("tags", ()))
     if problems:
-        return Model(name, file, tags=tags, problem="; ".join(problems))
-    return Model(
+        return MadModel(name, file, tags=tags, problem="; ".join(problems))
+    return MadModel(
         name=name,
         file=file,
         **checked,
@@ -114,7 +114,7 @@ def checked_args(text: str, what: str) -> str:
     return text.strip()
 
 
-def timeout_seconds(model: Model, asked: int = UNSET, multiplier: float = 1.0) -> float:
+def timeout_seconds(model: MadModel, asked: int = UNSET, multiplier: float = 1.0) -> float:
     """The time limit of a run: asked for, else the model's, else 7200 s; 0 is none, -1 not specified."""
     chosen = next((limit for limit in (asked, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
     return chosen * multiplier

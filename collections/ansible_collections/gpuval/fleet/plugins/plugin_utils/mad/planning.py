@@ -14,11 +14,11 @@ from ..runs import job_secrets
 from . import batch_file, credentials
 from . import context as contexts
 from .batch_file import BatchFile
-from .context import Context, Distributed
-from .data import CUSTOM, DATASET, Placed, place
+from .context import Distributed, MadContext
+from .data import CUSTOM, DATASET, PlacedDataset, place
 from .dockerfiles import Dockerfile, fitting
 from .documents import MadError, located, read_bytes
-from .models import UNSET, Model
+from .models import UNSET, MadModel
 from .repository import Repository
 
 BY_REGISTRY = "set gpuval_mad_registry to one that the controller pushes to and the nodes pull from"
@@ -28,7 +28,7 @@ _SEPARATORS = re.compile(r"([._-])[._-]+")
 
 
 @dataclass(frozen=True)
-class Options:
+class MadOptions:
     """What the user asks for a run. `timeout` -1 is not specified, 0 none; `vendor` of the GPUs is empty if unknown.
 
     `named` are models that the user asks for by their names, `credentials` the document of `secrets_file`, `secrets`
@@ -60,13 +60,13 @@ class Planned:
     """A model with one of its Dockerfiles; without any, on the image of the context, or in the one that is `given`.
     A `batch` file has no image."""
 
-    model: Model
+    model: MadModel
     dockerfile: Dockerfile | None
     stage: str
     image: str
     base: str
     script: tuple[str, str, str]
-    data: tuple[Placed, ...]
+    data: tuple[PlacedDataset, ...]
     distributed: Distributed | None
     secrets: tuple[str, ...]
     environment: Mapping[str, str]
@@ -81,7 +81,7 @@ class Planned:
     def by_mpirun(self) -> bool:
         return bool(self.distributed and self.is_gang and self.distributed.launcher == contexts.MPIRUN)
 
-    def gpus_per_node(self, context: Context) -> int:
+    def gpus_per_node(self, context: MadContext) -> int:
         """What each node of a gang is asked for; 0 is all that it has."""
         return (self.distributed.processes if self.distributed else 0) or max(self.model.n_gpus, 0) or len(context.gpus)
 
@@ -93,7 +93,7 @@ class Planned:
         return self.dockerfile.path if self.dockerfile else "", self.model.dockercontext
 
 
-def plan(repository: Repository, model: Model, context: Context, options: Options) -> list[Planned]:
+def plan(repository: Repository, model: MadModel, context: MadContext, options: MadOptions) -> list[Planned]:
     """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
     of_model = credentials.for_model(model, options.credentials)
     own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
@@ -168,7 +168,7 @@ def image_name(model: str, variant: str) -> str:
     return f"ci-{_SEPARATORS.sub(lambda found: found[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
 
 
-def _script(root: Path, model: Model, options: Options) -> tuple[tuple[str, str, str], BatchFile | None]:
+def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str, str, str], BatchFile | None]:
     """Interpreter, name and folder of the model's script. Raises MadError if it is missing, or cannot run there."""
     path = located(root, model.scripts)
     folder, name = (model.scripts, "run.sh") if path.is_dir() else posixpath.split(model.scripts)

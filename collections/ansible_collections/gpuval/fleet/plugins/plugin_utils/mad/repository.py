@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .data import DATA_FILE, Dataset, datasets
 from .documents import MAX_PROBLEMS, MadError, located, read_json, shown
-from .models import Model, from_entry
+from .models import MadModel, from_entry
 
 MODELS_FILE, PROGRAM, SCRIPTS = "models.json", "get_models_json.py", "scripts"
 MAX_MODELS = 10_000
@@ -21,8 +21,8 @@ class Repository:
     without a data.json. `remarks` are for the user."""
 
     root: Path
-    models: tuple[Model, ...]
-    malformed: tuple[Model, ...] = ()
+    models: tuple[MadModel, ...]
+    malformed: tuple[MadModel, ...] = ()
     data: Mapping[str, Dataset] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ def read(root: Path) -> Repository:
     """The repository. A malformed model or list of models refuses only itself. Raises MadError."""
     if not root.is_dir():
         raise MadError(f"{root}: no such folder: set gpuval_mad_repository to the root of a model repository")
-    entries: list[Model] = []
+    entries: list[MadModel] = []
     refused: dict[str, str] = {}
     declared = {"": [MODELS_FILE]} if (root / MODELS_FILE).exists() else {}
     for scope in _folders(root):
@@ -51,7 +51,7 @@ def read(root: Path) -> Repository:
     return Repository(root, tuple(models), tuple(malformed), data, refused, tuple(remarks))
 
 
-def _models(root: Path, scope: str, files: list[str], most: int) -> list[Model]:
+def _models(root: Path, scope: str, files: list[str], most: int) -> list[MadModel]:
     """The models that the folder's `files` declare. Raises MadError, for more than `most` before the first is read."""
     folder = f"{SCRIPTS}/{scope}" if scope else "."
     file = posixpath.normpath(f"{folder}/{MODELS_FILE}")
@@ -75,7 +75,7 @@ def _folders(root: Path) -> list[str]:
     return sorted(path.name for path in scripts.iterdir() if path.is_dir()) if scripts.is_dir() else []
 
 
-def _remarks(models: list[Model], refused: Mapping[str, str]) -> list[str]:
+def _remarks(models: list[MadModel], refused: Mapping[str, str]) -> list[str]:
     """Models that a program would declare, and fields that are not known, by field."""
     remarks = list(refused.values())
     by_field: dict[tuple[str, str], list[str]] = {}

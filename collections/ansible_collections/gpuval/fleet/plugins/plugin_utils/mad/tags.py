@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..core.text import some_of
 from .documents import MAX_PROBLEMS, MadError, shown
-from .models import Model, checked_args
+from .models import MadModel, checked_args
 from .repository import Repository
 
 ALL = "all"
@@ -31,7 +31,7 @@ class Tag:
         """Without the arguments, as a model's name is written."""
         return f"{self.scope}/{self.word}" if self.scope else self.word
 
-    def selects(self, model: Model) -> bool:
+    def selects(self, model: MadModel) -> bool:
         if self.scope and model.scope == self.scope:
             return self.word in (ALL, *model.tags) or model.name == self.whole
         return self.whole in (ALL, model.name, *model.tags)
@@ -62,13 +62,13 @@ def _tag(text: str) -> Tag:
     return Tag(text, scope, word, " ".join(arguments))
 
 
-def select(repository: Repository, given: str | Iterable[str]) -> list[Model]:
+def select(repository: Repository, given: str | Iterable[str]) -> list[MadModel]:
     """The models that any tag selects, in the order of the tags, each once with the same arguments.
 
     Raises MadError that names every tag that selects nothing, with the nearest names, and all that is wrong with models
     that are malformed where they are named, or a tag selects no other.
     """
-    chosen: dict[tuple[str, str, int], Model] = {}
+    chosen: dict[tuple[str, str, int], MadModel] = {}
     problems = []
     for tag in parse(given):
         found = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import schemas
 from ..core.escape import one_line
-from .evidence import Refused
+from .evidence import EvidenceRefused
 
 
 def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,5 +20,5 @@ def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         schemas.validate(schema, known, what="it")
     except (schemas.Invalid, RecursionError) as error:
         problem = one_line(str(error), 300)
-        raise Refused(f"the node's {schema.replace('_', ' ')} is invalid: {problem}") from error
+        raise EvidenceRefused(f"the node's {schema.replace('_', ' ')} is invalid: {problem}") from error
     return known

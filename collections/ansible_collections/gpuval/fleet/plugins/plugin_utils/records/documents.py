@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class Metric(TypedDict):
+class NodeMetric(TypedDict):
     """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number.
 
     Figures of one name and different revisions (1 where none is given) are measured differently.
@@ -37,7 +37,7 @@ class Record(TypedDict):
     image: str | None
     exit_code: int | None
     signal: str | None
-    metrics: list[Metric]
+    metrics: list[NodeMetric]
     fingerprints: dict[str, str]
     environment: dict[str, Any]
     artifacts: list[dict[str, Any]]
@@ -51,7 +51,7 @@ class Record(TypedDict):
     unrelated: NotRequired[bool]
 
 
-class Problem(TypedDict):
+class EvidenceProblem(TypedDict):
     """Why a document, or a whole stage, is no evidence; node and stage where they are known."""
 
     node: str | None

@@ -27,7 +27,7 @@ from ..core import files, schemas, units
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
 from . import launch_errors, nonces
-from .documents import Problem, Record
+from .documents import EvidenceProblem, Record
 from .states import FAILED_STATES, FINAL_STATES
 
 MAX_RECORD_BYTES = 1 << 20
@@ -68,12 +68,12 @@ _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BARE = frozenset((int, float, bool, type(None)))
 
 
-class Refused(GpuvalError, ValueError):  # noqa: N818  (what happened to the document)
+class EvidenceRefused(GpuvalError, ValueError):  # noqa: N818  (what happened to the document)
     """A document that is not evidence; the message says why."""
 
 
 @dataclass
-class Evidence:
+class RunEvidence:
     """What is known of a run's nodes.
 
     records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
@@ -86,7 +86,7 @@ class Evidence:
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
     launches: dict[str, dict[str, Any]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[EvidenceProblem] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
     changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     cleaned: bool = False
@@ -109,7 +109,7 @@ class Evidence:
         return launch_errors.loss_of(launch) if is_asked else None
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
-        problem: Problem = {"node": node, "stage": stage, "reason": one_line(reason)}
+        problem: EvidenceProblem = {"node": node, "stage": stage, "reason": one_line(reason)}
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -139,9 +139,9 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
     for earlier in record["attempts"]:
         _check_identity(earlier, run_id=run_id, node=node, stage=stage)
         if earlier["attempts"]:
-            raise Refused("an earlier attempt carries attempts of its own")
+            raise EvidenceRefused("an earlier attempt carries attempts of its own")
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
-            raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
+            raise EvidenceRefused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     for one in (record, *record["attempts"]):
         _check_success(one)
         _check_parts(one)
@@ -154,7 +154,7 @@ def _check_parts(record: Mapping[str, Any]) -> None:
     for metric in record["metrics"]:
         name, scope, value = metric["name"], metric["scope"], metric["value"]
         if (name, scope) in values:
-            raise Refused(f"{name} of {scope} stands twice: {values[name, scope]} and {value}")
+            raise EvidenceRefused(f"{name} of {scope} stands twice: {values[name, scope]} and {value}")
         values[name, scope] = value
 
 
@@ -164,10 +164,10 @@ def _check_success(record: Mapping[str, Any]) -> None:
         return
     if record["exit_code"] != 0 or record["signal"] is not None:
         ended = f"signal {record['signal']}" if record["signal"] else f"exit code {record['exit_code']}"
-        raise Refused(f"it reports success with {one_line(ended, 40)}")
+        raise EvidenceRefused(f"it reports success with {one_line(ended, 40)}")
     for key in ("started_at", "finished_at", "duration_seconds"):
         if record[key] is None:
-            raise Refused(f"it reports success without {key}")
+            raise EvidenceRefused(f"it reports success without {key}")
 
 
 def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
@@ -177,14 +177,14 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
     age = time.time() - _seconds(run["created_at"])
     for one in (record, *record["attempts"]):
         if not nonces.matches(launch.get("nonce") or "", one["attempt"], one.get("nonce", "")):
-            raise Refused(
+            raise EvidenceRefused(
                 f"attempt {one['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
         if 0 <= age < (one["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
-            raise Refused(f"it took {one['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
+            raise EvidenceRefused(f"it took {one['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
         for text in filter(None, (one["started_at"], one["updated_at"], one["finished_at"])):
             if not begun <= _seconds(text) <= until:
-                raise Refused(
+                raise EvidenceRefused(
                     f"its time {text} is not within the run, opened at {run['created_at']}: check the node's clock"
                 )
 
@@ -196,23 +196,25 @@ def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str
     While nodes are being launched their records may come before the launch is known, so that this is asked at the end.
     """
     if not launch.get("nonce"):
-        raise Refused("the controller knows no launch of the node with a nonce that it could show")
+        raise EvidenceRefused("the controller knows no launch of the node with a nonce that it could show")
     launched = launch.get("attempt", 1)
     if record["attempt"] > launched:
-        raise Refused(f"attempt {record['attempt']}, but the controller launched {launched}")
+        raise EvidenceRefused(f"attempt {record['attempt']}, but the controller launched {launched}")
     if record["attempt"] > 1 and record["stage"] in launch.get("stages", ()) and not record["attempts"]:
-        raise Refused(f"attempt {record['attempt']} without the attempt that it repeats")
+        raise EvidenceRefused(f"attempt {record['attempt']} without the attempt that it repeats")
     if planned is None:
         return
     if not _runs(record, planned["command"]):
-        raise Refused(
+        raise EvidenceRefused(
             f"its command is {one_line(' '.join(record['command']), 200)!r}, but the plan's is "
             f"{one_line(' '.join(planned['command']), 200)!r}"
         )
     on_host = planned["runtime"] == "host" or record["stage"] in ON_HOST or not planned["image"]
     image = None if on_host else planned["image"][:512]
     if record["image"] != image:
-        raise Refused(f"its image is {one_line(record['image'] or 'none', 120)}, but the plan's is {image or 'none'}")
+        raise EvidenceRefused(
+            f"its image is {one_line(record['image'] or 'none', 120)}, but the plan's is {image or 'none'}"
+        )
 
 
 def _runs(record: Record, planned: Sequence[str]) -> bool:
@@ -232,7 +234,7 @@ def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
         return
     listed = {(earlier["attempt"], earlier["state"]) for earlier in record["attempts"]}
     if (before["attempt"], before["state"]) not in listed and "recorded_by" not in before["environment"]:
-        raise Refused(f"attempt {before['attempt']} ended as {before['state']}, which it leaves out")
+        raise EvidenceRefused(f"attempt {before['attempt']} ended as {before['state']}, which it leaves out")
 
 
 def is_stale(record: Record, before: Mapping[str, Any]) -> bool:
@@ -245,7 +247,7 @@ def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError) as error:
-        raise Refused(f"{one_line(text, 40)!r} is not a time: {error}") from error
+        raise EvidenceRefused(f"{one_line(text, 40)!r} is not a time: {error}") from error
 
 
 def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str, Any]:
@@ -254,7 +256,7 @@ def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str
     _check_identity(document, run_id=run_id, node=node, stage=stage)
     for curve in document["series"]:
         if len(curve["x"]) != len(curve["y"]):
-            raise Refused(f"series {curve['name']}: {len(curve['x'])} x values and {len(curve['y'])} y values")
+            raise EvidenceRefused(f"series {curve['name']}: {len(curve['x'])} x values and {len(curve['y'])} y values")
     cleaned: dict[str, Any] = _cleaned(document)
     return cleaned
 
@@ -302,7 +304,7 @@ def claimed_end(raw: bytes) -> int:
         return 0
 
 
-def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
+def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
     """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned.
 
     One that is stale stays out, for the one known, which is returned.
@@ -325,7 +327,7 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
         _check_workload(record, run)
         _check_binding(record, run, evidence.launches.get(node) or {})
         check_attempts(record, before)
-    except Refused as refusal:
+    except EvidenceRefused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None
     if before is not None and is_stale(record, before):
@@ -337,7 +339,7 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
 def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
     """A document that follows its schema. Raises Refused."""
     if len(raw) > max_bytes:
-        raise Refused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
+        raise EvidenceRefused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
     try:
         document = json.loads(
             raw.decode("utf-8"),
@@ -345,19 +347,19 @@ def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
             parse_constant=_constant,
             parse_int=_integer,
         )
-    except Refused:
+    except EvidenceRefused:
         raise
     except RecursionError as error:
-        raise Refused("nested too deeply") from error
+        raise EvidenceRefused("nested too deeply") from error
     except ValueError as error:
-        raise Refused(f"not JSON in UTF-8: {one_line(str(error), 120)}") from error
+        raise EvidenceRefused(f"not JSON in UTF-8: {one_line(str(error), 120)}") from error
     if not isinstance(document, dict):
-        raise Refused("not a JSON object")
+        raise EvidenceRefused("not a JSON object")
     _check_values(document)
     try:
         schemas.validate(schema, document, what=schema)
     except schemas.Invalid as error:
-        raise Refused(one_line(str(error))) from error
+        raise EvidenceRefused(one_line(str(error))) from error
     return document
 
 
@@ -365,12 +367,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise Refused(f"the key {one_line(twice, 60)!r} stands twice in one object")
+        raise EvidenceRefused(f"the key {one_line(twice, 60)!r} stands twice in one object")
     return result
 
 
 def _constant(name: str) -> None:
-    raise Refused(f"{name} is not a JSON number: null stands for it")
+    raise EvidenceRefused(f"{name} is not a JSON number: null stands for it")
 
 
 def _check_values(document: dict[str, Any]) -> None:
@@ -382,19 +384,19 @@ def _check_values(document: dict[str, Any]) -> None:
             values = container.values() if type(container) is dict else container
             kinds = set(map(type, values))
             if float in kinds and (math.inf in values or -math.inf in values):
-                raise Refused("a number is out of range")
+                raise EvidenceRefused("a number is out of range")
             if dict in kinds or list in kinds:
                 children.extend(value for value in values if type(value) in (dict, list))
         if not children:
             return
         level = children
-    raise Refused(f"nested deeper than {MAX_DEPTH} levels")
+    raise EvidenceRefused(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _integer(text: str) -> float:
     """Beyond 64 bits, where no figure is plausible, a float stands for it: JSON's libraries have no such integers."""
     if len(text) > MAX_INTEGER_DIGITS:
-        raise Refused(f"an integer of {len(text)} digits")
+        raise EvidenceRefused(f"an integer of {len(text)} digits")
     number = int(text)
     return number if abs(number) < 1 << 63 else float(number)
 
@@ -402,7 +404,7 @@ def _integer(text: str) -> float:
 def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:
     for what, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
         if document[what] != expected:
-            raise Refused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
+            raise EvidenceRefused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
 
 
 def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
@@ -411,7 +413,9 @@ def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
     for one in (record, *record["attempts"]):
         if expected is not None and one["workload"] != expected:
             found = one_line(one["workload"], 64)
-            raise Refused(f"its workload is {found!r}, but the run asks for {expected!r}: set it alike for all hosts")
+            raise EvidenceRefused(
+                f"its workload is {found!r}, but the run asks for {expected!r}: set it alike for all hosts"
+            )
 
 
 def _cleaned_record(record: dict[str, Any]) -> Record:

@@ -165,7 +165,7 @@ def _policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _nodes(
-    report: Mapping[str, Any], tabled: checks.Table, texts: Shared, files: Mapping[str, frozenset[str]]
+    report: Mapping[str, Any], tabled: checks.ChecksTable, texts: Shared, files: Mapping[str, frozenset[str]]
 ) -> list[dict[str, Any]]:
     origin = _origin(report)
     return [

@@ -19,7 +19,7 @@ _NODE = "{node}"
 
 
 @dataclass
-class Problem:
+class SharedProblem:
     """Nodes with the same verdict for the same reason. In texts of several nodes ``{node}`` stands for the name."""
 
     verdict: str
@@ -38,9 +38,9 @@ class Problem:
         return text.replace(f"--limit {_NODE}", f"--limit {limit}").replace(_NODE, "NODE")
 
 
-def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
+def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
     """Of nodes that are not PASS, in their order."""
-    found: dict[tuple[str, ...], Problem] = {}
+    found: dict[tuple[str, ...], SharedProblem] = {}
     for node in nodes:
         name, check = node["name"], headline(node)
         if check is None:
@@ -48,12 +48,12 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
         else:
             where, part = check["stage"] or check["name"], part_of(node, check)
             texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
-        problem = found.setdefault((node["verdict"], *texts), Problem(node["verdict"], *texts))
+        problem = found.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts))
         problem.nodes.append(name)
     return list(found.values())
 
 
-def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
+def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
     """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
     shown: dict[str, str] = {}
     found = []

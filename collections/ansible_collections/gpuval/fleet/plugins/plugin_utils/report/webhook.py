@@ -37,7 +37,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _WebhookAnswer:
     problem: str = ""
     final: bool = False
 
@@ -74,25 +74,25 @@ def deliver(url: str, key: str, event: Mapping[str, Any]) -> Delivery:
     return Delivery(attempts, answer.problem)
 
 
-def _attempt(request: urllib.request.Request) -> _Answer:
+def _attempt(request: urllib.request.Request) -> _WebhookAnswer:
     """One attempt in a thread: neither a slow name server nor an answer byte by byte holds the run up."""
-    answers: queue.Queue[_Answer] = queue.Queue()
+    answers: queue.Queue[_WebhookAnswer] = queue.Queue()
     threading.Thread(target=lambda: answers.put(_ask(request)), daemon=True).start()
     try:
         return answers.get(timeout=ATTEMPT_SECONDS)
     except queue.Empty:
-        return _Answer(f"no answer within {ATTEMPT_SECONDS:.0f} s")
+        return _WebhookAnswer(f"no answer within {ATTEMPT_SECONDS:.0f} s")
 
 
-def _ask(request: urllib.request.Request) -> _Answer:
+def _ask(request: urllib.request.Request) -> _WebhookAnswer:
     try:
         with urllib.request.build_opener(NoRedirects).open(request, timeout=ATTEMPT_SECONDS):
-            return _Answer()
+            return _WebhookAnswer()
     except urllib.error.HTTPError as error:
         with error:
-            return _Answer(f"HTTP {error.code}", error.code not in PASSING)
+            return _WebhookAnswer(f"HTTP {error.code}", error.code not in PASSING)
     except urllib.error.URLError as error:
         final = isinstance(error.reason, ssl.SSLCertVerificationError)
-        return _Answer(one_line(str(error.reason), 200), final)
+        return _WebhookAnswer(one_line(str(error.reason), 200), final)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return _Answer(one_line(f"{type(error).__name__}: {error}", 200))
+        return _WebhookAnswer(one_line(f"{type(error).__name__}: {error}", 200))

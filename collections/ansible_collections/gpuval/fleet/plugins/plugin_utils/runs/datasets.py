@@ -29,7 +29,7 @@ class DatasetError(GpuvalError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DatasetSource:
     """One entry of `gpuval_datasets`. `sha256` is that of the archive, else of the folder's SHA256SUMS; empty: any."""
 
     name: str
@@ -46,9 +46,9 @@ class Wanted:
         return STAGE + self.name
 
 
-def parse(declared: Iterable[Any]) -> list[Wanted]:
+def parse(declared: Iterable[Any]) -> list[DatasetSource]:
     """Return the entries of `gpuval_datasets`. Raises ``DatasetError``."""
-    found: list[Wanted] = []
+    found: list[DatasetSource] = []
     for number, entry in enumerate(declared or ()):
         wanted = _wanted(f"gpuval_datasets[{number}]", entry)
         if wanted.name in (one.name for one in found):
@@ -57,7 +57,7 @@ def parse(declared: Iterable[Any]) -> list[Wanted]:
     return found
 
 
-def _wanted(place: str, entry: Any) -> Wanted:
+def _wanted(place: str, entry: Any) -> DatasetSource:
     if not isinstance(entry, Mapping):
         raise DatasetError(f"{place}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
     unknown = sorted(map(str, set(entry) - KEYS))
@@ -75,7 +75,7 @@ def _wanted(place: str, entry: Any) -> Wanted:
         raise DatasetError(f"{place} ({name}): {source!r} is no source: write {BUCKET} and a folder of the bucket")
     if sha256 and not _SHA256.fullmatch(sha256):
         raise DatasetError(f"{place} ({name}): sha256 {sha256[:80]!r} must be 64 hexadecimal digits")
-    return Wanted(name, source, sha256)
+    return DatasetSource(name, source, sha256)
 
 
 def workloads(declared: Iterable[Any], loading: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

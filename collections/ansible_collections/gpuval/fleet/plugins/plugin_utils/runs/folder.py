@@ -20,7 +20,7 @@ from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import meant, some_of
 from ..records import launch_errors, report_file
-from ..records.documents import Problem
+from ..records.documents import EvidenceProblem
 from . import origin
 from . import state as run_state
 
@@ -265,11 +265,11 @@ class RunFolder:
         schemas.validate("launch", launch, what=f"launch of {node}")
         write_json(self.launch_file(node), launch)
 
-    def read_problems(self) -> list[Problem]:
+    def read_problems(self) -> list[EvidenceProblem]:
         """Why documents, or whole stages, are no evidence."""
         return list(read_json_or([], self.problems_file))
 
-    def add_problems(self, new: Sequence[Problem]) -> None:
+    def add_problems(self, new: Sequence[EvidenceProblem]) -> None:
         known = [problem for problem in self.read_problems() if problem not in new]
         write_json(self.problems_file, [*known, *new])
 

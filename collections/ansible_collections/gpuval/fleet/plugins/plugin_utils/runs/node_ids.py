@@ -40,7 +40,7 @@ class Held:
     unknown: list[str]
 
 
-class Reader:
+class NodeIdReader:
     """Makes mappings out of what ``gpuval_node_ids`` may be; reads a file once, however many nodes name it."""
 
     def __init__(self, place: Callable[[str], Path]) -> None:

@@ -56,7 +56,7 @@ class NothingChosenError(PlanError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class PlanSettings:
     """What a plan takes from the inventory, for one node."""
 
     run_id: str
@@ -76,7 +76,7 @@ class Settings:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @classmethod
-    def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> Settings:
+    def of(cls, run: Mapping[str, Any], node: str, **chosen: Any) -> PlanSettings:
         """What the run expects of a node; `chosen` are all others."""
         expected = run["nodes"][node]
         own = {"deadline_seconds": run["deadline_seconds"], "gang": gang_of(run, node), **chosen}
@@ -360,7 +360,7 @@ def accelerator(sku: str, gpu_count: int | None) -> dict[str, Any]:
 
 
 def build(
-    settings: Settings,
+    settings: PlanSettings,
     stages: Sequence[str],
     declarations: Mapping[str, Mapping[str, Any]],
     attempt: int = 1,

@@ -115,7 +115,7 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Publisher:
+class WatchPublisher:
     """Puts the watch's document into the store when it says something new, and as a sign of life.
 
     The last one is kept in the run's folder, for the commands that come after the watch.
@@ -138,7 +138,7 @@ class Publisher:
 
 
 @dataclass
-class Progress:
+class WatchProgress:
     """What the watch has read, in one object: a reader of a thousand nodes need not read seven thousand again.
 
     Only last records are published: others change with every heartbeat.

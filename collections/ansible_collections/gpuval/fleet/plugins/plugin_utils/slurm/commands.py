@@ -78,7 +78,7 @@ class Slurm:
             return set()
         return set(self.run("scontrol", "show", "hostnames", found[1]).split())
 
-    def jobs(self) -> dict[int, jobs.Job]:
+    def jobs(self) -> dict[int, jobs.SlurmJob]:
         """This user's jobs of gpuval by id, ended ones too as long as Slurm remembers them. Raises SlurmError."""
         words = ("squeue", "--me", "--noheader", "--states=all", f"--format={jobs.FORMAT}")
         return jobs.parse(self.run(*words, tries=1))

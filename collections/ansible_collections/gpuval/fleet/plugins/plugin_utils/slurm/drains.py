@@ -50,7 +50,7 @@ class SlurmNode:
 
 
 @dataclass
-class Marked:
+class NodesDrained:
     """changes: by node its state before and after. missing: nodes that Slurm has not. foreign: nodes to drain that are
     out of service for others. kept: by node that stays drained what it is to pass yet. problem: why some are unchanged.
     """
@@ -102,10 +102,10 @@ def decide(
 
 def mark(
     results: Path, report: Mapping[str, Any], chosen: Collection[str] = (), *, incomplete: bool, trial: bool
-) -> Marked:
+) -> NodesDrained:
     """Drain and resume the nodes of a report, or the chosen ones. Raises SlurmError where Slurm cannot be asked."""
     slurm = Slurm()
-    run, done, seen = report["run"], Marked(), read(slurm)
+    run, done, seen = report["run"], NodesDrained(), read(slurm)
     wanted: dict[str, Drain] = {}
     opened: dict[str, dict[str, frozenset[str]]] = {}
     shared = Counter(judged["name"].partition(".")[0] for judged in report["nodes"])
@@ -139,10 +139,10 @@ def mark(
     return done
 
 
-def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> Marked:
+def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> NodesDrained:
     """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
     asked."""
-    slurm, done = Slurm(), Marked()
+    slurm, done = Slurm(), NodesDrained()
     seen = read(slurm)
     chosen = {name if name in seen else name.partition(".")[0] for name in chosen}
     for name, node in seen.items():
@@ -162,7 +162,7 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
     return {one["name"]: SlurmNode(one["name"], frozenset(one["state"]), one["reason"]) for one in slurm.nodes()}
 
 
-def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: Marked) -> None:
+def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodesDrained) -> None:
     """Drain and resume, nodes with the same reason at once. Nodes that could not be changed are none of ``done``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, drain in wanted.items():

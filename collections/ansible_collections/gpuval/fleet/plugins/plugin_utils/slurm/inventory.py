@@ -6,8 +6,8 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import Fleet, Host, choose, listed_variables, sku_name
-from ..inventory.node_list import Node, group_name
+from ..inventory.fleet import FleetHost, InventoryFleet, choose, listed_variables, sku_name
+from ..inventory.node_list import ListedNode, group_name
 from . import nodes
 
 #: Variables of every host: Ansible itself runs nothing on a node of Slurm.
@@ -18,11 +18,11 @@ VARIABLE = "slurm_node"
 
 def fleet(
     found: Iterable[Mapping[str, Any]],
-    expected: Sequence[Node] | None = None,
+    expected: Sequence[ListedNode] | None = None,
     *,
     others: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
-) -> Fleet:
+) -> InventoryFleet:
     """The hosts of an inventory, in the order of the list, or by name without one. `found` are descriptions."""
     known = {str(description["name"]): description for description in found}
     choice = choose(known, expected, others)
@@ -51,8 +51,8 @@ def fleet(
             if count:
                 groups.append(group_name("gres", model or "gpu"))
                 group_variables.setdefault(groups[-1], {})["gpuval_gpu_count"] = most[model]
-        hosts.append(Host(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
-    return Fleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
+        hosts.append(FleetHost(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
+    return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 
 def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]]) -> str:

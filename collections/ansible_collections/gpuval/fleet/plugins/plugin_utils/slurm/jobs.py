@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records import answers, launch_errors
-from ..records.evidence import Refused
+from ..records.evidence import EvidenceRefused
 from ..records.failure_classes import row_of
 from ..runs import plans
 
@@ -44,7 +44,7 @@ _OVER_LIMIT = re.compile(r"(?:Assoc|QOS)\w+PerJob(?:Limit)?|Partition(?:Time|Nod
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """One attempt on one node, or a gang's, whose `node` is its leader. `note`: what a node wrote into the
     job's comment; untrusted."""
 
@@ -74,7 +74,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class End:
+class JobEnd:
     """Why a job ended without all records, or was refused by its node."""
 
     name: str
@@ -83,7 +83,7 @@ class End:
     refused: bool = False
 
     @classmethod
-    def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> End:
+    def of(cls, name: str, message: str, node: str, *, refused: bool = False) -> JobEnd:
         """By the class of that name."""
         return cls(name, message, row_of(name).remedy.replace("{node}", node), refused)
 
@@ -108,14 +108,14 @@ def comment(run_id: str, node: str, attempt: int) -> str:
     return f"gpuval:{run_id}:{node}:{attempt}"
 
 
-def parse(text: str) -> dict[int, Job]:
+def parse(text: str) -> dict[int, SlurmJob]:
     """By id, the jobs of gpuval in squeue's output."""
     found = {}
     for line in text.splitlines():
         parts = line.split("|", 3)
         mark = _COMMENT.match(parts[3].strip()) if len(parts) == 4 else None
         if mark and parts[0].isdigit():
-            job = Job(
+            job = SlurmJob(
                 id=int(parts[0]),
                 state=parts[1],
                 reason=one_line(parts[2].strip("()"), 200),
@@ -128,7 +128,7 @@ def parse(text: str) -> dict[int, Job]:
     return found
 
 
-def of_run(jobs: Mapping[int, Job], run_id: str) -> dict[tuple[str, int], Job]:
+def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], SlurmJob]:
     """By node and attempt, the newest job of each."""
     return {(job.node, job.attempt): job for _id, job in sorted(jobs.items()) if job.run_id == run_id}
 
@@ -139,22 +139,22 @@ def exit_code(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def pending(job: Job) -> str:
+def pending(job: SlurmJob) -> str:
     """The state of a job that waits, with Slurm's reason."""
     return f"job {job.id} is {job.state.lower()} ({job.reason or 'Slurm gives no reason'})"
 
 
-def end_of(job: Job, code: int | None, *, waited: str = "") -> End:
+def end_of(job: SlurmJob, code: int | None, *, waited: str = "") -> JobEnd:
     """What the end of a job means that left records open. `waited`: its state as long as it was pending, with Slurm's
     reason."""
     if job.over_limit:
         name = "slurm_too_short" if re.search("Wall|Time", job.reason) else "slurm_refused"
-        return End.of(name, f"{pending(job)}, which never ends: cancelled", job.node, refused=True)
+        return JobEnd.of(name, f"{pending(job)}, which never ends: cancelled", job.node, refused=True)
     if code == REFUSED and job.note:
         launch = launch_errors.described(_refusal(job.note))
-        return End(launch["class"], launch["message"], launch["remedy"], refused=True)
+        return JobEnd(launch["class"], launch["message"], launch["remedy"], refused=True)
     if code == NO_PYTHON:
-        return End.of("no_python", f"job {job.id}: no Python 3.9 or newer on the node", job.node, refused=True)
+        return JobEnd.of("no_python", f"job {job.id}: no Python 3.9 or newer on the node", job.node, refused=True)
     name = ENDED.get(job.state, "slurm_job_failed")
     message = f"job {job.id} ended: {job.state}"
     if name == "slurm_pending" and waited:
@@ -165,7 +165,7 @@ def end_of(job: Job, code: int | None, *, waited: str = "") -> End:
         name, message = "store_away", f"{message}, and its last records are not in the store"
     elif name == "slurm_job_failed" and code is not None:
         message += f", exit code {code}" if code != NO_SRUN else ": no srun in PATH, nor where this controller has it"
-    return End.of(name, message, job.node, refused=name == "slurm_pending")
+    return JobEnd.of(name, message, job.node, refused=name == "slurm_pending")
 
 
 def _refusal(note: str) -> dict[str, Any]:
@@ -173,5 +173,5 @@ def _refusal(note: str) -> dict[str, Any]:
     try:
         answer = {"directory": "", "launch": {"state": "refused", **json.loads(note)}}
         return answers.accept("launch_answer", answer)["launch"]
-    except (ValueError, TypeError, Refused):
+    except (ValueError, TypeError, EvidenceRefused):
         return {"state": "refused", "message": note}

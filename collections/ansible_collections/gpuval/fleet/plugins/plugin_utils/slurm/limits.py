@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .commands import Slurm, SlurmError
 from .nodes import fields
-from .script import Settings
+from .script import JobSettings
 
 #: A job begins later than it is submitted, and must end before its reservation does.
 START_SECONDS = 60.0
@@ -29,7 +29,7 @@ class WallLimit(NamedTuple):
     holds: bool = True
 
 
-def wall_limit(slurm: Slurm, settings: Settings) -> WallLimit:
+def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     """The shortest one; infinite where nothing limits the job. Raises SlurmError."""
     named, qos, reservation = (_chosen(settings, name) for name in ("partition", "qos", "reservation"))
     partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
@@ -48,7 +48,7 @@ def wall_limit(slurm: Slurm, settings: Settings) -> WallLimit:
     return min(limits)
 
 
-def _chosen(settings: Settings, name: str) -> str:
+def _chosen(settings: JobSettings, name: str) -> str:
     """An option of sbatch: the last among the arguments, the setting, or as sbatch reads it from the environment."""
     listed = [one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}=")]
     return [getattr(settings, name) or os.environ.get(f"SBATCH_{name.upper()}", ""), *listed][-1]

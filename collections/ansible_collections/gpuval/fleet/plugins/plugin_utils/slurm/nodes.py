@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..records.failure_classes import row_of
-from ..ssh.findings import REACHABLE, Finding
+from ..ssh.findings import REACHABLE, ProbeFinding
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z/:_]*)=")
 #: The last field; who set it and when follows in brackets, if Slurm knows it.
@@ -71,7 +71,7 @@ def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
-def finding(name: str, description: Mapping[str, Any] | None, *, reservation: str = "") -> Finding:
+def finding(name: str, description: Mapping[str, Any] | None, *, reservation: str = "") -> ProbeFinding:
     """Whether a job can be placed on the node: `reachable`, or the class of the reason, with Slurm's own."""
     if description is None:
         return _found(name, "slurm_node_missing", f"Slurm has no node {name}")
@@ -88,8 +88,8 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
         return _found(name, "slurm_drained", reason)
     if not reservation and any(state in ("MAINT", "MAINTENANCE", "RESERVED") for state in states):
         return _found(name, "slurm_reserved", f"{shown}: it is in a reservation")
-    return Finding(REACHABLE, "")
+    return ProbeFinding(REACHABLE, "")
 
 
-def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))
+def _found(name: str, state: str, message: str) -> ProbeFinding:
+    return ProbeFinding(state, one_line(message, 500), row_of(state).remedy.replace("{node}", name))

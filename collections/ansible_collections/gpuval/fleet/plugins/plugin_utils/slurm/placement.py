@@ -29,11 +29,11 @@ from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
 from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
-from ..watch.placement import Attempt, Ended, Event, NodeNews, NodeOutages, Placement
-from ..watch.watch import Limits, RunWatch, Watcher
+from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
+from ..watch.watch import RunWatch, RunWatcher, WatchLimits
 from . import nodes, script
 from .commands import Slurm, SlurmError
-from .jobs import ENDED, End, Job, end_of, members_of, of_run, pending
+from .jobs import ENDED, JobEnd, SlurmJob, end_of, members_of, of_run, pending
 from .limits import WallLimit, wall_limit
 
 POLL_SECONDS = 2.0
@@ -55,12 +55,12 @@ NO_STORE = (
 
 
 @dataclass(frozen=True)
-class Order:
+class JobOrder:
     """What is to run on one node: its plan, how its job is submitted, and the folder of gpuval on the node.
     `requirements`: what its stages, and later ones in a gang, need there."""
 
     plan: Mapping[str, Any]
-    settings: script.Settings
+    settings: script.JobSettings
     directory: str
     force: bool = False
     requirements: Sequence[Mapping[str, Any]] = ()
@@ -78,7 +78,7 @@ class SlurmPlacement(Placement):
         run: Mapping[str, Any],
         folder: RunFolder,
         store: launching.NodeStore,
-        orders: Callable[[str], Order],
+        orders: Callable[[str], JobOrder],
         present: Iterable[str],
         everyone: Iterable[str],
         warn: Callable[[str], None],
@@ -89,9 +89,9 @@ class SlurmPlacement(Placement):
         self._views: Mapping[str, NodeView] = {}
         self._events: list[Event] = []
         #: Launches to do, and when the run's time ends.
-        self._launches: deque[tuple[NodeView, Attempt, float]] = deque()
-        self._jobs: dict[tuple[str, int], Job] = {}
-        self._ends: dict[tuple[str, int], End] = {}
+        self._launches: deque[tuple[NodeView, PlannedAttempt, float]] = deque()
+        self._jobs: dict[tuple[str, int], SlurmJob] = {}
+        self._ends: dict[tuple[str, int], JobEnd] = {}
         self._ended_at: dict[tuple[str, int], float] = {}
         self._unseen_since: dict[tuple[str, int], float] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -122,7 +122,7 @@ class SlurmPlacement(Placement):
 
     # -- launches
 
-    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         view.attempt_ended = False
         self._launches.append((view, attempt, time.monotonic() + seconds))
 
@@ -133,7 +133,7 @@ class SlurmPlacement(Placement):
     def _members(self, name: str) -> list[str]:
         return members_of(self._run, name)
 
-    def _launch(self, view: NodeView, attempt: Attempt, seconds: float) -> Ended:
+    def _launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> LaunchEnd:
         """Submit the node's job, unless an earlier controller did, or another member of its gang.
 
         Raises SlurmError while slurmctld is away, and while this user may have no more jobs.
@@ -145,7 +145,7 @@ class SlurmPlacement(Placement):
         except SlurmError as error:
             if error.away or error.full:
                 raise
-            end = End.of("slurm_too_short" if error.short else "slurm_refused", str(error), view.name)
+            end = JobEnd.of("slurm_too_short" if error.short else "slurm_refused", str(error), view.name)
             launch |= {"state": "failed", **end.launch}
         except (plans.PlanError, SettingError) as error:
             launch |= {"state": "refused", "message": str(error)}
@@ -153,7 +153,7 @@ class SlurmPlacement(Placement):
             launch |= {"state": "failed", "message": f"the store cannot be used: {error}"}
         launch = keep_started(before, launch_errors.described(launch))
         self._folder.write_launch(view.name, launch)
-        return Ended(view.name, "launch", launch["state"] == "started", message=launch["message"])
+        return LaunchEnd(view.name, "launch", launch["state"] == "started", message=launch["message"])
 
     def _launched(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
         order, key = self._order(view.name), (self._members(view.name)[0], launch["attempt"])
@@ -179,12 +179,12 @@ class SlurmPlacement(Placement):
                 ):
                     self._refused[key] = error
                 raise
-            job = Job(job_id, "PENDING", "", self._run["run_id"], *key)
+            job = SlurmJob(job_id, "PENDING", "", self._run["run_id"], *key)
             if len(self._members(view.name)) > 1:
                 self._jobs[key] = job
         return {**launch, "state": "started", "message": "", "job": str(job.id)}
 
-    def _submit(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> int:
+    def _submit(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> int:
         names, number, run_id = self._members(view.name), launch["attempt"], self._run["run_id"]
         orders = {name: order if name == view.name else self._order(name) for name in names}
         settings = orders[names[0]].settings
@@ -206,7 +206,7 @@ class SlurmPlacement(Placement):
         words = script.arguments(settings, run_id, names, number, seconds, limit.seconds, idle=idle)
         return self._slurm.submit(words, data)
 
-    def _checked(self, limit: WallLimit, order: Order, chosen: Collection[str]) -> WallLimit:
+    def _checked(self, limit: WallLimit, order: JobOrder, chosen: Collection[str]) -> WallLimit:
         """The limit to ask for. Raises SlurmError where Slurm surely gives the job less time than its stages are
         expected to take; where it may not, the job asks for all of the run's time."""
         stages = [stage for stage in order.plan["stages"] if not chosen or stage["name"] in chosen]
@@ -221,7 +221,7 @@ class SlurmPlacement(Placement):
         self._warn(f"{given}: the job does not start unless its QOS exempts it")
         return WallLimit()
 
-    def _parameters(self, view: NodeView, launch: dict[str, Any], order: Order, seconds: float) -> dict[str, Any]:
+    def _parameters(self, view: NodeView, launch: dict[str, Any], order: JobOrder, seconds: float) -> dict[str, Any]:
         """What the job gives to the program on the node."""
         name, number, plan = view.name, launch["attempt"], order.plan
         given = self._store.given(name, [stage["name"] for stage in plan["stages"]], seconds)
@@ -242,7 +242,7 @@ class SlurmPlacement(Placement):
             **given,
         }
 
-    def _order(self, name: str) -> Order:
+    def _order(self, name: str) -> JobOrder:
         """The plan of the first attempt is kept once it was made."""
         order, path = self._orders(name), self._folder.plan_file(name)
         if not path.exists() or self._folder.read_launch(name).get("state") == "refused":
@@ -256,7 +256,9 @@ class SlurmPlacement(Placement):
         """A node reports to the store alone; that its job runs is a sign of it."""
         job = self._jobs.get(self._key(view))
         failed = bool(self._away) or job is None
-        self._events.append(Ended(view.name, "fetch", failed=failed, message=self._away or "Slurm shows no job of it"))
+        self._events.append(
+            LaunchEnd(view.name, "fetch", failed=failed, message=self._away or "Slurm shows no job of it")
+        )
 
     def wait(self, seconds: float) -> list[Event]:
         until = time.monotonic() + max(0.0, seconds)
@@ -322,7 +324,7 @@ class SlurmPlacement(Placement):
             if view.complete or now - self._unseen_since.setdefault(key, now) < UNSEEN_SECONDS:
                 return None
             message = f"Slurm does not remember job {launch.get('job', '')}"
-            return self._closed(view, End.of("slurm_job_forgotten", message, view.name))
+            return self._closed(view, JobEnd.of("slurm_job_forgotten", message, view.name))
         self._unseen_since.pop(key, None)
         if job.over_limit and (key in self._ends or self._cancel(job)):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
@@ -330,7 +332,7 @@ class SlurmPlacement(Placement):
             return self._changed(view, {**launch, "message": pending(job)})
         if job.suspended and not view.complete:  # its measurements would include the pause
             if key not in self._ends and self._cancel(job):
-                self._ends[key] = End.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
+                self._ends[key] = JobEnd.of("slurm_preempted", f"job {job.id} was suspended, and cancelled", job.node)
             return None
         if (
             ENDED.get(job.state) == "slurm_node_failed" and view.complete and key not in self._ends
@@ -352,7 +354,7 @@ class SlurmPlacement(Placement):
                 return None
         return self._closed(view, self._ends[key])
 
-    def _end_of(self, job: Job, waited: str) -> End:
+    def _end_of(self, job: SlurmJob, waited: str) -> JobEnd:
         """Raises SlurmError while slurmctld is away."""
         try:
             code = self._slurm.exit_code(job.id)
@@ -372,9 +374,9 @@ class SlurmPlacement(Placement):
             return end
         what = "was cancelled on" if cancelled else "lost"
         message = f"job {job.id} {what} {', '.join(name for name, _reason in away)}: {away[0][1]}"
-        return End.of("slurm_drained" if cancelled else "slurm_node_failed", message, away[0][0])
+        return JobEnd.of("slurm_drained" if cancelled else "slurm_node_failed", message, away[0][0])
 
-    def _cancel(self, job: Job, *options: str) -> bool:
+    def _cancel(self, job: SlurmJob, *options: str) -> bool:
         """Whether slurmctld took it."""
         try:
             self._slurm.cancel([job.id], *options)
@@ -383,7 +385,7 @@ class SlurmPlacement(Placement):
             return False
         return True
 
-    def _closed(self, view: NodeView, end: End) -> NodeNews | None:
+    def _closed(self, view: NodeView, end: JobEnd) -> NodeNews | None:
         """The attempt ended and stages lack a final record."""
         view.attempt_ended = True
         if end.refused and not view.records:
@@ -394,7 +396,7 @@ class SlurmPlacement(Placement):
     def _changed(view: NodeView, launch: dict[str, Any]) -> NodeNews | None:
         return NodeNews(view.name, launch) if launch != view.launch else None
 
-    def next_attempt(self, view: NodeView) -> Attempt | None:
+    def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
         """One more attempt for a node whose job was preempted, or whose node failed and is back; none for a gang."""
         attempt = view.launch.get("attempt", 1)
         end = self._ends.get(self._key(view))
@@ -407,7 +409,7 @@ class SlurmPlacement(Placement):
             return None
         reservation = self._orders(view.name).settings.reservation
         found = nodes.finding(view.name, self._nodes.get(view.name), reservation=reservation)
-        return Attempt(attempt + 1, left) if found.state == findings.REACHABLE else None
+        return PlannedAttempt(attempt + 1, left) if found.state == findings.REACHABLE else None
 
     def withdraw(self, view: NodeView) -> bool:
         """Cancel a job that is pending."""
@@ -445,7 +447,7 @@ class SlurmPlacement(Placement):
                 self._failed(view, "slurm_pending", pending(job))
 
     def _failed(self, view: NodeView, name: str, message: str) -> None:
-        reason = End.of(name, message, view.name).launch
+        reason = JobEnd.of(name, message, view.name).launch
         self._folder.write_launch(view.name, {**self._folder.read_launch(view.name), **reason, "state": "failed"})
 
 
@@ -456,7 +458,7 @@ def directory_of(chosen: object) -> str:
     return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH
 
 
-class SlurmWatcher(Watcher):
+class SlurmWatcher(RunWatcher):
     """A watcher by Slurm's commands on the controller, which holds nothing open between runs."""
 
     @functools.cached_property
@@ -467,19 +469,19 @@ class SlurmWatcher(Watcher):
         hosts = self._task_vars["ansible_play_hosts"]
         return {name: launching.shown(self._order(self._options.run, name).plan) for name in hosts}
 
-    def _order(self, run: Mapping[str, Any], name: str) -> Order:
+    def _order(self, run: Mapping[str, Any], name: str) -> JobOrder:
         expected = run["nodes"][name]
         later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
         wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
         chosen = values_for(self._action, name, self._task_vars, wanted)
-        settings = script.Settings.of(chosen)
+        settings = script.JobSettings.of(chosen)
         force = boolean(chosen["gpuval_force"], strict=False)
         plan = plan_of(run, name, chosen, chosen[self._workloads])
         declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
         requirements = launching.requirements(expected, declared, "host")
-        return Order(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
+        return JobOrder(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
 
-    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         run, display = folder.read_run(), self._action._display
         store = launching.NodeStore.of(self._options.store, run, "slurm")
         placement = SlurmPlacement(

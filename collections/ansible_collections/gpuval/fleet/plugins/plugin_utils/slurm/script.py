@@ -66,7 +66,7 @@ sys.exit(main_in_job(runner, stream, refuse))
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """How jobs of a node are submitted."""
 
     partition: str = ""
@@ -77,7 +77,7 @@ class Settings:
     arguments: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Settings:
+    def of(cls, values: Mapping[str, Any]) -> JobSettings:
         """From the variables of a node. Raises SettingError."""
         texts = {name: str(values[f"gpuval_slurm_{name}"] or "") for name in _CHOICES}
         arguments = values["gpuval_slurm_arguments"] or []
@@ -94,7 +94,7 @@ class Settings:
 
 
 def arguments(
-    settings: Settings,
+    settings: JobSettings,
     run_id: str,
     nodes: Sequence[str],
     attempt: int,

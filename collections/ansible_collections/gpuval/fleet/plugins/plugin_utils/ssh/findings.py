@@ -16,7 +16,7 @@ from ..core.escape import one_line
 from ..core.paths import expand_user
 from ..core.text import some_of
 from ..records.launch_errors import NAMED, classify
-from .known_hosts import HostKey, Known, host_id, parse_key
+from .known_hosts import HostKey, KnownHost, host_id, parse_key
 
 REACHABLE = "reachable"
 #: In the order of the summary; other states come last.
@@ -41,7 +41,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeFinding:
     """The result of probing one node."""
 
     state: str
@@ -70,7 +70,7 @@ class Finding:
 class ProbeError(Exception):
     """The probe ended with this finding."""
 
-    def __init__(self, finding: Finding):
+    def __init__(self, finding: ProbeFinding):
         super().__init__(finding.message)
         self.finding = finding
 
@@ -161,7 +161,7 @@ def _words(value: str) -> list[str]:
 # --- trust -----------------------------------------------------------------------------------------------------------
 
 
-NOTHING = Known()
+NOTHING = KnownHost()
 SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
 CHANGED = (
     "another machine answers at this address, or the node was reinstalled. Only if the fingerprint is the node's own "
@@ -173,11 +173,11 @@ CHANGED = (
 class Policy:
     """What is known of a node's host key before the probe."""
 
-    pinned: Known = NOTHING
+    pinned: KnownHost = NOTHING
     #: From the operator's own known_hosts files.
-    own: Known = NOTHING
+    own: KnownHost = NOTHING
     #: The same for the name without a port, which OpenSSH accepts too: it can confirm a key, never reject one.
-    plain: Known = NOTHING
+    plain: KnownHost = NOTHING
     #: From the inventory: keys as in a .pub file, or SHA256 fingerprints.
     declared: tuple[str, ...] = ()
     accept_new: bool = True
@@ -207,7 +207,7 @@ def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(checked)
 
 
-def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
+def trust(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
     """Whether a presented host key is the node's own: the finding `reachable`, or why not."""
     revoked = [entry for known in (policy.pinned, policy.own) for entry in known.revoked if entry.key == shown]
     if revoked:
@@ -217,7 +217,7 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
     for known in (policy.pinned, policy.own):
         if any(entry.key == shown for entry in known.keys):
             pins = () if known is policy.pinned else ((at.name, "", shown),)
-            return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins)
+            return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins)
         if known.keys:
             same = [entry for entry in known.keys if entry.key.kind == shown.kind] or list(known.keys)
             old = same[0]
@@ -228,10 +228,10 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
                 f"{CHANGED} and accept the new key: {forget(at, old.file)}",
             )
     if any(entry.key == shown for entry in policy.plain.keys):
-        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=((at.name, "", shown),))
+        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=((at.name, "", shown),))
     if policy.accept_new:
-        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, new=True, pins=((at.name, "", shown),))
-    return Finding(
+        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, new=True, pins=((at.name, "", shown),))
+    return ProbeFinding(
         "unknown_host_key",
         f"{at.address} presents the unknown host key {shown.fingerprint} ({shown.kind})",
         f"compare the fingerprint on the node ({SHOW_KEY}) and declare it as "
@@ -246,10 +246,10 @@ def forget(at: Where, file: Path) -> str:
     return shlex.join(["ssh-keygen", "-R", at.name, "-f", str(file)])
 
 
-def _by_declaration(shown: HostKey, policy: Policy, at: Where) -> Finding:
+def _by_declaration(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
     if str(shown) in policy.declared or shown.fingerprint in policy.declared:
         pins = ((at.name, "", shown),)
-        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins, replaced=(at.name,))
+        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins, replaced=(at.name,))
     expected = ", ".join(_fingerprint(text) for text in policy.declared)
     return _wrong(
         shown,
@@ -263,8 +263,8 @@ def _fingerprint(declared: str) -> str:
     return declared if declared.startswith("SHA256:") else parse_key(declared).fingerprint
 
 
-def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
-    return Finding(
+def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> ProbeFinding:
+    return ProbeFinding(
         "wrong_host_key",
         f"{at.address} presents the host key {shown.fingerprint} ({shown.kind}), {against}",
         remedy,
@@ -275,12 +275,12 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def _finding(state: str, message: str) -> Finding:
+def _finding(state: str, message: str) -> ProbeFinding:
     """With the remedy that a launch that fails alike has."""
-    return Finding(state, message, NAMED[state].steps)
+    return ProbeFinding(state, message, NAMED[state].steps)
 
 
-def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
+def of_socket_error(error: OSError, at: Where, seconds: float) -> ProbeFinding:
     """Why the TCP connection failed."""
     if isinstance(error, socket.gaierror):
         return _finding("unknown_name", f"the name {at.host} cannot be resolved: {error.strerror}")
@@ -290,20 +290,20 @@ def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
         return _finding("timeout", f"{at.address} did not answer within {seconds:g} s")
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
         return _finding("no_route", f"{at.address} is unreachable: {error.strerror}")
-    return Finding("ssh_error", f"{at.address}: {error.strerror or error}", "fix the cause named above")
+    return ProbeFinding("ssh_error", f"{at.address}: {error.strerror or error}", "fix the cause named above")
 
 
-def hung(at: Where, seconds: float, doing: str) -> Finding:
+def hung(at: Where, seconds: float, doing: str) -> ProbeFinding:
     return _finding("hung", f"{at.address} accepts TCP but {doing} within {seconds:g} s")
 
 
-def no_ssh(at: Where, received: bytes) -> Finding:
+def no_ssh(at: Where, received: bytes) -> ProbeFinding:
     shown = one_line(received.decode(errors="replace"), 60)
     return _finding("no_ssh", f"{at.address} is no SSH server: it sends {shown!r}")
 
 
-def closed(at: Where) -> Finding:
-    return Finding(
+def closed(at: Where) -> ProbeFinding:
+    return ProbeFinding(
         "refused",
         f"{at.address} closed the connection before an SSH banner",
         "check MaxStartups, hosts.deny and the log of sshd on the node",
@@ -334,9 +334,9 @@ def is_ignored(key: os.stat_result) -> bool:
     return key.st_uid == os.getuid() and bool(key.st_mode & 0o077)
 
 
-def denied(at: Where, detail: str) -> Finding:
+def denied(at: Where, detail: str) -> ProbeFinding:
     problems = (key_file_problem(name) for name in at.own_keys if "%" not in name)
-    return Finding(
+    return ProbeFinding(
         "login_denied",
         f"{at.user}@{at.address}: {detail}",
         next(filter(None, problems), "")
@@ -351,7 +351,7 @@ _NOISE = re.compile(
 )
 
 
-def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
+def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
     """Why OpenSSH failed, from its stderr. The host key was judged before, where it was visible."""
     lines = [line.strip() for line in stderr.replace("\r", "\n").splitlines() if line.strip()]
     errors = [line for line in lines if not _NOISE.match(line)] or lines
@@ -360,7 +360,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
     if at.proxy and "timed out during banner exchange" in stderr:
         return _finding("timeout", f"{at.address}{through}: no SSH banner within {seconds:g} s")
     if at.proxy and "UNKNOWN port 65535" in stderr and "open failed" not in stderr:
-        return Finding(
+        return ProbeFinding(
             "jump_host",
             f"ssh failed at the jump host {at.proxy}: {last}",
             f"log in by hand ({at.login()}) to accept the host key of the jump host: only those of nodes are pinned",
@@ -376,14 +376,14 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
     message = f"{at.address}{through}: {last}"
     if known == "ssh_error":
-        return Finding(known, message, f"try it by hand: {at.login('-v')}")
+        return ProbeFinding(known, message, f"try it by hand: {at.login('-v')}")
     return _finding(known, message)
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------
 
 
-def summary(findings: Mapping[str, Finding], seconds: float, pin_file: Path) -> list[str]:
+def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path) -> list[str]:
     """The lines for the operator: counts, then each state with its nodes, first messages and remedies."""
     reachable = sum(finding.state == REACHABLE for finding in findings.values())
     lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]

@@ -41,7 +41,7 @@ class HostKey:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownHostsEntry:
     """A line of a known_hosts file."""
 
     file: Path
@@ -74,7 +74,7 @@ def parse_key(text: str) -> HostKey:
     return HostKey(kind, blob)
 
 
-def parse(text: str, file: Path) -> list[Entry]:
+def parse(text: str, file: Path) -> list[KnownHostsEntry]:
     """The entries of a file; like OpenSSH, lines that make no sense are passed over."""
     entries = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -88,13 +88,13 @@ def parse(text: str, file: Path) -> list[Entry]:
                 continue
         patterns, _, key = line.strip().partition(" ")
         with contextlib.suppress(HostKeyError):
-            entries.append(Entry(file, number, marker, patterns, parse_key(key)))
+            entries.append(KnownHostsEntry(file, number, marker, patterns, parse_key(key)))
     return entries
 
 
-def read(files: Iterable[Path]) -> list[Entry]:
+def read(files: Iterable[Path]) -> list[KnownHostsEntry]:
     """Entries of all files that are there and can be read."""
-    entries: list[Entry] = []
+    entries: list[KnownHostsEntry] = []
     for file in files:
         try:
             text = file.read_text(errors="replace")
@@ -135,34 +135,34 @@ def _matches_pattern(pattern: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownHost:
     """What files say of one host."""
 
-    keys: tuple[Entry, ...] = ()
-    authorities: tuple[Entry, ...] = ()
-    revoked: tuple[Entry, ...] = ()
+    keys: tuple[KnownHostsEntry, ...] = ()
+    authorities: tuple[KnownHostsEntry, ...] = ()
+    revoked: tuple[KnownHostsEntry, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.authorities)
 
 
-def lookup(entries: Iterable[Entry], host: str, port: int, alias: str = "") -> Known:
+def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str = "") -> KnownHost:
     """What the entries say of a host. An alias (HostKeyAlias) is used as it is, without a port."""
     name = alias.lower() if alias else host_id(host, port)
-    found: dict[str, list[Entry]] = {"": [], CA: [], REVOKED: []}
+    found: dict[str, list[KnownHostsEntry]] = {"": [], CA: [], REVOKED: []}
     for entry in entries:
         if matches(entry.patterns, name) or (entry.marker == REVOKED and entry.patterns == "*"):
             found[entry.marker].append(entry)
-    return Known(tuple(found[""]), tuple(found[CA]), tuple(found[REVOKED]))
+    return KnownHost(tuple(found[""]), tuple(found[CA]), tuple(found[REVOKED]))
 
 
-def lookup_with_plain_name(entries: list[Entry], host: str, port: int, alias: str = "") -> Known:
+def lookup_with_plain_name(entries: list[KnownHostsEntry], host: str, port: int, alias: str = "") -> KnownHost:
     """As `lookup`; for a port of its own that is not known, what is known of the plain name, as OpenSSH does."""
     known = lookup(entries, host, port, alias)
     if known or alias or port == DEFAULT_PORT:
         return known
     plain = lookup(entries, host, DEFAULT_PORT)
-    return Known(plain.keys, plain.authorities, known.revoked or plain.revoked)
+    return KnownHost(plain.keys, plain.authorities, known.revoked or plain.revoked)
 
 
 def inventory_name(sources: Iterable[str], project: Path) -> str:
@@ -192,7 +192,7 @@ class Pins:
     def __init__(self, path: Path):
         self.path = path
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[KnownHostsEntry]:
         try:
             return parse(self.path.read_text(), self.path)
         except FileNotFoundError:

@@ -13,7 +13,7 @@ import paramiko
 
 from ..core.paths import expand_user
 from . import findings
-from .findings import Finding, ProbeError, Where
+from .findings import ProbeError, ProbeFinding, Where
 
 #: Public keys to offer; servers disconnect after six.
 OFFERED = 5
@@ -32,7 +32,7 @@ def given_key(text: str, passphrase: str, at: Where) -> paramiko.PKey:
             reasons.append(findings.one_line(str(error), 100))
     message = f"{at.user}@{at.address}: the key in ansible_ssh_private_key cannot be used: {'; '.join(reasons)}"
     remedy = "correct ansible_ssh_private_key and ansible_ssh_private_key_passphrase"
-    raise ProbeError(Finding("login_denied", message, remedy))
+    raise ProbeError(ProbeFinding("login_denied", message, remedy))
 
 
 def offered_keys(at: Where) -> Iterator[paramiko.PKey]:

@@ -46,7 +46,7 @@ display = Display()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """How a task on a node ended. `message` is Ansible's, when it failed."""
 
     node: str
@@ -64,7 +64,7 @@ class _Running:
     kind: str
     deadline: float
     seconds: float
-    outcome: Outcome | None = None
+    outcome: TaskOutcome | None = None
 
 
 class NodeTasks:
@@ -82,7 +82,7 @@ class NodeTasks:
         self._parent = Parent()
         self._waiting: deque[tuple[str, str, dict[str, Any], float]] = deque()
         self._running: dict[str, _Running] = {}
-        self._not_begun: list[Outcome] = []
+        self._not_begun: list[TaskOutcome] = []
         self._files: dict[Path, list[dict[str, Any]]] = {}
         self._templated: set[str] = set()
         compile_once()
@@ -111,7 +111,7 @@ class NodeTasks:
         self._waiting.append((node, kind, definition, seconds))
         self._start_waiting()
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[TaskOutcome]:
         """Wait at most this long for tasks to end; returns those that ended, at once when there are any."""
         until = time.monotonic() + seconds
         while True:
@@ -144,7 +144,7 @@ class NodeTasks:
                 self._running[node] = self._start(node, kind, definition, seconds)
             except Exception as error:  # one node's variables, or no memory for a worker: the others go on
                 message = f"the controller could not start the task: {type(error).__name__}: {error}"
-                self._not_begun.append(Outcome(node, kind, failed=True, message=message))
+                self._not_begun.append(TaskOutcome(node, kind, failed=True, message=message))
 
     def _start(self, node: str, kind: str, definition: dict[str, Any], seconds: float) -> _Running:
         host = self._variables._inventory.get_host(node)
@@ -186,7 +186,7 @@ class NodeTasks:
                 Templar(loader=self._worker._loader, variables=variables).template(task.args)
             gc.freeze()  # otherwise each worker looks through all of it for garbage, and copies its pages
 
-    def _collect(self, seconds: float) -> list[Outcome]:
+    def _collect(self, seconds: float) -> list[TaskOutcome]:
         by_pipe: dict[Any, str] = {running.pipe: node for node, running in self._running.items()}
         ended = []
         for pipe in wait(list(by_pipe), timeout=seconds) if by_pipe else ():
@@ -196,7 +196,7 @@ class NodeTasks:
         now = time.monotonic()
         for node, running in list(self._running.items()):
             if now > running.deadline:
-                running.outcome = Outcome(
+                running.outcome = TaskOutcome(
                     node, running.kind, True, True, f"no answer within {running.seconds:.0f} s: is the node overloaded?"
                 )
                 ended.append(self._ended(node))
@@ -212,14 +212,14 @@ class NodeTasks:
             method, words, options = content
             getattr(display, method)(*words, **options)
         else:
-            running.outcome = Outcome(node, running.kind, **content)
+            running.outcome = TaskOutcome(node, running.kind, **content)
         return True
 
-    def _ended(self, node: str) -> Outcome:
+    def _ended(self, node: str) -> TaskOutcome:
         running = self._running.pop(node)
         running.pipe.close()
         _end(running.process)
-        return running.outcome or Outcome(
+        return running.outcome or TaskOutcome(
             node, running.kind, True, False, "the worker process of Ansible exited unexpectedly (out of memory?)"
         )
 

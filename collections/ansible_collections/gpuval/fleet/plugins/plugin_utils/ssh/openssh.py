@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ..core.paths import expand_user
 from . import findings
-from .findings import Finding, ProbeError
+from .findings import ProbeError, ProbeFinding
 
 
 @dataclass(frozen=True)
-class Done:
+class SshEnd:
     """A finished ssh; `code` is None if it was killed at its time limit."""
 
     code: int | None
@@ -24,7 +24,7 @@ class Done:
     stderr: str
 
 
-def run_ssh(command: list[str], seconds: float) -> Done:
+def run_ssh(command: list[str], seconds: float) -> SshEnd:
     """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it."""
     try:
         process = subprocess.Popen(
@@ -39,7 +39,7 @@ def run_ssh(command: list[str], seconds: float) -> Done:
         )
     except OSError as error:
         remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
-        raise ProbeError(Finding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
+        raise ProbeError(ProbeFinding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
     try:
         stdout, stderr = process.communicate(timeout=seconds)
         code = process.returncode
@@ -51,7 +51,7 @@ def run_ssh(command: list[str], seconds: float) -> Done:
         process.wait()
         for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
-    return Done(code, stdout, stderr)
+    return SshEnd(code, stdout, stderr)
 
 
 def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:

@@ -22,10 +22,10 @@ from pathlib import Path
 import paramiko
 
 from . import findings, known_hosts
-from .findings import REACHABLE, Finding, Policy, ProbeError, Where
-from .known_hosts import CA, HostKey, Known, Pins
+from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
+from .known_hosts import CA, HostKey, KnownHost, Pins
 from .login_keys import given_key, offered_keys
-from .openssh import Done, run_ssh
+from .openssh import SshEnd, run_ssh
 
 #: Concurrent connections; of these, concurrent logins, and concurrent ssh processes.
 AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
@@ -42,7 +42,7 @@ logging.getLogger("paramiko").propagate = False
 
 
 @dataclass(frozen=True)
-class Target:
+class SshTarget:
     """A node and Ansible's own settings of its connection."""
 
     node: str
@@ -74,32 +74,32 @@ class Prober:
         self._pinned = pins.entries()
         #: Effective settings of each node that was probed.
         self.settings: list[Mapping[str, tuple[str, ...]]] = []
-        self._own: dict[tuple[Path, ...], list[known_hosts.Entry]] = {}
+        self._own: dict[tuple[Path, ...], list[known_hosts.KnownHostsEntry]] = {}
         self._lock = threading.Lock()
         self._logins = threading.BoundedSemaphore(LOGINS)
         self._clients = threading.BoundedSemaphore(CLIENTS)
 
-    def probe_all(self, targets: Iterable[Target]) -> dict[str, Finding]:
+    def probe_all(self, targets: Iterable[SshTarget]) -> dict[str, ProbeFinding]:
         targets = list(targets)
         if not targets:
             return {}
         with ThreadPoolExecutor(min(AT_ONCE, len(targets)), thread_name_prefix="gpuval-probe") as pool:
             return dict(zip((target.node for target in targets), pool.map(self.probe, targets)))
 
-    def probe(self, target: Target) -> Finding:
+    def probe(self, target: SshTarget) -> ProbeFinding:
         began = time.monotonic()
         if not target.ssh:
-            return Finding(REACHABLE, f"not probed: connection {target.connection}")
+            return ProbeFinding(REACHABLE, f"not probed: connection {target.connection}")
         try:
             finding = self._probe(target)
         except ProbeError as failed:
             finding = failed.finding
         except Exception as error:  # one failing probe must not end the others
             text = f"the probe itself failed: {type(error).__name__}: {error}"
-            finding = Finding("ssh_error", text, f"try it by hand: ansible -m ping -i INVENTORY {target.node}")
+            finding = ProbeFinding("ssh_error", text, f"try it by hand: ansible -m ping -i INVENTORY {target.node}")
         return replace(finding, seconds=time.monotonic() - began)
 
-    def _probe(self, target: Target) -> Finding:
+    def _probe(self, target: SshTarget) -> ProbeFinding:
         at = self._effective(target)
         policy = self._policy(at, target)
         if at.proxy or policy.by_authority or self._needs_openssh(at, policy):
@@ -118,21 +118,21 @@ class Prober:
 
     # --- what is known before ---
 
-    def _effective(self, target: Target) -> Where:
+    def _effective(self, target: SshTarget) -> Where:
         with self._clients:
             done = run_ssh([target.executable, "-G", *target.options, target.host], 10)
         if done.code != 0:
             detail = findings.one_line(done.stderr.strip() or "no output", 300)
             remedy = "fix ssh_config, or the ansible_ssh_*_args of this node"
-            raise ProbeError(Finding("ssh_error", f"ssh rejects its settings: {detail}", remedy))
+            raise ProbeError(ProbeFinding("ssh_error", f"ssh rejects its settings: {detail}", remedy))
         settings = findings.effective(done.stdout)
         self.settings.append(settings)
         return findings.where(target.node, settings)
 
-    def _policy(self, at: Where, target: Target) -> Policy:
+    def _policy(self, at: Where, target: SshTarget) -> Policy:
         own = self._own_entries(at)
         exact = known_hosts.lookup(own, at.host, at.port, at.alias)
-        plain = Known() if exact else known_hosts.lookup_with_plain_name(own, at.host, at.port, at.alias)
+        plain = KnownHost() if exact else known_hosts.lookup_with_plain_name(own, at.host, at.port, at.alias)
         return Policy(
             pinned=known_hosts.lookup(self._pinned, at.host, at.port, at.alias),
             own=exact,
@@ -141,7 +141,7 @@ class Prober:
             accept_new=self.accept_new,
         )
 
-    def _own_entries(self, at: Where) -> list[known_hosts.Entry]:
+    def _own_entries(self, at: Where) -> list[known_hosts.KnownHostsEntry]:
         """The operator's own known_hosts files for this node."""
         names = ("userknownhostsfile", "globalknownhostsfile")
         files = tuple(path for name in names for path in findings.key_files(at.settings, name))
@@ -201,7 +201,7 @@ class Prober:
             raise ProbeError(findings.of_socket_error(found[0], at, self.timeout))
         return found[0]
 
-    def _by_paramiko(self, connection: socket.socket, target: Target, at: Where, policy: Policy) -> Finding:
+    def _by_paramiko(self, connection: socket.socket, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
         with transport(connection) as line:
             options = line.get_security_options()
             options.kex = _first(QUICK_KEX, options.kex)
@@ -228,7 +228,7 @@ class Prober:
                 return _with_pins(failed.finding, finding)
             return replace(finding, message=f"{at.user}@{at.address}")
 
-    def _login(self, line: paramiko.Transport, target: Target, at: Where) -> None:
+    def _login(self, line: paramiko.Transport, target: SshTarget, at: Where) -> None:
         """Log in and run `true`. Raises UndecidedError for anything but success or a refused password."""
         try:
             for key in (
@@ -267,7 +267,7 @@ class Prober:
 
     # --- by OpenSSH ---
 
-    def _by_openssh(self, target: Target, at: Where, policy: Policy) -> Finding:
+    def _by_openssh(self, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
         """Probe by ssh itself, which writes the presented key into a file of its own."""
         with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
             file = Path(folder) / "known_hosts"
@@ -292,7 +292,9 @@ class Prober:
                 return replace(finding, message=f"{at.user}@{at.address}")
             return self._refused(done, at, finding)
 
-    def _other_kinds(self, target: Target, at: Where, policy: Policy, file: Path, finding: Finding) -> Finding:
+    def _other_kinds(
+        self, target: SshTarget, at: Where, policy: Policy, file: Path, finding: ProbeFinding
+    ) -> ProbeFinding:
         """The finding for another key of the node, if one of those is declared."""
         tried = {entry.key.kind for entry in known_hosts.read([file])}
         for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"):
@@ -306,17 +308,17 @@ class Prober:
                     return other
         return finding
 
-    def _with_authority(self, target: Target, at: Where, policy: Policy, file: Path) -> Finding:
+    def _with_authority(self, target: SshTarget, at: Where, policy: Policy, file: Path) -> ProbeFinding:
         known = policy.pinned or policy.own or policy.plain
         lines = [(CA, at.name, entry.key) for entry in known.authorities]
         file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
         done = self._ssh(target, file, "yes", login=not (target.password or target.private_key))
         pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
         if done.code == 0:
-            return Finding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
-        return self._refused(done, at, Finding(REACHABLE, ""))
+            return ProbeFinding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
+        return self._refused(done, at, ProbeFinding(REACHABLE, ""))
 
-    def _refused(self, done: Done, at: Where, finding: Finding) -> Finding:
+    def _refused(self, done: SshEnd, at: Where, finding: ProbeFinding) -> ProbeFinding:
         if done.code is None:
             refused = findings.hung(at, self.timeout * PATIENCE, "completes no login")
         elif done.code != 255:
@@ -326,7 +328,7 @@ class Prober:
             refused = findings.of_ssh_output(done.stderr, at, self.timeout)
         return _with_pins(refused, finding)
 
-    def _ssh(self, target, file, strict, login=True, kinds=(), only=False) -> Done:
+    def _ssh(self, target, file, strict, login=True, kinds=(), only=False) -> SshEnd:
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": strict,
@@ -394,7 +396,7 @@ def transport(connection: socket.socket) -> Iterator[paramiko.Transport]:
         line.join(5)
 
 
-def _with_pins(refused: Finding, trusted: Finding) -> Finding:
+def _with_pins(refused: ProbeFinding, trusted: ProbeFinding) -> ProbeFinding:
     """The host key was verified although the login failed: it is pinned too."""
     return replace(
         refused, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced

@@ -40,12 +40,12 @@ class RunKeysError(GpuvalError):
 
 
 @dataclass(frozen=True)
-class Pair:
+class KeyPair:
     private: str
     public: str
 
 
-def make_pair() -> Pair:
+def make_pair() -> KeyPair:
     if CRYPTOGRAPHY_ERROR:
         raise RunKeysError(f"keys are made with the Python library cryptography: {CRYPTOGRAPHY_ERROR}. Install it.")
     key = Ed25519PrivateKey.generate()
@@ -53,7 +53,7 @@ def make_pair() -> Pair:
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return Pair(private.decode(), public.decode())
+    return KeyPair(private.decode(), public.decode())
 
 
 class RunKeys:
@@ -62,10 +62,10 @@ class RunKeys:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def login(self) -> Pair:
+    def login(self) -> KeyPair:
         return self._pair(self.folder / "id_ed25519")
 
-    def host(self, node: str) -> Pair:
+    def host(self, node: str) -> KeyPair:
         return self._pair(self.folder / "hosts" / node)
 
     def remove(self) -> bool:
@@ -96,14 +96,14 @@ class RunKeys:
         files.replace(file, text.encode(), files.PRIVATE)
         return addresses
 
-    def _pair(self, path: Path) -> Pair:
+    def _pair(self, path: Path) -> KeyPair:
         public = path.with_name(f"{path.name}.pub")
         if not (path.exists() and public.exists()):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             pair = make_pair()
             files.replace(path, pair.private.encode(), files.PRIVATE)
             files.replace(public, f"{pair.public}\n".encode(), files.PRIVATE)
-        return Pair(path.read_text(), public.read_text().strip())
+        return KeyPair(path.read_text(), public.read_text().strip())
 
 
 def resolve(wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:

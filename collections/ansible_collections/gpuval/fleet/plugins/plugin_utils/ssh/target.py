@@ -18,11 +18,11 @@ from .trust import pin_file
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 
 
-def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> prober.Target:
+def from_variables(name: str, variables: Mapping[str, Any], default_connection: str | None) -> prober.SshTarget:
     """The target of a host with these variables; the default is that of play, command line and configuration."""
     connection = str(variables.get("ansible_connection") or default_connection or "ssh")
     if connection not in SSH:
-        return prober.Target(node=name, ssh=False, connection=connection)
+        return prober.SshTarget(node=name, ssh=False, connection=connection)
     connection_loader.get("ssh", class_only=True)  # makes its options known
     known = constants.config.get_plugin_vars("connection", "ssh")
     given = {key: variables[key] for key in known if "[" not in key and key in variables}
@@ -32,7 +32,7 @@ def from_variables(name: str, variables: Mapping[str, Any], default_connection: 
         checked = ssh_findings.check_declared([declared] if isinstance(declared, str) else declared)
     except HostKeyError as error:
         raise HostKeyError(f"gpuval_host_keys of {name}: {error}") from None
-    return prober.Target(
+    return prober.SshTarget(
         node=name,
         host=str(chosen.get("host") or name),
         executable=str(chosen.get("ssh_executable") or "ssh"),
@@ -44,7 +44,7 @@ def from_variables(name: str, variables: Mapping[str, Any], default_connection: 
     )
 
 
-def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
+def pin(pins: Pins, findings: Mapping[str, ssh_findings.ProbeFinding]) -> bool:
     """Keep the host keys that a probe accepted. Returns whether any is new."""
     pins.make()
     new = [key for finding in findings.values() for key in finding.pins]
@@ -53,8 +53,8 @@ def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
 
 
 def probe_again(
-    target: prober.Target, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
-) -> ssh_findings.Finding:
+    target: prober.SshTarget, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
+) -> ssh_findings.ProbeFinding:
     """Probe a node that was unreachable once more; its host key may be unknown yet. Raises ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = prober.Prober(pins, timeout, accept_new).probe(target)

@@ -10,13 +10,13 @@ from typing import Any
 from ...module_utils.store import Entry, Store
 from ..gang import document as gang_document
 from ..records.brief import StageBrief, brief
-from ..records.evidence import MAX_RECORD_BYTES, Evidence, parse_key, take_record
+from ..records.evidence import MAX_RECORD_BYTES, RunEvidence, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store import stored_runs
 from ..store.reading import read_all
 from ..store.stored_runs import Damaged
-from .status import Known
+from .status import StoredStatus
 
 #: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
 COMMON = "r"
@@ -43,7 +43,7 @@ class StatusReader:
             f"{self._folder}/report/{publishing.VERDICT_FILE}": "verdict",
         }
 
-    def look(self) -> Known:
+    def look(self) -> StoredStatus:
         """What the store has now, of the run and of the newest round of its gangs.
 
         Raises RunError, StoreError; what was read before is kept then.
@@ -80,7 +80,7 @@ class StatusReader:
             run = stored_runs.read_run(self._store, folder) if folder else None
             self._round = StatusReader(self._store, run) if run else None
 
-    def _look(self) -> Known:
+    def _look(self) -> StoredStatus:
         entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
         wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
         if not self._seen and any(entry.key == self._progress for entry in entries):
@@ -93,7 +93,7 @@ class StatusReader:
             self._read(entry, raw)
         document, modified = self._documents.get(f"{self._folder}/{publishing.WATCH_FILE}", (None, None))
         verdict, _ = self._documents.get(f"{self._folder}/report/{publishing.VERDICT_FILE}", (None, None))
-        return Known(
+        return StoredStatus(
             run=self._run,
             moment=moment or datetime.now(timezone.utc),
             briefs={node: dict(stages) for node, stages in self._briefs.items()},
@@ -166,7 +166,7 @@ class StatusReader:
         return stage in self._run["nodes"].get(node, {"stages": []})["stages"]
 
     def _accept_record(self, entry: Entry, raw: bytes) -> None:
-        evidence = Evidence()
+        evidence = RunEvidence()
         record = take_record(evidence, self._run, entry.key, raw)
         if record is not None:
             self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)

@@ -32,7 +32,7 @@ JUDGING_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredStatus:
     """All that the store has of a run. `moment`: the store's time. `watch`: gpuval.watch/1, and when it was stored;
     `verdict`: gpuval.verdict/1. `briefs` by node and stage; `refused`: records that are no evidence."""
 
@@ -46,7 +46,7 @@ class Known:
     #: gpuval.gangs/1, and when it was stored; its newest round, which is a run of its own.
     gangs: Mapping[str, Any] | None = None
     gangs_modified: datetime | None = None
-    round: Known | None = None
+    round: StoredStatus | None = None
     #: The state of the run and its controllers, where run.json keeps them.
     controller: Seen | None = None
 
@@ -93,7 +93,7 @@ class Status:
     """The run: `nodes` in the order in which they are shown. `left`: seconds to the deadline; `end`: the expected one;
     `heartbeat_age`: seconds since its controller's last heartbeat."""
 
-    known: Known
+    known: StoredStatus
     nodes: tuple[NodeStatus, ...]
     run_seconds: float
     left: float
@@ -176,18 +176,18 @@ class Status:
         return self.verdict in ACCEPTED if self.over else True
 
 
-def _deserted(known: Known) -> bool:
+def _deserted(known: StoredStatus) -> bool:
     """No controller works on it any more: its process on this host is gone."""
     return known.controller is not None and known.controller.attended is False
 
 
-def final_verdict(known: Known) -> Mapping[str, Any] | None:
+def final_verdict(known: StoredStatus) -> Mapping[str, Any] | None:
     """The verdict of a run that has ended; one from before its end does not count."""
     ended, verdict = known.run["finished_at"], known.verdict
     return verdict if ended and verdict and verdict["judged_at"] >= ended else None
 
 
-def status_of(known: Known) -> Status:
+def status_of(known: StoredStatus) -> Status:
     run, watch = known.run, known.watch
     passed = _seconds(known.moment, known.watch_modified) if known.watch_modified else 0.0
     if watch:
@@ -220,7 +220,7 @@ def status_of(known: Known) -> Status:
     )
 
 
-def _node(name: str, known: Known, verdict: str | None) -> NodeStatus:
+def _node(name: str, known: StoredStatus, verdict: str | None) -> NodeStatus:
     stages = known.run["nodes"][name]["stages"]
     briefs = known.briefs.get(name, {})
     watched = (known.watch or {}).get("nodes", {}).get(name, {})
@@ -254,7 +254,7 @@ def _node(name: str, known: Known, verdict: str | None) -> NodeStatus:
     )
 
 
-def _launched_seconds(known: Known, launch: Mapping[str, Any]) -> float | None:
+def _launched_seconds(known: StoredStatus, launch: Mapping[str, Any]) -> float | None:
     """Seconds since a node's launch: by the controller's clock until the document was stored, then by the store's."""
     if launch.get("state") not in LAUNCHED or not known.watch or not known.watch_modified or not launch.get("at"):
         return None
@@ -277,7 +277,7 @@ def _expectations(
 
 
 def _state(
-    known: Known,
+    known: StoredStatus,
     states: Mapping[str, str],
     briefs: Mapping[str, StageBrief],
     watched: Mapping[str, Any],

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ...module_utils.host_evidence import Part, pack
 from ...module_utils.redaction import SecretRedactor
 from ..cluster import names, node_evidence
-from ..cluster.api import Access, Cluster, ClusterError
+from ..cluster.api import Cluster, ClusterAccess, ClusterError
 from ..core.escape import one_line
 from ..core.paths import project_path
 from ..core.schemas import Invalid
@@ -26,7 +26,7 @@ SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read
 
 
 @dataclass(frozen=True, kw_only=True)
-class BundleLogsOptions(RunOptions, Access):
+class BundleLogsOptions(RunOptions, ClusterAccess):
     placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
     seconds: float = 120.0
     limit_bytes: int = 8000000

@@ -62,7 +62,7 @@ CHECKS = {
 #: The same for settings that name files, which only playbooks that use them need.
 FILES = {
     "gpuval_baseline": lambda path: baseline.read(Path(path)),
-    "gpuval_node_ids": node_ids.Reader(project_path),
+    "gpuval_node_ids": node_ids.NodeIdReader(project_path),
     "gpuval_secrets_file": lambda path: job_secrets.read(project_path(path)),
     "gpuval_s3_ca_file": partial(settings.check_file, "gpuval_s3_ca_file"),
     "gpuval_results_dir": lambda path: settings.check_folder("gpuval_results_dir", project_path(path)),

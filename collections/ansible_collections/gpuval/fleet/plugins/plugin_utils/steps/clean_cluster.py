@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster import cleaning
-from ..cluster.api import Access, Cluster
+from ..cluster.api import Cluster, ClusterAccess
 from ..runs import folder as run_folder
 from ..runs.action import RunAction
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanClusterOptions(Access):
+class CleanClusterOptions(ClusterAccess):
     run_ids: Sequence[str] = ()
     results_dir: Path | None = None
     volumes: bool = False

@@ -34,8 +34,8 @@ from ..records.evidence import (
     NOT_COLLECTED,
     NOTED_ANEW,
     UNREAD,
-    Evidence,
-    Refused,
+    EvidenceRefused,
+    RunEvidence,
     accept_series,
     as_written,
     check_attempts,
@@ -128,7 +128,7 @@ class RunCollection:
 
     def _collect_run(self, folder):
         self.run_folder, self.run_info = folder, folder.read_run()
-        self.evidence = Evidence(launches=folder.read_launches())
+        self.evidence = RunEvidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
         self.refused, self.unread, self.has_read = {}, {}, False
@@ -336,7 +336,7 @@ class RunCollection:
             document = run_folder.read_object(folder.watch_file)
             if document:
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
-                publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
+                publishing.WatchPublisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, schemas.Invalid) as error:
             self.action.display.warning(f"what was collected here was not written to the store: {error}")
 
@@ -426,7 +426,7 @@ class RunCollection:
                 return None
             try:
                 check_attempts(record, before)
-            except Refused as refusal:
+            except EvidenceRefused as refusal:
                 self.evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
                 return None
             if written != before:  # the file's time is when the record came
@@ -445,7 +445,7 @@ class RunCollection:
             return True
         try:
             series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
-        except Refused as refusal:
+        except EvidenceRefused as refusal:
             self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
             return None
         run_folder.write_json(path, series)

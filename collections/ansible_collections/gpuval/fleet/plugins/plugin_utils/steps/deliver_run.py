@@ -106,7 +106,7 @@ def _variables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapping(run, variables):
     """The mapping of now; nodes without one keep the id from the start of the run."""
-    reader = node_ids.Reader(project_path)
+    reader = node_ids.NodeIdReader(project_path)
     mapping = node_ids.merged(
         list(
             {id(one): one for one in (reader(values.get("gpuval_node_ids")) for values in variables.values())}.values()

@@ -16,7 +16,7 @@ from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
 from ..core.step_options import load_step, step_spec
 from ..doctor import controller
-from ..doctor.controller import FAILED, OK, SKIPPED, WARNING, Row
+from ..doctor.controller import FAILED, OK, SKIPPED, WARNING, DoctorRow
 from ..runs.action import RunAction
 
 MOST_LINES = 20
@@ -31,7 +31,7 @@ def doctor(action: RunAction) -> dict[str, Any]:
     rows += [controller.configuration(constants.config.get_config_value, constants.CONFIG_FILE)]
     rows += [controller.ssh(shutil.which, sum(_is_over_ssh(action, values) for values in hosts))]
     if any(row.state == FAILED and row.name in ("Python", "packages") for row in rows):
-        rows += [Row(name, SKIPPED, "install the packages first") for name in ("settings", "rclone", "store")]
+        rows += [DoctorRow(name, SKIPPED, "install the packages first") for name in ("settings", "rclone", "store")]
     else:
         rows += _services(action, placements, hosts)
     failed = sum(row.state == FAILED for row in rows)
@@ -79,7 +79,7 @@ def _store(action, services, values):
     given = {name: _one(action, values, f"gpuval_{name}") for name in spec}
     checked = ArgumentSpecValidator(spec).validate(given)
     if checked.error_messages:
-        return [Row("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
+        return [DoctorRow("store", FAILED, f"{problem}: correct it") for problem in checked.error_messages]
     chosen = checked.validated_parameters
     return services.store(chosen["store"], chosen["deadline_seconds"], check_mode=action.check_mode)
 
@@ -88,11 +88,11 @@ def _settings(action):
     """What every playbook checks first."""
     of_settings = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.steps.check_settings")
     problems, remarks = of_settings.SettingsCheck(action, files=True).examine()
-    rows = [Row("settings", FAILED, problem) for problem in problems[:MOST_LINES]]
+    rows = [DoctorRow("settings", FAILED, problem) for problem in problems[:MOST_LINES]]
     if len(problems) > MOST_LINES:
-        rows.append(Row("settings", FAILED, f"and {len(problems) - MOST_LINES} more"))
-    rows += [Row("settings", WARNING, remark) for remark in remarks]
-    return rows or [Row("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
+        rows.append(DoctorRow("settings", FAILED, f"and {len(problems) - MOST_LINES} more"))
+    rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
+    return rows or [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
 
 
 def _one(action, values, name):

@@ -69,7 +69,7 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     for remark in (*found.remarks, *asked.remarks, *fetched):
         action.display.warning(remark)
     set_here = [name for name, value in os.environ.items() if value]
-    chosen = planning.Options(
+    chosen = planning.MadOptions(
         timeout=options.timeout,
         vendor=_vendor(options.sku),
         runs_on_all=options.disable_skip_gpu_arch,

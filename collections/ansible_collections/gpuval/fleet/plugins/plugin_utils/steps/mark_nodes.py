@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ansible.errors import AnsibleActionFail
 
 from ..cluster import marks, permissions
-from ..cluster.api import Access, Cluster, Forbidden, Missing
+from ..cluster.api import Cluster, ClusterAccess, Forbidden, Missing
 from ..core.escape import one_line
 from ..core.text import some_of
 from ..runs import failed_checks
@@ -21,7 +21,7 @@ MAX_SHOWN = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkNodesOptions(RunOptions, Access):
+class MarkNodesOptions(RunOptions, ClusterAccess):
     scheduler: Literal["kubernetes", "slurm"] = "kubernetes"
     taint_incomplete: bool = False
     state: Literal["present", "absent"] = "present"

@@ -86,7 +86,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
         )
         if applies
     ]
-    ids = node_ids.Reader(project_path)
+    ids = node_ids.NodeIdReader(project_path)
     nodes = {name: _expected(name, action.task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         _recover(action, results, options)

@@ -117,7 +117,7 @@ def _list(action, store):
         raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
         try:
             missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else [manifest.NAME]
-        except (manifest.ManifestError, UnicodeDecodeError):
+        except (manifest.ModelManifestError, UnicodeDecodeError):
             missing = [manifest.NAME]
         one = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
         one["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
@@ -172,7 +172,7 @@ def _whole(store, prefix, listed, wanted):
     raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
     try:
         expected = manifest.parse(raw.decode())
-    except (manifest.ManifestError, UnicodeDecodeError):
+    except (manifest.ModelManifestError, UnicodeDecodeError):
         return False
     return not model_source.missing(expected, listed)
 

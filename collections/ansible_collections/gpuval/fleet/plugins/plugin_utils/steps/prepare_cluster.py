@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 
 from ..artifacts import images
 from ..cluster import classes, manifests, names, permissions, pod_classes, pod_settings
-from ..cluster.api import Access, Cluster, ClusterError, Forbidden, Missing, Refused
+from ..cluster.api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing, ObjectRefused
 from ..core import files
 from ..runs.action import RunAction
 
@@ -23,7 +23,7 @@ ABOUT_IMAGES = re.compile(r"image|registr", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareClusterOptions(Access):
+class PrepareClusterOptions(ClusterAccess):
     make_namespace: bool = False
     marks: bool = False
     volumes: bool = False
@@ -92,11 +92,11 @@ def _try_pod(action, cluster, settings, named):
     (`named`) nothing is known of what is refused for its image."""
     try:
         cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
-    except Refused as error:
+    except ObjectRefused as error:
         why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
         text = f"namespace {cluster.namespace}: {text}: {why.steps}"
         if why.name == "pod_security":
-            raise Refused(text, error.code) from None
+            raise ObjectRefused(text, error.code) from None
         if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):
             action.display.warning(text)
 
@@ -106,6 +106,6 @@ def _try_namespace(cluster):
     thing = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
     try:
         cluster.create(thing, dry_run=True)
-    except Refused as error:
+    except ObjectRefused as error:
         if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
             raise

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ansible.errors import AnsibleActionFail, AnsibleError
 
 from ..cluster import probing
-from ..cluster.api import Access, Cluster
+from ..cluster.api import Cluster, ClusterAccess
 from ..core.host_values import templar_of, values_of
 from ..core.text import some_of
 from ..runs import folder as run_folder
@@ -131,7 +131,7 @@ def _judge_nodes(targets):
     """Findings by node, from one LIST of nodes per cluster."""
     findings = {}
     for kubeconfig, context in dict.fromkeys(target.cluster for target in targets):
-        with Cluster(Access(kubeconfig, context)) as cluster:
+        with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
             nodes, _version = cluster.list("Node")
         own = [target for target in targets if target.cluster == (kubeconfig, context)]
         findings.update(probing.judge(own, nodes))

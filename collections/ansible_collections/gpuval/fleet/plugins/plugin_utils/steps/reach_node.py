@@ -13,7 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..cluster import names
-from ..cluster.api import Access, Cluster, ClusterError
+from ..cluster.api import Cluster, ClusterAccess, ClusterError
 from ..gang import document
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
@@ -42,7 +42,7 @@ def in_round(folder, node, stage=""):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReachNodeOptions(RunOptions, Access):
+class ReachNodeOptions(RunOptions, ClusterAccess):
     what: Literal["shell", "follow"]
     node: str = ""
     stage: str = ""

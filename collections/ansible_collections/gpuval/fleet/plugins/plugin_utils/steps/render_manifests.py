@@ -68,7 +68,7 @@ def _placement(action, name, known, run, options, store):
         plan = manifests.pod_plan(order.plan, order.settings)
         if path:  # the run continues with it, also when another user applies the file
             folder.write_json(path, plan)
-    target = manifests.Target(
+    target = manifests.PodTarget(
         known.get("name") or name,
         known.get("hostname", ""),
         known.get("machine_id", ""),
@@ -76,4 +76,4 @@ def _placement(action, name, known, run, options, store):
     )
     names = [stage["name"] for stage in plan["stages"]]
     given = store.given(name, names, run["deadline_seconds"]) | {"secrets": store.secrets(plan)} if store else {}
-    return manifests.Placement(target, order.settings, plan, order.sku, **given)
+    return manifests.PodPlacement(target, order.settings, plan, order.sku, **given)

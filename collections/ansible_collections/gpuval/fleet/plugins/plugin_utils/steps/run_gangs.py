@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cluster.api import Access
+from ..cluster.api import ClusterAccess
 from ..core.step_options import PathText
 from ..gang import document, session
 from ..gang.orchestrate import Gangs, GangSettings
@@ -19,7 +19,7 @@ from .watch_run import WATCHERS
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGangsOptions(WatchOptions, Access, GangSettings):
+class RunGangsOptions(WatchOptions, ClusterAccess, GangSettings):
     baseline: PathText = ""
 
 

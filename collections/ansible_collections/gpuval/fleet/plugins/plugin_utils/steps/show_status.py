@@ -65,7 +65,7 @@ class StatusDisplay:
         if self.own and not access.known() and (verdict := self._last_verdict()):
             return verdict
         if self.own and self.own.seen().never_started:  # its reason is here, whether the store answers or not
-            here = run_status.Known(run=self.own.read_run(), moment=datetime.now(timezone.utc))
+            here = run_status.StoredStatus(run=self.own.read_run(), moment=datetime.now(timezone.utc))
             return self._concluded(run_status.status_of(self._with_own(here)))
         self.store = access.store()
         self.reader = StatusReader(self.store, self._run())

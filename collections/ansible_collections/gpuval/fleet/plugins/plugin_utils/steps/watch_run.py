@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster.api import Access
+from ..cluster.api import ClusterAccess
 from ..cluster.watcher import ClusterWatcher
 from ..judge import criteria
 from ..runs import folder as run_folder
@@ -20,7 +20,7 @@ WATCHERS: dict[str, Any] = {"ssh": SshWatcher, "kubernetes": ClusterWatcher, "sl
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchRunOptions(WatchOptions, Access):
+class WatchRunOptions(WatchOptions, ClusterAccess):
     pass
 
 

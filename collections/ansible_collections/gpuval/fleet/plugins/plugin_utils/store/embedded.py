@@ -69,7 +69,7 @@ class Keys:
 
 
 @dataclass
-class Server(Keys):
+class EmbeddedServer(Keys):
     """One rclone process and its keys. `port` is kept for good, `pid` is the last process known."""
 
     port: int = 0
@@ -77,11 +77,11 @@ class Server(Keys):
 
 
 @dataclass
-class State:
+class EmbeddedState:
     """The content of `store.json` (mode 0600)."""
 
-    writer: Server = field(default_factory=Server)
-    reader: Server = field(default_factory=Server)
+    writer: EmbeddedServer = field(default_factory=EmbeddedServer)
+    reader: EmbeddedServer = field(default_factory=EmbeddedServer)
     #: Further keys of the writer, which sign the nodes' URLs.
     signer: Keys = field(default_factory=Keys)
     #: Address by which nodes reach it; empty: loopback only.
@@ -176,7 +176,7 @@ class EmbeddedStore(StoreBackend):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.held():
             before = self._read() if self._file.exists() else None
-            state = copy.deepcopy(before) if before else State()
+            state = copy.deepcopy(before) if before else EmbeddedState()
             self.ensure_may_move()
             self._make_bucket()
             hosts = self._hosts(state)
@@ -196,7 +196,7 @@ class EmbeddedStore(StoreBackend):
                 raise
         return started
 
-    def _start_servers(self, state: State, hosts: list[str]) -> bool:
+    def _start_servers(self, state: EmbeddedState, hosts: list[str]) -> bool:
         renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
         started = [
             self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
@@ -204,7 +204,7 @@ class EmbeddedStore(StoreBackend):
         ]
         return any(started)
 
-    def _move_back(self, before: State | None, *, ran: bool) -> None:
+    def _move_back(self, before: EmbeddedState | None, *, ran: bool) -> None:
         """Other inventories, which name no port, find the store where it was before a start elsewhere that failed."""
         if before is None:
             self._file.unlink(missing_ok=True)
@@ -326,7 +326,7 @@ class EmbeddedStore(StoreBackend):
     def _file(self) -> Path:
         return self.directory / "store.json"
 
-    def _connection(self, state: State, server: Server) -> Connection:
+    def _connection(self, state: EmbeddedState, server: EmbeddedServer) -> Connection:
         scheme = "https" if state.address else "http"
         public = f"https://{bracketed(state.address)}:{server.port}" if state.address else None
         return Connection(
@@ -339,7 +339,7 @@ class EmbeddedStore(StoreBackend):
             direct=True,
         )
 
-    def _hosts(self, state: State) -> list[str]:
+    def _hosts(self, state: EmbeddedState) -> list[str]:
         """The IP addresses to listen on, besides loopback; `state` keeps the address for nodes."""
         if self.wanted_address:
             hosts = listening_addresses(self.wanted_address)
@@ -353,7 +353,7 @@ class EmbeddedStore(StoreBackend):
             state.address = ""
             return []
 
-    def _choose_ports(self, state: State, hosts: list[str]) -> None:
+    def _choose_ports(self, state: EmbeddedState, hosts: list[str]) -> None:
         if self.wanted_port:
             if not 0 < self.wanted_port < HIGHEST_PORT:
                 raise StoreError(
@@ -366,7 +366,7 @@ class EmbeddedStore(StoreBackend):
                 server.port = _free_port([LOOPBACK, *hosts])
 
     def _arguments(
-        self, server: Server, name: str, hosts: list[str], options: tuple[str, ...], *, tls: bool
+        self, server: EmbeddedServer, name: str, hosts: list[str], options: tuple[str, ...], *, tls: bool
     ) -> list[str]:
         listeners = [word for host in (LOOPBACK, *hosts) for word in ("--addr", f"{bracketed(host)}:{server.port}")]
         files = self.certificates
@@ -382,7 +382,7 @@ class EmbeddedStore(StoreBackend):
     def _log(self, name: str) -> Path:
         return self.directory / f"{name}.log"
 
-    def _check_address(self, state: State) -> None:
+    def _check_address(self, state: EmbeddedState) -> None:
         """See that the store answers by the address too, as a node would call it."""
         if not state.address:
             return
@@ -396,11 +396,11 @@ class EmbeddedStore(StoreBackend):
                 f"{state.reader.port} in"
             ) from error
 
-    def _read(self) -> State:
+    def _read(self) -> EmbeddedState:
         try:
             raw = json.loads(self._file.read_text())
-            writer, reader = Server(**raw["writer"]), Server(**raw["reader"])
-            return State(writer, reader, signer=Keys(**raw["signer"]), address=str(raw.get("address", "")))
+            writer, reader = EmbeddedServer(**raw["writer"]), EmbeddedServer(**raw["reader"])
+            return EmbeddedState(writer, reader, signer=Keys(**raw["signer"]), address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
                 f"there is no embedded store ({self._file} is missing): `make validate` starts it, and `make clean` "
@@ -411,7 +411,7 @@ class EmbeddedStore(StoreBackend):
                 f"{self._file} is damaged ({error}): remove it, and run again under a new run id"
             ) from error
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: EmbeddedState) -> None:
         files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
 
     @contextmanager
@@ -423,7 +423,14 @@ class EmbeddedStore(StoreBackend):
             yield
 
     def _ensure(
-        self, state: State, server: Server, name: str, hosts: list[str], options: tuple[str, ...], *, renewed: bool
+        self,
+        state: EmbeddedState,
+        server: EmbeddedServer,
+        name: str,
+        hosts: list[str],
+        options: tuple[str, ...],
+        *,
+        renewed: bool,
     ) -> bool:
         arguments = self._arguments(server, name, hosts, options, tls=bool(state.address))
         # One that serves otherwise (address, port, certificate, an older version of this program) is replaced.
@@ -473,14 +480,14 @@ class EmbeddedStore(StoreBackend):
             time.sleep(0.1)
         return True
 
-    def _answers(self, state: State, server: Server) -> bool:
+    def _answers(self, state: EmbeddedState, server: EmbeddedServer) -> bool:
         try:
             Store(self._connection(state, server), timeout=3, attempts=1).client.head_bucket(Bucket=self.bucket)
         except CLIENT_ERRORS:
             return False
         return True
 
-    def _process(self, server: Server) -> psutil.Process | None:
+    def _process(self, server: EmbeddedServer) -> psutil.Process | None:
         """The rclone that was started for this server, if it still runs (process ids are used again)."""
         if not server.pid:
             return None
@@ -493,14 +500,14 @@ class EmbeddedStore(StoreBackend):
             return None
         return process if "s3" in command and command[-1] == str(self.data) else None
 
-    def _serves(self, server: Server, arguments: list[str]) -> bool:
+    def _serves(self, server: EmbeddedServer, arguments: list[str]) -> bool:
         process = self._process(server)
         try:
             return process is not None and process.cmdline()[-len(arguments) :] == arguments
         except psutil.Error:
             return False
 
-    def _stop(self, server: Server) -> bool:
+    def _stop(self, server: EmbeddedServer) -> bool:
         process = self._process(server)
         if process is None:
             return False
@@ -512,7 +519,7 @@ class EmbeddedStore(StoreBackend):
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
 
 
-def _place(state: State) -> tuple[str, int, int]:
+def _place(state: EmbeddedState) -> tuple[str, int, int]:
     return state.address, state.writer.port, state.reader.port
 
 

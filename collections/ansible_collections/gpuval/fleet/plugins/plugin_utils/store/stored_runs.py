@@ -30,7 +30,7 @@ class Damaged(run_folder.RunError):
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRun:
     """A run of the bucket. `created`: by the clock of the controller that opened it."""
 
     run: dict[str, Any]
@@ -128,7 +128,7 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
     raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, found)}")
 
 
-def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
+def newest(found: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
     """The run that was opened last, with notes; other active runs are listed. Raises RunError if there is none, or
     if two were opened last."""
     if not found:
@@ -152,9 +152,9 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
     return chosen.run, lines
 
 
-def all_runs(store: Store) -> tuple[list[Found], list[str]]:
+def all_runs(store: Store) -> tuple[list[StoredRun], list[str]]:
     """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
-    found: list[Found] = []
+    found: list[StoredRun] = []
     refused: list[str] = []
     entries = _asked(lambda: [entry for _, entry in run_files(store)])
     reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
@@ -170,7 +170,7 @@ def all_runs(store: Store) -> tuple[list[Found], list[str]]:
         except run_folder.RunError as error:
             refused.append(f"left out: {error}")
             continue
-        found.append(Found(run, _time(run["created_at"])))
+        found.append(StoredRun(run, _time(run["created_at"])))
 
 
 def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
@@ -225,11 +225,11 @@ def _bucket(store: Store) -> str:
     return f"the bucket {store.connection.bucket}"
 
 
-def _hint(name: str, found: Sequence[Found]) -> str:
+def _hint(name: str, found: Sequence[StoredRun]) -> str:
     if not found:
         return "it has no runs: check that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
     return run_folder.hint(name, [one.folder for one in sorted(found, key=lambda one: one.created, reverse=True)])
 
 
-def _listed(found: Sequence[Found]) -> str:
+def _listed(found: Sequence[StoredRun]) -> str:
     return some_of((one.label() for one in found), MAX_LISTED, "; ")

@@ -10,12 +10,12 @@ from pathlib import Path
 from ..core.text import some_of
 from ..judge import baseline, verdict
 from ..judge.check import Check
-from ..judge.kinds import Context
+from ..judge.kinds import JudgeContext
 from ..judge.peer_groups import PeerHistory
 from ..runs import applied_criteria
 from . import retry
 from .decisions import NodeView, to_restart
-from .placement import Attempt, Placement
+from .placement import Placement, PlannedAttempt
 from .state import WatchedRun
 
 #: A second measurement is for stages of minutes, not for the hours of a burn-in.
@@ -39,13 +39,13 @@ class Attempts:
         self._watched, self._placement, self._retries = watched, placement, retries
         self._queue_seconds = wait_for_node or QUEUE_SECONDS
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
-        self._context = Context(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
+        self._context = JudgeContext(checks, baseline.read(Path(held), watched.folder.path.name) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
         #: The nodes have been compared with each other; a controller that resumes the run compares them again.
         self._compared = False
 
-    def due(self, views: Sequence[NodeView]) -> dict[str, Attempt]:
+    def due(self, views: Sequence[NodeView]) -> dict[str, PlannedAttempt]:
         """Further attempts by node; `views` are the nodes that can be launched now."""
         say, orders = self._watched.say, {}
         for name in to_restart(views):
@@ -53,7 +53,7 @@ class Attempts:
             say(f"{name}: its runner exited; the plan resumes where it stopped")
             view.restarts += 1
             self._watched.memory.restarts[name] = view.restarts
-            orders[name] = Attempt(view.launch.get("attempt", 1), view.launch.get("stages", []))
+            orders[name] = PlannedAttempt(view.launch.get("attempt", 1), view.launch.get("stages", []))
         for view in views:
             attempt = self._placement.next_attempt(view) if view.done else None
             if attempt:
@@ -64,7 +64,7 @@ class Attempts:
             stages = self._stages_to_retry(view)
             if stages:
                 say(f"{view.name}: {', '.join(stages)} again, as attempt 2")
-                orders[view.name] = Attempt(2, stages)
+                orders[view.name] = PlannedAttempt(2, stages)
         return orders
 
     def _stages_to_retry(self, view: NodeView) -> list[str]:
@@ -78,7 +78,7 @@ class Attempts:
         failed = verdict.failed_criteria(node, self._context.criteria)
         return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)
 
-    def second_measurements(self, now: float, at_once: int = 0) -> dict[str, Attempt]:
+    def second_measurements(self, now: float, at_once: int = 0) -> dict[str, PlannedAttempt]:
         """Once all nodes are done: those that their peers show to be doubtful are measured again, with two good peers.
 
         None where the first measurement took longer than MAX_AGAIN_SECONDS or too little time is left (``at_once``: how
@@ -93,7 +93,7 @@ class Attempts:
             if view.in_play and view.launched and view.complete and view.launch.get("attempt", 1) == 1
         ]  # fmt: skip
         history = PeerHistory.of(applied_criteria.standings(watched.folder))
-        comparison = Context(context.criteria, context.baseline, history)
+        comparison = JudgeContext(context.criteria, context.baseline, history)
         orders, left = {}, watched.seconds_left(now)
         chosen = verdict.to_measure_again(watched.info, watched.evidence, comparison, able)
         turns = math.ceil(len(chosen) / at_once) if at_once else 1
@@ -104,7 +104,7 @@ class Attempts:
             seconds = sum(view.records[stage]["duration_seconds"] or 0.0 for stage in again)
             each = 1.5 * seconds + START_SECONDS
             if again and seconds <= MAX_AGAIN_SECONDS and turns * each < left:
-                orders[name] = Attempt(2, again, self._queue_seconds + each)
+                orders[name] = PlannedAttempt(2, again, self._queue_seconds + each)
                 begins = min(self._queue_seconds + (turns - 1) * each, left - each)
                 watched.memory.begin_by[name] = now - watched.opened + begins
         doubtful = len(comparison.doubtful.keys() & chosen.keys())

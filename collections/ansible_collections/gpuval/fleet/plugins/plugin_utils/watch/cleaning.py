@@ -35,7 +35,7 @@ _AGAIN = "then clean again with --limit {node}"
 
 
 @dataclass(frozen=True)
-class Summary:
+class CleanSummary:
     """`lines` for the console, `counts` of nodes by state, `open` the nodes that are not clean."""
 
     lines: list[str]
@@ -112,7 +112,7 @@ def summarize(
     *,
     trial: bool = False,
     goes_on: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType({}),
-) -> Summary:
+) -> CleanSummary:
     """The summary of a clean of these runs (none: of all that are found); `trial` when nothing was done.
 
     `goes_on`: other runs at work on nodes of this clean: each one's nodes, and the command that ends it.
@@ -145,7 +145,7 @@ def summarize(
     lines += [_line(name, outcomes[name]) for name in shown[:MAX_LINES]]
     if len(shown) > MAX_LINES:
         lines.append(f"- and {len(shown) - MAX_LINES} more: {', '.join(shown[MAX_LINES:])}")
-    return Summary([one_line(line, 2000) for line in lines], dict(counts), still)
+    return CleanSummary([one_line(line, 2000) for line in lines], dict(counts), still)
 
 
 def _runs(run_ids: Sequence[str]) -> str:

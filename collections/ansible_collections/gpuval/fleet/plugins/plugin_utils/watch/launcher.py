@@ -15,7 +15,7 @@ from ..runs import folder as run_folder
 from . import launching
 from . import window as windows
 from .decisions import NodeView, keep_started, to_launch, to_relaunch
-from .placement import Attempt, Ended, Placement
+from .placement import LaunchEnd, Placement, PlannedAttempt
 from .state import WatchedRun
 
 #: With less of the run's time left nothing is launched.
@@ -36,7 +36,7 @@ class Launcher:
         self._wait_for_node = wait_for_node
         self._watched, self._placement, self._asked, self._warn = watched, placement, asked, warn
         #: Further attempts that wait for a place.
-        self.ordered: dict[str, Attempt] = {}
+        self.ordered: dict[str, PlannedAttempt] = {}
         self.started: set[str] = set()
         self._store_problems: set[str] = set()
         self._remedies: set[str] = set()
@@ -77,7 +77,7 @@ class Launcher:
     def has_time(self, now: float) -> bool:
         return self._watched.seconds_left(now) >= MIN_SECONDS
 
-    def relaunch(self, orders: Mapping[str, Attempt], now: float) -> None:
+    def relaunch(self, orders: Mapping[str, PlannedAttempt], now: float) -> None:
         """Launch further attempts, these and the earlier ones that still wait, as the window has places."""
         self.ordered.update(orders)
         for name in to_relaunch(self._watched.views, list(self.ordered), at_once=self.window.nodes):
@@ -87,15 +87,15 @@ class Launcher:
         """First launches, and retries of nodes that were unreachable, as the window has places."""
         views = list(self._watched.views.values())
         for name in to_launch(views, now, at_once=self.window.nodes, transfers=self.window.transfers):
-            self._launch(name, Attempt(), now)
+            self._launch(name, PlannedAttempt(), now)
 
-    def _launch(self, name: str, attempt: Attempt, now: float) -> None:
+    def _launch(self, name: str, attempt: PlannedAttempt, now: float) -> None:
         if self.has_time(now):
             view = self._watched.views[name]
             view.to_start, view.busy = False, "launch"
             self._placement.launch(view, attempt, min(attempt.seconds, self._watched.seconds_left(now)))
 
-    def ended(self, view: NodeView, event: Ended, before: Mapping[str, Any], now: float) -> None:
+    def ended(self, view: NodeView, event: LaunchEnd, before: Mapping[str, Any], now: float) -> None:
         """A launch ended; `before` is the node's launch as it was known until then."""
         view.tried_at, view.changed_at = now, max(view.changed_at, now)
         if event.failed:

@@ -43,7 +43,7 @@ def plan_of(
     """The plan of a node, whose stages run where the runner does. `chosen` has PLAN_VARIABLES."""
     sampled = boolean(chosen["gpuval_telemetry"])
     return plans.build(
-        plans.Settings.of(
+        plans.PlanSettings.of(
             run,
             name,
             created_at=run_folder.now(),

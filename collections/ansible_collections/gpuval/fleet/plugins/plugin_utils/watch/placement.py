@@ -20,7 +20,7 @@ from .decisions import NodeView
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PlannedAttempt:
     """Which attempt of a plan to launch; no stages: all of them."""
 
     number: int = 1
@@ -38,7 +38,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Ended:
+class LaunchEnd:
     """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`.
 
     `reported`: the placement has reported why, once for all nodes that it concerns.
@@ -71,7 +71,7 @@ class NodeNews:
         return self.launch is not None or self.records is not None
 
 
-Event = Union[Ended, NodeNews]
+Event = Union[LaunchEnd, NodeNews]
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Placement(Protocol):
         """Whether an event is still to come of a launch or fetch."""
 
     @abstractmethod
-    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         """Start the plan. `seconds` is what is left of the run's time."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Placement(Protocol):
         """Prepare the launches; called once, before the first."""
         return
 
-    def next_attempt(self, view: NodeView) -> Attempt | None:
+    def next_attempt(self, view: NodeView) -> PlannedAttempt | None:
         """A further attempt for a done node whose attempt was cut short by no fault of its own (an eviction)."""
         return None
 

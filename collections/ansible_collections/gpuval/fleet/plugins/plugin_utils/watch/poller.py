@@ -26,7 +26,7 @@ WAITING = "waiting "
 
 
 class StorePoller:
-    def __init__(self, watched: WatchedRun, access: StoreBackend, progress: publishing.Progress) -> None:
+    def __init__(self, watched: WatchedRun, access: StoreBackend, progress: publishing.WatchProgress) -> None:
         self._watched, self._access, self._progress = watched, access, progress
         self._guard = access.guard(watched.info["folder"], lambda: watched.store)
         self._away_since: float | None = None

@@ -17,8 +17,8 @@ from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..store.access import open_store
 from . import launching
 from .decisions import NodeView
-from .placement import Attempt, Ended, Event, NodeNews, Placement
-from .watch import Limits, RunWatch, Watcher
+from .placement import Event, LaunchEnd, NodeNews, Placement, PlannedAttempt
+from .watch import RunWatch, RunWatcher, WatchLimits
 
 #: Task files of the role `run` with one task each.
 TASKS = ROLES / "run/tasks"
@@ -49,13 +49,13 @@ class SshPlacement(Placement):
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or _forks())
         #: Launches that wait for the node's images, with the time of their order and the seconds left then.
-        self._ordered: dict[str, tuple[Attempt, float, float]] = {}
+        self._ordered: dict[str, tuple[PlannedAttempt, float, float]] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._tasks.busy or self._sends.busy)
 
-    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         """Start the plan, after the transfer of images that do not come by the store."""
         if view.needs_images:
             self._ordered[view.name] = (attempt, time.monotonic(), seconds)
@@ -90,14 +90,16 @@ class SshPlacement(Placement):
                 records = {key: base64.b64decode(text) for key, text in objects.items() if "/records/" in key}
                 if records:
                     ended.append(NodeNews(outcome.node, records=records))
-                ended.append(Ended(outcome.node, kind, started, outcome.failed, outcome.unreachable, outcome.message))
+                ended.append(
+                    LaunchEnd(outcome.node, kind, started, outcome.failed, outcome.unreachable, outcome.message)
+                )
         return ended
 
     def close(self) -> None:
         self._tasks.close()
         self._sends.close()
 
-    def _launch(self, name: str, attempt: Attempt, seconds: float) -> None:
+    def _launch(self, name: str, attempt: PlannedAttempt, seconds: float) -> None:
         launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
         self._submit(name, "launch", launch)
 
@@ -105,7 +107,7 @@ class SshPlacement(Placement):
         self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._arguments, **arguments}, self._seconds[kind])
 
 
-class SshWatcher(Watcher):
+class SshWatcher(RunWatcher):
     """A watcher over SSH, which holds nothing open between runs."""
 
     def plans(self) -> dict[str, str]:
@@ -129,7 +131,7 @@ class SshWatcher(Watcher):
             raise PlanError("; ".join(problems))
         return plans
 
-    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         access = open_store(self._options.store)
         launching.warm(access.connection())
         seconds = {kind: getattr(self._options, f"{kind}_seconds") for kind in ("launch", "fetch", "send")}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ...module_utils.store import Store
-from ..records.evidence import Evidence
+from ..records.evidence import RunEvidence
 from ..runs import folder as run_folder
 from ..runs import opening
 from .decisions import NodeView
@@ -42,7 +42,7 @@ class WatchedRun:
         kept = run_folder.read_object(self._memory_file)
         self.memory = Memory(**{key.name: kept[key.name] for key in fields(Memory) if key.name in kept})
         launches, plans = folder.read_launches(), folder.read_plans()
-        self.evidence = Evidence(launches=launches, problems=folder.read_problems())
+        self.evidence = RunEvidence(launches=launches, problems=folder.read_problems())
         now = time.monotonic()
         #: When the run was opened.
         self.opened = now - run_folder.seconds_since(self.info["created_at"])

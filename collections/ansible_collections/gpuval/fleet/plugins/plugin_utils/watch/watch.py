@@ -26,7 +26,7 @@ from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_after, lost_contact, progress, to_fetch
 from .launcher import Launcher
 from .orders import GANG_WORKLOADS, WORKLOADS
-from .placement import Ended, Event, NodeNews, Placement
+from .placement import Event, LaunchEnd, NodeNews, Placement
 from .poller import StorePoller
 from .publisher import WatchPublisher
 from .state import WatchedRun
@@ -40,7 +40,7 @@ SAVE_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class Limits:
+class WatchLimits:
     """Intervals and limits of a watch, in seconds, and how many nodes at once; 0 is all of them."""
 
     #: Between two reads of the store; of a node that cannot reach the store, between two fetches of its records.
@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(RunOptions, Limits):
+class WatchOptions(RunOptions, WatchLimits):
     """Options of steps that watch a run; those that name SSH or pods have no effect on other placements."""
 
     placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
@@ -90,7 +90,7 @@ class RunWatch:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: WatchLimits,
         folder: run_folder.RunFolder,
         access: StoreBackend,
         checks: Sequence[Check],
@@ -194,7 +194,7 @@ class RunWatch:
                 self._handle(event, now)
             if events:
                 self.launcher.launch_next(now)
-            news = any(isinstance(event, Ended) or event.changes_evidence for event in events)
+            news = any(isinstance(event, LaunchEnd) or event.changes_evidence for event in events)
             if now >= until or (news and not self.placement.busy):
                 return
 
@@ -267,7 +267,7 @@ class RunWatch:
         else:
             self.launcher.ended(view, event, before, now)
 
-    def _fetched(self, view: NodeView, event: Ended, now: float) -> None:
+    def _fetched(self, view: NodeView, event: LaunchEnd, now: float) -> None:
         if event.failed:
             contact = launch_errors.contact(event.message, view.launch.get("contact"))
             self.watched.write_launch(view, {**view.launch, "contact": contact})
@@ -301,7 +301,7 @@ class RunWatch:
         self.display.warning(f"{view.name}: {message}")
 
 
-class Watcher(ABC):
+class RunWatcher(ABC):
     """Watches runs of one kind of placement. A context manager; `plans` needs no entering."""
 
     def __init__(self, action: Any, options: Any, task_vars: Mapping[str, Any], *, gangs: bool = False) -> None:
@@ -319,7 +319,7 @@ class Watcher(ABC):
         """The plan of each node, as text for people. Raises PlanError."""
 
     @abstractmethod
-    def watch(self, folder: run_folder.RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+    def watch(self, folder: run_folder.RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
         """Watch a run, or a round of gangs. Returns the nodes on which a plan was started."""
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ...common.result import Result
+from ...common.result import WorkloadResult
 from ..members import Gang
 from . import findings, local, mesh, rdma, record
 from .sysfs import Sysfs
@@ -25,7 +25,7 @@ class HostChecks:
         self._gang, self._over_ssh, self._sysfs = gang, over_ssh, sysfs or Sysfs()
         self._expects_rdma = expects_rdma
         self._local, self._mesh = local.Local(), mesh.Mesh(gang.name, gang.index, gang.own.address)
-        self._answers: dict[int, mesh.Answer] = {}
+        self._answers: dict[int, mesh.PeerAnswer] = {}
         self._moved: dict[str, rdma.Moved] = {}
         self._fingerprints: list[Mapping[str, str]] = []
         self._failed: dict[str, str] = {}
@@ -86,7 +86,7 @@ class HostChecks:
             return f"{message}; {found}" if found else message
         return message
 
-    def add_to(self, result: Result) -> None:
+    def add_to(self, result: WorkloadResult) -> None:
         """Put figures, fingerprints and findings into a result, and the worst of them into a message of failure."""
         if not self._has_begun:
             return
@@ -109,13 +109,13 @@ class HostChecks:
         if result.state == "failure":
             result.message = self.explain(result.message)
 
-    def _peer(self, index: int, port: Any) -> mesh.Peer | None:
+    def _peer(self, index: int, port: Any) -> mesh.MeshPeer | None:
         if not isinstance(port, int) or not 0 < port < 65536:
             return None
         member = self._gang.members[index]
         way = self._local.ways.get(member.node)
         ssh_port = self._gang.ssh_port if self._over_ssh and self._gang.is_leader else None
-        return mesh.Peer(index, member.address, port, way.mtu_bytes if way else None, ssh_port)
+        return mesh.MeshPeer(index, member.address, port, way.mtu_bytes if way else None, ssh_port)
 
     @contextmanager
     def _part(self, name: str):

@@ -86,7 +86,7 @@ def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[st
     return found + [f"{node} did not report {', '.join(what)}" for node, what in list(silent.items())[:MOST_NAMES]]
 
 
-def of_peers(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
+def of_peers(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
     """Who is not reached, each with what was in the way."""
     asked = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
     lost = {index: answer.state for index, answer in asked.items() if answer.state != mesh.OK}
@@ -101,7 +101,7 @@ def of_peers(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
     return found
 
 
-def of_paths(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> list[str]:
+def of_paths(gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
     tight = narrow(gang, found, answers)
     names = _names(f"{node} ({size} of {own} bytes)" for node, (size, own) in tight.items())
     odd = [f"packets of the interface's MTU do not get through to {names}"] if tight else []
@@ -130,7 +130,7 @@ def of_routes(gang: Gang, found: Local) -> list[str]:
     return odd
 
 
-def of_clock(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
+def of_clock(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
     skew = clock_skew(answers)
     if not skew or abs(skew[0]) - skew[1] <= CLOCK_SECONDS:
         return []

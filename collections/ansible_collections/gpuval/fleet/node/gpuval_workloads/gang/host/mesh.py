@@ -41,7 +41,7 @@ OK, LATE = "ok", "not asked in time"
 
 
 @dataclass(frozen=True)
-class Peer:
+class MeshPeer:
     """Another member: its place in the gang, where it listens, and how large packets to it may be, in bytes."""
 
     index: int
@@ -52,7 +52,7 @@ class Peer:
 
 
 @dataclass
-class Answer:
+class PeerAnswer:
     """The answer of a peer; None is what was not measured. ``state`` and ``ssh`` are OK, or the obstacle."""
 
     state: str = LATE
@@ -83,9 +83,9 @@ class Mesh:
     def __exit__(self, *_: object) -> None:
         self._thread.cancel(ANSWER_SECONDS)
 
-    def ask(self, peers: Sequence[Peer], seconds: float) -> dict[int, Answer]:
+    def ask(self, peers: Sequence[MeshPeer], seconds: float) -> dict[int, PeerAnswer]:
         """What each peer answers within so many seconds in all, by its place in the gang."""
-        answers = {peer.index: Answer() for peer in peers}
+        answers = {peer.index: PeerAnswer() for peer in peers}
         if peers and not self._loop.is_closed():
             asking = asyncio.run_coroutine_threadsafe(self._ask_all(peers, answers, seconds), self._loop)
             with suppress(futures.TimeoutError, futures.CancelledError):
@@ -127,12 +127,12 @@ class Mesh:
 
     # Asking.
 
-    async def _ask_all(self, peers: Sequence[Peer], answers: dict[int, Answer], seconds: float) -> None:
+    async def _ask_all(self, peers: Sequence[MeshPeer], answers: dict[int, PeerAnswer], seconds: float) -> None:
         places = asyncio.Semaphore(AT_ONCE)
         # From the next one on, so that not all ask the same one at once.
         ordered = sorted(peers, key=lambda peer: (peer.index < self._index, peer.index))
 
-        async def one(peer: Peer) -> None:
+        async def one(peer: MeshPeer) -> None:
             async with places:
                 await self._ask(peer, answers[peer.index])
 
@@ -141,7 +141,7 @@ class Mesh:
         for task in late:
             task.cancel()
 
-    async def _ask(self, peer: Peer, answer: Answer) -> None:
+    async def _ask(self, peer: MeshPeer, answer: PeerAnswer) -> None:
         if peer.ssh_port:
             answer.ssh = await _ssh(peer.address, peer.ssh_port)
         reader = writer = None
@@ -160,7 +160,7 @@ class Mesh:
             if writer:
                 writer.close()
 
-    async def _exchange(self, reader, writer, index: int, answer: Answer) -> str:
+    async def _exchange(self, reader, writer, index: int, answer: PeerAnswer) -> str:
         for _ in range(EXCHANGES):
             sent, begun = time.time(), time.perf_counter()
             writer.write(b"?\n")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from ...common.result import Result, link_scope
+from ...common.result import WorkloadResult, link_scope
 from ..members import Gang
 from . import mesh, pcie, rdma
 from .local import Local
@@ -15,7 +15,7 @@ from .local import Local
 MOST_PEERS, MOST_DEVICES = 32, 64
 
 
-def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> None:
+def add_own(result: WorkloadResult, found: Local, moved: Mapping[str, rdma.Moved]) -> None:
     """The figures of this host alone."""
     add = result.add_metric
     if "rdma" in found.looked:
@@ -46,7 +46,7 @@ def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> No
         add("gang_mtu_bytes", found.mtu_bytes, "bytes")
 
 
-def add_others(result: Result, gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> None:
+def add_others(result: WorkloadResult, gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer]) -> None:
     """The figures of this host's way to the others."""
     add = result.add_metric
     asked = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
@@ -75,7 +75,7 @@ def by_other_interface(found: Local) -> list[str]:
     return [name for name, way in found.ways.items() if way.interface not in (None, found.interface)]
 
 
-def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, tuple[int, int]]:
+def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, tuple[int, int]]:
     """The members that packets of the interface's size do not reach: the size that does, and the interface's."""
     odd = {}
     for index, answer in answers.items():
@@ -87,7 +87,7 @@ def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict
     return odd
 
 
-def clock_skew(answers: Mapping[int, mesh.Answer]) -> tuple[float, float] | None:
+def clock_skew(answers: Mapping[int, mesh.PeerAnswer]) -> tuple[float, float] | None:
     """By how much this host's clock is ahead of the members' median, and how wrong that can be, in seconds.
 
     Of three members and more, the one whose clock is off is so; of two, it cannot be decided.
@@ -104,7 +104,7 @@ def clock_skew(answers: Mapping[int, mesh.Answer]) -> tuple[float, float] | None
     return -middle, median([error for _offset, error in timed])
 
 
-def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, Any]:
+def described(gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer]) -> dict[str, Any]:
     """What is shown: this host's devices, and its peers."""
     odd = [index for index, answer in answers.items() if answer.state != mesh.OK or answer.ssh not in (None, mesh.OK)]
     shown = list(range(len(gang.members))) if len(gang.members) <= MOST_PEERS else odd[:MOST_PEERS]
@@ -123,8 +123,8 @@ def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> d
     }
 
 
-def _peer(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer], index: int) -> dict[str, Any]:
-    answer = vars(answers.get(index, mesh.Answer()))
+def _peer(gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer], index: int) -> dict[str, Any]:
+    answer = vars(answers.get(index, mesh.PeerAnswer()))
     way = found.ways.get(gang.members[index].node)
     return {key: value for key, value in {**answer, **(vars(way) if way else {})}.items() if value not in (None, "")}
 

@@ -22,7 +22,7 @@ _SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Route:
+class KernelRoute:
     """``interface`` is the kernel's number of it; ``mtu`` in bytes is there where the route itself limits it."""
 
     interface: int | None
@@ -32,7 +32,7 @@ class Route:
     is_local: bool = False
 
 
-def route_to(address: str) -> Route:
+def route_to(address: str) -> KernelRoute:
     """The route to an IP address. Raises ``OSError`` where there is none, ``ValueError`` for what is no address."""
     with _asking() as asking:
         asking.send(question(address))
@@ -91,7 +91,7 @@ def question(address: str) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, 1, 0) + body
 
 
-def parse(answer: bytes) -> Route:
+def parse(answer: bytes) -> KernelRoute:
     """The route in a message of the kernel's. Raises ``OSError`` when it says that there is none."""
     if len(answer) < _HEADER.size + 4:
         raise OSError("the kernel's answer is cut off")
@@ -104,7 +104,7 @@ def parse(answer: bytes) -> Route:
     is_local = answer[_HEADER.size + 7] == _LOCAL
     found = _attributes(answer[_HEADER.size + _ROUTE.size : length])
     gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]
-    return Route(
+    return KernelRoute(
         interface=_number(found.get(_INTERFACE)),
         gateway=_address(gateway),
         source=_address(found.get(_SOURCE, b"")),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .shapes import BLOCKS_PER_STAGE, CLASSES, WIDTHS
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
@@ -35,7 +35,7 @@ class ResNet18(nn.Module):
         layers, channels = [], WIDTHS[0]
         for stage, width in enumerate(WIDTHS):
             for block in range(BLOCKS_PER_STAGE):
-                layers.append(Block(channels, width, 2 if stage > 0 and block == 0 else 1))
+                layers.append(ResidualBlock(channels, width, 2 if stage > 0 and block == 0 else 1))
                 channels = width
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear(WIDTHS[-1], CLASSES)

@@ -39,7 +39,7 @@ _SAME_WORDS = re.compile(
 
 
 @dataclass(frozen=True)
-class Pair:
+class FigurePair:
     """``over`` is the kind of part that was compared, ``count`` how many of them."""
 
     one: Key
@@ -55,7 +55,7 @@ class Pair:
 class Correlated:
     """Strong pairs, the strongest first, and how many more are one quantity twice."""
 
-    pairs: list[Pair]
+    pairs: list[FigurePair]
     one_quantity: int
 
 
@@ -76,7 +76,7 @@ def correlate(samples: Samples) -> Correlated:
     return Correlated(found, len(strong) - len(found))
 
 
-def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
+def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:
     reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
     by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
     for key in reported:
@@ -93,7 +93,7 @@ def _pairs(
     over: str,
     node_of: Callable[[Any], Hashable],
     wanted: Callable[[Key, Key], bool],
-) -> Iterator[Pair]:
+) -> Iterator[FigurePair]:
     """Over the places that report every figure which most places report."""
     if len(figures) < 2:
         return
@@ -111,10 +111,10 @@ def _pairs(
         if wanted(key, other_key):
             rho = ranks.spearman(one, other)
             first, second = sorted((key, other_key))
-            yield Pair(first, second, rho, over, len(places), nodes, ranks.spearman_p(rho, nodes))
+            yield FigurePair(first, second, rho, over, len(places), nodes, ranks.spearman_p(rho, nodes))
 
 
-def _one_quantity(pair: Pair) -> bool:
+def _one_quantity(pair: FigurePair) -> bool:
     return abs(pair.rho) > ONE_QUANTITY or _quantity(pair.one.metric) == _quantity(pair.other.metric)
 
 

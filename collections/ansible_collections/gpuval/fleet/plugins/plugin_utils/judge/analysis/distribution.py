@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Sample:
+class FigureSample:
     """The values of one figure in the order of nodes, and where there was none that is a number."""
 
     values: list[Value] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Sample:
 class Samples:
     """All figures of a fleet; ``asked`` are the nodes of a kind that were asked to run a stage."""
 
-    figures: Mapping[Key, Sample]
+    figures: Mapping[Key, FigureSample]
     asked: Mapping[tuple[str, str], Sequence[int]]
 
     def missing(self, key: Key) -> int:
@@ -79,7 +79,9 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) contain."""
     kinds = kinds_of(nodes)
     scopes: dict[str, str] = {}
-    of_stage: dict[tuple[str, str], dict[tuple[str, str, str, int], Sample]] = defaultdict(lambda: defaultdict(Sample))
+    of_stage: dict[tuple[str, str], dict[tuple[str, str, str, int], FigureSample]] = defaultdict(
+        lambda: defaultdict(FigureSample)
+    )
     asked: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
         places: dict[str, Place] = {}  # one for each part: a fleet has a million values
@@ -111,7 +113,9 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     )
 
 
-def _of_one_revision(figures: Mapping[tuple[str, str, str, int], Sample]) -> dict[tuple[str, str, str], Sample]:
+def _of_one_revision(
+    figures: Mapping[tuple[str, str, str, int], FigureSample],
+) -> dict[tuple[str, str, str], FigureSample]:
     """Of each figure the revision that most parts have: those of different ones are not compared."""
     by_size = sorted(figures.items(), key=lambda item: len(item[1].values))
     return {(metric, scope, unit): sample for (metric, scope, unit, _), sample in by_size}

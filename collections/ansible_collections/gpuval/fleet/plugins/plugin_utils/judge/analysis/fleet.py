@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.escape import one_line
 from . import correlation, groups
-from .distribution import MIN_NODES, Distribution, Key, Sample, Samples, distribution, samples
+from .distribution import MIN_NODES, Distribution, FigureSample, Key, Samples, distribution, samples
 
 MAX_STATISTICS = 4000
 MAX_OUTLIERS = 50
@@ -53,7 +53,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     }
 
 
-def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample]]:
+def _first(described: Mapping[Key, FigureSample], most: int) -> list[tuple[Key, FigureSample]]:
     """All, in their order; of too many those that most parts reported."""
     if len(described) <= most:
         return list(described.items())
@@ -61,7 +61,7 @@ def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample
     return [(key, sample) for key, sample in described.items() if key in kept]
 
 
-def _statistic(key: Key, sample: Sample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
+def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
     spread: Distribution = distribution(sample.values)
     return {
         **key._asdict(),
@@ -91,7 +91,7 @@ def _within(standings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     return kept
 
 
-def _finding(one: groups.Finding, nodes: Nodes) -> dict[str, Any]:
+def _finding(one: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
     by, value = one.standing.group
     return {
         **one.key._asdict(),
@@ -111,7 +111,7 @@ def _finding(one: groups.Finding, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def _pair(one: correlation.Pair) -> dict[str, Any]:
+def _pair(one: correlation.FigurePair) -> dict[str, Any]:
     return {
         "stage": one.one.stage,
         "kind": one.one.kind,

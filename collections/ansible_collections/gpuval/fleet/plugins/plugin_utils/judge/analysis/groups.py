@@ -53,7 +53,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GroupFinding:
     """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes.
 
     A comparison that may still be chance is one without ``quality``.
@@ -94,7 +94,7 @@ class Compared:
     """``standings`` by figure and property; ``comparisons`` is how many were held against chance."""
 
     standings: dict[tuple[Key, str], list[Standing]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[GroupFinding] = field(default_factory=list)
     comparisons: int = 0
 
 
@@ -110,7 +110,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
     """Every group beside the others of its kind in every figure; ``properties`` are those of each node."""
     found = Compared()
     known: dict[frozenset[int], _Groups] = {}
-    tests: list[Finding] = []
+    tests: list[GroupFinding] = []
     medians: dict[Key, dict[int, float]] = {}
     for key, sample in samples.figures.items():
         values = sample.medians
@@ -123,7 +123,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
             groups = known[reporting] = _groups(reporting, properties)
         tests += _tests(key, values, groups, found)
     found.comparisons = len(tests)
-    by_key: dict[Key, list[Finding]] = defaultdict(list)
+    by_key: dict[Key, list[GroupFinding]] = defaultdict(list)
     for one in _beyond_chance(tests):
         if one.standing.large:
             by_key[one.key].append(one)
@@ -133,17 +133,17 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
     return found
 
 
-def _order(one: Finding) -> tuple[float, float, Group]:
+def _order(one: GroupFinding) -> tuple[float, float, Group]:
     return one.probability, -abs(one.standing.difference or 1), one.standing.group
 
 
-def _beyond_chance(tests: Sequence[Finding]) -> Iterator[Finding]:
+def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
     """The tests that are, each with its q: first whole groups are chosen, then figures of those that are.
 
     A bad rack differs in many figures at once. Were all tests corrected together, these would make room for figures of
     groups that are good (Benjamini, Bogomolov 2014).
     """
-    by_group: dict[tuple[Group, str], list[Finding]] = defaultdict(list)
+    by_group: dict[tuple[Group, str], list[GroupFinding]] = defaultdict(list)
     for test in tests:
         by_group[test.standing.group, test.key.kind].append(test)
     within = {group: ranks.benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
@@ -179,7 +179,7 @@ def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) 
     return _Groups(large, names)
 
 
-def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[Finding]:
+def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[GroupFinding]:
     """One for each set of nodes; of two that are all nodes between them, one, that of fewer nodes."""
     if not groups.by:
         return
@@ -203,7 +203,7 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compar
             if ranks.least_p(len(nodes), len(values)) > FALSE_SHARE:
                 continue
             probability = ranks.mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
-            yield Finding(key, standing, nodes, probability)
+            yield GroupFinding(key, standing, nodes, probability)
         if standings:
             found.standings[key, name] = standings
 
@@ -222,7 +222,9 @@ def _standing(group: Group, nodes: frozenset[int], others: set[int], values: Map
     )
 
 
-def _standing_out(candidates: Sequence[Finding], values: Mapping[int, float], groups: _Groups) -> Iterator[Finding]:
+def _standing_out(
+    candidates: Sequence[GroupFinding], values: Mapping[int, float], groups: _Groups
+) -> Iterator[GroupFinding]:
     """The candidates of one figure that do so without the nodes of those before them."""
     explained: set[int] = set()
     for test in sorted(candidates, key=_order):
@@ -232,7 +234,7 @@ def _standing_out(candidates: Sequence[Finding], values: Mapping[int, float], gr
         yield replace(test, alike=_alike(test, groups))
 
 
-def _still(test: Finding, explained: set[int], values: Mapping[int, float]) -> bool:
+def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float]) -> bool:
     """Whether the group differs without the nodes that are explained already, and from others of which none is."""
     nodes = test.nodes - explained
     others = values.keys() - test.nodes - explained
@@ -246,7 +248,7 @@ def _still(test: Finding, explained: set[int], values: Mapping[int, float]) -> b
     return same_way and standing.large and probability <= FALSE_SHARE
 
 
-def _alike(test: Finding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
+def _alike(test: GroupFinding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
     """Other groups that are the same nodes, or nearly."""
     found = []
     for nodes, names in groups.names.items():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .against_baseline import AgainstBaseline
-from .base import Context, Kind
+from .base import CheckKind, JudgeContext
 from .limits import Equal, Max, Min, Within
 from .outlier import Outlier
 from .same import Same
-from .trend import Trend
+from .trend import TrendCheck
 
-__all__ = ["KINDS", "Context", "Kind"]
+__all__ = ["KINDS", "CheckKind", "JudgeContext"]
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Min(), Max(), Within(), Equal(), Trend(), Outlier(), Same(), AgainstBaseline())
+KINDS: dict[str, CheckKind] = {
+    kind.name: kind for kind in (Min(), Max(), Within(), Equal(), TrendCheck(), Outlier(), Same(), AgainstBaseline())
 }

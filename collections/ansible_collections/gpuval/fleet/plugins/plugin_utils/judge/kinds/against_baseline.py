@@ -15,13 +15,13 @@ from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking,
 from ..peer_samples import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
-from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures, without_too_little
+from .base import CheckKind, JudgeContext, Target, allowance, deviation_text, earlier_failures, without_too_little
 
 #: The spread of a baseline of n nodes is uncertain: 1 + this/n times as many deviations are needed.
 FEW_NODES = 12
 
 
-class AgainstBaseline(Kind):
+class AgainstBaseline(CheckKind):
     name = "baseline"
     compares = True
 
@@ -36,7 +36,7 @@ class AgainstBaseline(Kind):
     def describe(self, check: Check, target: Target) -> str:
         return f"at most {allowance(check)} the baseline, or {units.number_text(check.deviations)} of its deviations"
 
-    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+    def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         expected, baseline = self.expected(check), context.baseline
         outside = not_applicable(check, subject, expected)
         if outside:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core import units
-from ...records.documents import Metric, Record
+from ...records.documents import NodeMetric, Record
 from ...records.states import UNFINISHED
 from ..baseline import Baseline
 from ..check import Check
@@ -36,7 +36,7 @@ Target = float | str | None
 
 
 @dataclass
-class Context:
+class JudgeContext:
     """What nodes are judged by beside their own records, and what comparing them found.
 
     ``fleet`` are the entries of the fleet; ``nodes`` those of each node, by the name of the check.
@@ -62,7 +62,7 @@ class Context:
     figures: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
 
-class Kind(ABC):
+class CheckKind(ABC):
     """One kind of check, the ``kind`` of ``schemas/criteria.schema.json``, where its fields are declared."""
 
     name: str
@@ -86,15 +86,15 @@ class Kind(ABC):
         """Whether a node is judged beside other nodes, by ``compare``."""
         return False
 
-    def survey(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:  # noqa: B027  (most need none)
+    def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:  # noqa: B027  (most need none)
         """See what all these nodes report, before any check compares them."""
 
-    def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+    def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
         """Put the entries of all these nodes, and of the fleet, into the context."""
         raise NotImplementedError
 
     @abstractmethod
-    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+    def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         """The entries of one node."""
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019  (the kinds live as long as the process)
@@ -102,10 +102,10 @@ class Kind(ABC):
         return self.describe(check, target)
 
 
-class MetricKind(Kind):
+class MetricKind(CheckKind):
     """A kind that judges every part (node, GPU, rank, link) by its own figure."""
 
-    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+    def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         expected = self.expected(check, check.value)
         outside = not_applicable(check, subject, expected)
         if any(entry["verdict"] == "skipped" for entry in outside):
@@ -182,7 +182,7 @@ class MetricKind(Kind):
 
     @abstractmethod
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
+        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
     ) -> list[PartResult]: ...
 
 

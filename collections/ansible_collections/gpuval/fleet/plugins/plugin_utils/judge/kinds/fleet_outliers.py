@@ -30,7 +30,7 @@ from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, KNOWN, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
 from ..populations import CERTAIN, Tails, deviation_of, doubtful_limit, normal_limit, shared
 from ..subject import Subject
-from .base import Context, deviation_text, earlier_failures, without_too_little
+from .base import JudgeContext, deviation_text, earlier_failures, without_too_little
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
@@ -38,7 +38,7 @@ _KIND = 3
 Samples = Sequence[PeerSample]
 
 
-def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Context) -> None:
+def survey(check: Check, subjects: Iterable[Subject], expected: str, context: JudgeContext) -> None:
     """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
     tell about that together. It comes before ``compare``."""
     groups = context.samples[check.name]
@@ -125,7 +125,7 @@ def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
     return [(sample.subject.name, ratio) for sample, of_parts in ratios for ratio in of_parts.values()]
 
 
-def compare(check: Check, context: Context, expected: str) -> None:
+def compare(check: Check, context: JudgeContext, expected: str) -> None:
     """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
     groups = context.samples[check.name]
     _lend_medians(check, groups)
@@ -147,7 +147,7 @@ def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> Non
                 groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
 
 
-def compare_again(check: Check, subject: Subject, expected: str, context: Context) -> None:
+def compare_again(check: Check, subject: Subject, expected: str, context: JudgeContext) -> None:
     """Put the entries of one node, whose figures changed since ``compare``, into the context.
 
     In a large group one node changes no limit: there it is judged beside the group that the history has.
@@ -188,7 +188,7 @@ class _Comparison:
 
     check: Check
     expected: str
-    context: Context
+    context: JudgeContext
     only: str = ""
 
     def _asked(self, samples: Samples) -> Samples:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ...core import units
-from ...records.documents import Metric, Record
+from ...records.documents import NodeMetric, Record
 from ..check import Check
 from ..entries import PartResult
 from ..subject import Subject
@@ -25,14 +25,14 @@ class LimitKind(MetricKind):
         """The least and the greatest figure that pass; None is no limit on that side."""
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
+        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
     ) -> list[PartResult]:
         # the schema lets no text through but for equal; within has no target
         limit = 0.0 if target is None or isinstance(target, str) else target
         bounds = self.bounds(check, limit)
         return [self._judge(check, limit, bounds, metric) for metric in metrics]
 
-    def _judge(self, check: Check, target: float, bounds: Bounds, metric: Metric) -> PartResult:
+    def _judge(self, check: Check, target: float, bounds: Bounds, metric: NodeMetric) -> PartResult:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if metric["name"] != check.metric:  # the median beside a speed
             check = replace(check, metric=metric["name"])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from ...core import units
-from ...records.documents import Metric, Record
+from ...records.documents import NodeMetric, Record
 from .. import peer_statistics
 from ..check import Check
 from ..entries import Entry, PartResult
@@ -14,7 +14,7 @@ from ..peer_samples import too_few_parts
 from ..peer_statistics import Peers
 from ..subject import Subject
 from . import fleet_outliers
-from .base import Context, MetricKind, Target, allowance, deviation_text
+from .base import JudgeContext, MetricKind, Target, allowance, deviation_text
 
 
 class Outlier(MetricKind):
@@ -37,17 +37,17 @@ class Outlier(MetricKind):
     def needs_peers(self, check: Check) -> bool:
         return check.peers == "fleet"
 
-    def survey(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+    def survey(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
         fleet_outliers.survey(check, subjects, self.expected(check), context)
 
-    def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+    def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
         fleet_outliers.compare(check, context, self.expected(check))
 
     def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
         return too_few_parts(check, subject, expected)
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
+        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
     ) -> list[PartResult]:
         """Every part against the median of all; a part that is no number fails, and is no peer."""
         units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}
@@ -57,7 +57,7 @@ class Outlier(MetricKind):
         group = Peers.of([metric["value"] for metric in metrics if metric["value"] is not None])
         return [self._judge(check, metric, group) for metric in metrics]
 
-    def _judge(self, check: Check, metric: Metric, group: Peers | None) -> PartResult:
+    def _judge(self, check: Check, metric: NodeMetric, group: Peers | None) -> PartResult:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")

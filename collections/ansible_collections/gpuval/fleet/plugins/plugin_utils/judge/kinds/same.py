@@ -22,7 +22,7 @@ from ..peer_groups import GroupKey
 from ..peer_statistics import majority
 from ..subject import Subject
 from ..versions import part_of
-from .base import Context, Kind, Target
+from .base import CheckKind, JudgeContext, Target
 
 NOT_REPORTED = "not reported"
 
@@ -36,7 +36,7 @@ class _Reported:
     earlier: tuple[str, ...] = ()
 
 
-class Same(Kind):
+class Same(CheckKind):
     name = "same"
     compares = True
 
@@ -54,7 +54,7 @@ class Same(Kind):
     def needs_peers(self, check: Check) -> bool:
         return check.peers == "fleet"
 
-    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+    def judge(self, check: Check, subject: Subject, context: JudgeContext) -> list[Entry]:
         """The parts of one node beside each other."""
         expected = self.expected(check)
         open_entries = not_applicable(check, subject, expected) or no_record(check, subject, expected)
@@ -87,7 +87,7 @@ class Same(Kind):
             if value != right
         ]
 
-    def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+    def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
         groups: dict[GroupKey, list[_Reported]] = defaultdict(list)
         for subject in subjects:
             found = self._reported(check, subject)
@@ -124,7 +124,7 @@ class Same(Kind):
         return tuple(group), _Reported(subject.name, value or NOT_REPORTED, earlier)
 
     def _left_alone(
-        self, check: Check, group: GroupKey, one: _Reported, others: Sequence[int], context: Context
+        self, check: Check, group: GroupKey, one: _Reported, others: Sequence[int], context: JudgeContext
     ) -> None:
         """A node that nothing is compared with, because of what it reports itself (``group_by``).
 
@@ -138,7 +138,7 @@ class Same(Kind):
         verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"
         context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, self.expected(check), value=one.value)]
 
-    def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: Context) -> None:
+    def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: JudgeContext) -> None:
         expected, nodes = self.expected(check), context.nodes
         counts = Counter(one.value for one in reported)
         right = majority([one.value for one in reported])

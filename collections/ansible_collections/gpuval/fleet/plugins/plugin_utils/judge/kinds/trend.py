@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import units
-from ...records.documents import Metric, Record
+from ...records.documents import NodeMetric, Record
 from ..check import Check
 from ..entries import PartResult
 from ..subject import Subject
 from .base import MetricKind, Target
 
 
-class Trend(MetricKind):
+class TrendCheck(MetricKind):
     name = "trend"
 
     def describe(self, check: Check, target: Target) -> str:
@@ -27,12 +27,12 @@ class Trend(MetricKind):
         return super().results(check, target, subject, record)
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
+        self, check: Check, target: Target, metrics: Sequence[NodeMetric], subject: Subject, record: Record
     ) -> list[PartResult]:
         starts = subject.metrics(record, check.baseline_metric or "", check.scope)
         return [self._judge(check, metric, starts) for metric in metrics]
 
-    def _judge(self, check: Check, metric: Metric, starts: Sequence[Metric]) -> PartResult:
+    def _judge(self, check: Check, metric: NodeMetric, starts: Sequence[NodeMetric]) -> PartResult:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
@@ -41,7 +41,7 @@ class Trend(MetricKind):
             return PartResult(part, None, value, unit, f"{check.stage} reported no {check.baseline_metric}")
         return min(own, key=lambda one: (one.passed is not False, one.passed is not None, one.margin))
 
-    def _change(self, check: Check, metric: Metric, value: float, start: Metric) -> PartResult:
+    def _change(self, check: Check, metric: NodeMetric, value: float, start: NodeMetric) -> PartResult:
         part, unit = metric["scope"], metric["unit"]
         if start["value"] is None:
             return PartResult(part, False, value, unit, f"{check.baseline_metric} is not a number")

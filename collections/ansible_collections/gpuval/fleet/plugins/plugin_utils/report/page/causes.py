@@ -18,7 +18,7 @@ DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 @dataclass(frozen=True)
-class Cause:
+class NodesCause:
     """Nodes with one verdict and class; ``example`` is the reason of the first, ``racks`` count them by rack."""
 
     verdict: str
@@ -65,7 +65,7 @@ def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
     return sorted(rows.values(), key=lambda row: not row.part)
 
 
-def causes(report: Mapping[str, Any]) -> list[Cause]:
+def causes(report: Mapping[str, Any]) -> list[NodesCause]:
     """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in report["nodes"]:
@@ -75,12 +75,12 @@ def causes(report: Mapping[str, Any]) -> list[Cause]:
     return [_cause(verdict, word, nodes) for (verdict, word), nodes in ordered]
 
 
-def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Cause:
+def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> NodesCause:
     racks = Counter(filter(None, map(rack, nodes)))
     actions = Counter(node["action"]["name"] for node in nodes if node.get("action"))
     check, name = headline(nodes[0]), nodes[0]["name"]
     example = without(name, check["reason"]).replace("{node}", "the node") if check else "no required check passed"
-    return Cause(
+    return NodesCause(
         verdict,
         word,
         [node["name"] for node in nodes],

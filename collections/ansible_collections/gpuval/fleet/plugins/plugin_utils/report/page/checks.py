@@ -57,7 +57,7 @@ class Column:
 
 
 @dataclass
-class Table:
+class ChecksTable:
     """Columns in the order of the stages; ``cells`` has for each node the check entry that counts in each column."""
 
     columns: list[Column]
@@ -65,7 +65,7 @@ class Table:
     letters: list[str]
 
 
-def table(report: Mapping[str, Any]) -> Table:
+def table(report: Mapping[str, Any]) -> ChecksTable:
     """Every check of every node: in a cell the worst entry of that name counts."""
     numbers: dict[tuple[str, str], int] = {}
     columns: list[Column] = []
@@ -93,7 +93,7 @@ def table(report: Mapping[str, Any]) -> Table:
     letters = [
         "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
     ]
-    return Table([columns[number] for number in order], cells, letters)
+    return ChecksTable([columns[number] for number in order], cells, letters)
 
 
 def _column(check: Mapping[str, Any]) -> Column:
@@ -137,7 +137,7 @@ def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:
     return sorted(range(len(columns)), key=lambda number: (stages.get(columns[number].stage, 99), number))
 
 
-def as_data(report: Mapping[str, Any], tabled: Table, texts: Shared) -> dict[str, Any]:
+def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> dict[str, Any]:
     """Columns with the value and the part of each node, and the reasons of checks that did not pass."""
     columns = []
     for index, column in enumerate(tabled.columns):

@@ -23,7 +23,7 @@ SHOWN_DEVIATIONS = 14.0
 
 
 @dataclass(frozen=True)
-class Figure:
+class PlottedFigure:
     """``values`` are in the order of nodes, ``shown`` is the range of the plot."""
 
     key: Key
@@ -71,7 +71,7 @@ class Figure:
 class Figures:
     """``figures`` that differ; how many are the ``same`` everywhere, how many were ``left_out``."""
 
-    figures: list[Figure]
+    figures: list[PlottedFigure]
     same: int
     left_out: int
 
@@ -89,7 +89,7 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
             continue
         spread = distribution(sample.values)
         shown = _shown_range(spread)
-        found.append(Figure(key, (key.stage, key.metric) in judged, sample.values, spread, shown))
+        found.append(PlottedFigure(key, (key.stage, key.metric) in judged, sample.values, spread, shown))
     found.sort(key=lambda one: (not (one.judged and one.outliers), not one.judged))
     kept = found[:MAX_FIGURES]
     order = {key: index for index, key in enumerate(dict.fromkeys(one.key[:2] for one in found))}
@@ -110,7 +110,7 @@ def _shown_range(spread: Distribution) -> tuple[float, float]:
     return (low, high) if high - low > 1 / GREATEST else (low, low + 1.0)
 
 
-def as_data(figures: Sequence[Figure], nodes: int) -> list[dict[str, Any]]:
+def as_data(figures: Sequence[PlottedFigure], nodes: int) -> list[dict[str, Any]]:
     """The values of each figure for the chart of all nodes: of GPUs the scopes in the order of the first node."""
     data = []
     for one in figures:

@@ -24,7 +24,7 @@ _MAIN = frozenset(FIGURES)
 
 
 @dataclass(frozen=True)
-class Row:
+class NodeRow:
     """A node with its hardware and rack as text; ``cells`` are its figures, None where it has none."""
 
     node: Mapping[str, Any]
@@ -38,7 +38,7 @@ class NodeTable:
     """``columns`` are stage and metric; ``medians`` those of the fleet, with their unit."""
 
     columns: list[tuple[str, str]]
-    rows: list[Row]
+    rows: list[NodeRow]
     medians: list[ComparedFigure]
 
 
@@ -47,7 +47,7 @@ def table(report: Mapping[str, Any]) -> NodeTable:
     found = [figures(node) for node in report["nodes"]]
     columns = [key for key in FIGURES if any(key in one for one in found)]
     rows = [
-        Row(node, _hardware(node), rack(node), [one.get(key) for key in columns])
+        NodeRow(node, _hardware(node), rack(node), [one.get(key) for key in columns])
         for node, one in zip(report["nodes"], found, strict=True)
     ]
     medians = []
