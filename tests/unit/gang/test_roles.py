@@ -11,7 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.gang.config import CollectivesConfig, TrainingConfig, parse_arguments
+from gpuval_workloads.gang.config import CollectivesConfig, GangTrainingConfig, parse_arguments
 from gpuval_workloads.rdma import between
 
 from tests.kit.ansible_playbook import PROGRAM
@@ -80,7 +80,7 @@ def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
     workloads = declared["standard"]
     assert list(workloads) == ["collective", "deepspeed", "fabric"]
     assert configuration(workloads["collective"]) == CollectivesConfig(seconds=60)
-    assert configuration(workloads["deepspeed"]) == TrainingConfig(seconds=120)
+    assert configuration(workloads["deepspeed"]) == GangTrainingConfig(seconds=120)
     assert configuration(workloads["fabric"]) == CollectivesConfig(
         seconds=8, join_seconds=120, only=("all_reduce",), tool="torch"
     )

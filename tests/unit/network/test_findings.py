@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers impor
     Asked,
     Interface,
     Rejected,
-    Service,
+    ServiceAnswers,
     take_in,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
@@ -175,19 +175,23 @@ def test_services():
     def measured(**by_node):
         answers = {
             name: dataclasses.replace(
-                entry, services={"hub": by_node.get(name, Service("ok", tcp_seconds=0.001, bytes_per_second=1e8))}
+                entry,
+                services={"hub": by_node.get(name, ServiceAnswers("ok", tcp_seconds=0.001, bytes_per_second=1e8))},
             )
             for name, entry in whole.answers.items()
         }
         return find(dataclasses.replace(whole, answers=answers))
 
     assert measured() == []
-    bad = Service("tls", message="hub: certificate refused")
+    bad = ServiceAnswers("tls", message="hub: certificate refused")
     (one,) = measured(b=bad)
     assert one.nodes == ("b",) and "b (1 of 5) do not reach it: hub: certificate refused" in one.message
     (every,) = measured(**dict.fromkeys(NODES, bad))
     assert "no node reaches it" in every.message
-    assert told(measured(c=Service("ok", tcp_seconds=0.1, bytes_per_second=1e6))) == [("warn", "endpoint", ("c",))] * 2
+    assert (
+        told(measured(c=ServiceAnswers("ok", tcp_seconds=0.1, bytes_per_second=1e6)))
+        == [("warn", "endpoint", ("c",))] * 2
+    )
 
 
 def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():

@@ -57,7 +57,7 @@ def folder(tmp_path):
 
 
 def test_it_is_put_when_it_says_something_new_and_as_a_sign_of_life(store, folder):
-    publisher = publishing.WatchPublisher(folder)
+    publisher = publishing.DocumentPublisher(folder)
     run = folder.read_run()
     assert publisher.publish(store, run, document(), 0)
     assert not publisher.publish(store, run, document(), 59)
@@ -73,7 +73,7 @@ def bring(store, folder, results):
 
 def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp_path):
     problem = {"node": "n", "stage": None, "reason": "record refused: x"}
-    publishing.WatchPublisher(folder).publish(store, folder.read_run(), document(problems=[problem]), 0)
+    publishing.DocumentPublisher(folder).publish(store, folder.read_run(), document(problems=[problem]), 0)
     results = tmp_path / "results"
     copy = bring(store, folder, results)
     assert copy.is_copy
@@ -84,7 +84,7 @@ def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp
     assert run_folder.own(results, "") is None
     assert opening.choose_run_id(results, "", copy.read_run()["nodes"], "quick", []) != "run-1"
     store.delete_prefix("folder/run_watch")
-    publishing.WatchPublisher(folder).publish(store, folder.read_run(), document(launch=None), 0)
+    publishing.DocumentPublisher(folder).publish(store, folder.read_run(), document(launch=None), 0)
     assert bring(store, folder, results).read_launch("n") == {}
 
 

@@ -54,7 +54,7 @@ def tell(store, run, folder):
     document = publishing.watch_document(
         run, nodes, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=True
     )
-    publishing.WatchPublisher(folder).publish(store, run, document, 0)
+    publishing.DocumentPublisher(folder).publish(store, run, document, 0)
 
 
 @pytest.fixture

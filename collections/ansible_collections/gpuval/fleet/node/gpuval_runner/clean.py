@@ -56,30 +56,30 @@ def clean(
     if dry_run:
         containers = map(_container, _containers(directory, run_id, node, plan, state))
         return {"removed": removed, "killed": [*at_work.values(), *containers], "left": []}
-    killed, left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
+    killed, problems_left = _end(directory, run_id, node, plan, state, at_work, cancel_seconds)
     if not root.exists():
-        return {"removed": removed, "killed": killed, "left": left}
+        return {"removed": removed, "killed": killed, "left": problems_left}
     try:
-        held = Lock.take(directory.lock, 0.5)  # no runner may start while its directory goes
+        directory_lock = Lock.take(directory.lock, 0.5)  # no runner may start while its directory goes
     except LockHeldError as error:
-        return {"removed": removed, "killed": killed, "left": [*left, str(error)]}
-    with held:
+        return {"removed": removed, "killed": killed, "left": [*problems_left, str(error)]}
+    with directory_lock:
         if remove_images:
             images, problems = brought.remove_images(directory)
             removed += images
-            left += problems
+            problems_left += problems
         nested = root.parent.name == run_id and root.name == node
         if nested and not keep_models and not _other_runs(directory):
-            removed += _remove_models(directory.models, left)
+            removed += _remove_models(directory.models, problems_left)
         if nested:
             archives = {image.archive.sha256 for image in plan.images.values() if image.archive} if plan else set()
             removed += brought.remove_archives(directory, archives)
         for stage in _stages(directory, plan):
-            left += _remove_work(directory.work(stage), state.container)
-        removed += _remove_directory(directory, left)
+            problems_left += _remove_work(directory.work(stage), state.container)
+        removed += _remove_directory(directory, problems_left)
         if nested:
             removed += _remove_if_empty(root.parent) + _remove_if_empty(directory.base)
-    return {"removed": removed, "killed": killed, "left": left}
+    return {"removed": removed, "killed": killed, "left": problems_left}
 
 
 def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
@@ -111,19 +111,19 @@ def _at_work(directory: NodeDirectory, run_id: str, node: str, state: states.Nod
     """The run's processes on this node, by pid, as `killed` names them."""
     session = leftovers.live_session(state.current) if state.boot else None
     members = descendants.belonging(descendants.snapshot(), run_marker(run_id, node), session=session)
-    found = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
+    descriptions = {str(process.pid): f"{process.name} (pid {process.pid})" for process in members}
     pid = (lock.holder(directory.lock) or {}).get("pid")
     if isinstance(pid, int) and pid != os.getpid():
-        found[str(pid)] = f"runner (pid {pid})"
-    return found
+        descriptions[str(pid)] = f"runner (pid {pid})"
+    return descriptions
 
 
 def _containers(
     directory: NodeDirectory, run_id: str, node: str, plan: Optional[NodePlan], state: states.NodeRunState
 ) -> dict[str, str]:
     """The run's containers on this node, by id, with the command of their engine."""
-    known = plan or directory.plan.exists() or state.run_id
-    return leftovers.containers(run_id, node, plan, state) if known else {}
+    has_traces = plan or directory.plan.exists() or state.run_id
+    return leftovers.containers(run_id, node, plan, state) if has_traces else {}
 
 
 def _container(identifier: str) -> str:
@@ -158,21 +158,24 @@ def _end(
     session = leftovers.live_session(state.current) if state.boot else None
     ended, stuck = leftovers.end_processes(run_marker(run_id, node), session=session)
     killed = {**{str(process.pid): f"{process.name} (pid {process.pid})" for process in ended}, **killed}
-    left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
+    complaints = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan or directory.plan.exists() or state.run_id:
         removed, problems = leftovers.end_containers(run_id, node, plan, state)
         unsure = {identifier: command for identifier, command in containers.items() if identifier not in removed}
         stay = leftovers.remaining(unsure, run_id, node)
-        killed.update({one: _container(one) for one in [*containers, *removed] if one not in stay})
-        left += problems
-        left += [
-            f"{_container(one)}: {command} did not remove it: `{command} rm --force {one[:12]}`, or reboot the node"
-            for one, command in stay.items()
-            if not any(one[:12] in problem for problem in problems)
+        killed.update(
+            {container: _container(container) for container in [*containers, *removed] if container not in stay}
+        )
+        complaints += problems
+        complaints += [
+            f"{_container(container)}: {command} did not remove it: `{command} rm --force {container[:12]}`, "
+            "or reboot the node"
+            for container, command in stay.items()
+            if not any(container[:12] in problem for problem in problems)
         ]
     for process in stuck:
         killed.pop(str(process.pid), None)
-    return list(killed.values()), left
+    return list(killed.values()), complaints
 
 
 def _other_runs(directory: NodeDirectory) -> bool:
@@ -180,26 +183,26 @@ def _other_runs(directory: NodeDirectory) -> bool:
     return any(mark.parent != directory.root for mark in marks)
 
 
-def _remove_models(models: Path, left: list[str]) -> list[str]:
+def _remove_models(models: Path, complaints: list[str]) -> list[str]:
     if models.is_symlink() or not (models / CACHE_MARK).is_file():
         return []
     if models.is_mount():  # what is in it is ours, the mount is not
-        left += scratch.empty_directory(models)
+        complaints += scratch.empty_directory(models)
         return [f"{models}/*"]
     problems = scratch.remove_tree(models)
-    left += problems
+    complaints += problems
     return [] if problems else [str(models)]
 
 
-def _remove_directory(directory: NodeDirectory, left: list[str]) -> list[str]:
+def _remove_directory(directory: NodeDirectory, complaints: list[str]) -> list[str]:
     """Remove the node directory, the plan last: a clean cut off can then be done again."""
     problems: list[str] = []
-    last = ("lock", "plan.json", "runner.pyz")
-    for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in last, path.name)):
+    removed_last = ("lock", "plan.json", "runner.pyz")
+    for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in removed_last, path.name)):
         problems += scratch.remove_tree(entry) if not entry.is_mount() else [f"{entry}: a file system is mounted here"]
     with contextlib.suppress(OSError):
         directory.root.rmdir()
-    left += problems
+    complaints += problems
     return [] if directory.root.exists() else [str(directory.root)]
 
 

@@ -161,8 +161,8 @@ def _pod(options: argparse.Namespace) -> int:
     from gpuval_runner.pod import run_pod
     from gpuval_runner.runner import RunnerOptions
 
-    own = RunnerOptions(directory=NodeDirectory(options.dir), source=options.source)
-    return run_pod(own, options.stage, options.last, options.clear)
+    pod_options = RunnerOptions(directory=NodeDirectory(options.dir), source=options.source)
+    return run_pod(pod_options, options.stage, options.last, options.clear)
 
 
 def _facts(options: argparse.Namespace) -> int:

@@ -77,8 +77,8 @@ def look(pid: int) -> Optional[Process]:
 
 def snapshot() -> dict[int, Process]:
     """Return all living processes by pid."""
-    seen = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of names
-    return {process.pid: process for process in seen if process}
+    processes = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of names
+    return {process.pid: process for process in processes if process}
 
 
 def marker_of(pid: int) -> str:
@@ -113,8 +113,8 @@ def belonging(
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
     def carries(process: Process) -> bool:
-        found = marker_of(process.pid)
-        return found.startswith(marker) if marker.endswith("/") else found == marker
+        value = marker_of(process.pid)
+        return value.startswith(marker) if marker.endswith("/") else value == marker
 
     members: dict[int, Process] = {}
     sessions = {session} - spared_sessions - {None}
@@ -165,21 +165,21 @@ def end_all(
 
     `pause` waits for so many seconds.
     """
-    left = members()
-    found: dict[tuple[int, int], Process] = {}
+    remaining = members()
+    ended: dict[tuple[int, int], Process] = {}
     for number, limit in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
         deadline, wait = time.monotonic() + limit, FIRST_PAUSE_SECONDS
         sent = False
-        while left and time.monotonic() < deadline:
-            found.update({(p.pid, p.start_ticks): p for p in left})
+        while remaining and time.monotonic() < deadline:
+            ended.update({(p.pid, p.start_ticks): p for p in remaining})
             if not sent or number == signal.SIGKILL:
-                send_all(left, number)
-                send_all(left, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
+                send_all(remaining, number)
+                send_all(remaining, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
             sent = True
             pause(min(wait, max(0.0, deadline - time.monotonic())))
             wait = min(2 * wait, 0.5)
-            left = members()
-    return list(found.values()), left
+            remaining = members()
+    return list(ended.values()), remaining
 
 
 def _send_by_pid(process: Process, number: int) -> bool:
@@ -199,8 +199,8 @@ def _same(process: Process) -> bool:
 
 def ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
     """Return a process, its parent and so on."""
-    found = {1}
-    while pid in processes and pid not in found:
-        found.add(pid)
+    pids = {1}
+    while pid in processes and pid not in pids:
+        pids.add(pid)
         pid = processes[pid].parent
-    return found
+    return pids

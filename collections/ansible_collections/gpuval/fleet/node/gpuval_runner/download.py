@@ -103,14 +103,14 @@ def _receive(
     progress: Progress,
 ) -> Any:
     """Append what the store sends; returns the hash of the whole file, a new one when the store begins anew."""
-    at = stream.tell()
-    request = urllib.request.Request(url, headers={"Range": f"bytes={at}-"} if at else {})  # noqa: S310 - http(s), says load_store
+    position = stream.tell()
+    request = urllib.request.Request(url, headers={"Range": f"bytes={position}-"} if position else {})  # noqa: S310 - http(s), says load_store
     timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
     try:
         answer = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and at:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and position:
             return _restart(stream)
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _AwayError(f"the store answers {error.code}") from None
@@ -122,7 +122,7 @@ def _receive(
     with answer:
         # By this header, not by the status: rclone's S3 server says 200 to a range too.
         content_range = answer.headers.get("Content-Range", "").strip().lower()
-        if at and not content_range.startswith(f"bytes {at}-"):
+        if position and not content_range.startswith(f"bytes {position}-"):
             sha256 = _restart(stream)
         while stream.tell() < expected.bytes:
             if time.monotonic() >= deadline:
@@ -143,13 +143,13 @@ def _receive(
 
 
 def _append(stream: Any, block: bytes) -> None:
-    at = stream.tell()
+    position = stream.tell()
     try:
         stream.write(block)
         stream.flush()
     except OSError:
         with suppress(OSError):  # half a block would spoil the hash of the rest
-            stream.truncate(at)
+            stream.truncate(position)
         raise
 
 

@@ -40,26 +40,32 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
         name = entry["name"]
         task = functools.partial(services.probe, services.parse(entry), READ_BYTES, seconds, TRIES)
         limit = 3 * seconds + 5  # a name server may hang
-        found = in_parallel({name: task}, limit).get(name, {"state": "name", "message": f"no end within {limit:g} s"})
+        figures = in_parallel({name: task}, limit).get(name, {"state": "name", "message": f"no end within {limit:g} s"})
         scope = f"link:{name}"
-        missed = [text for floor in FLOORS if (text := _missed(entry, found, *floor))]
-        is_there = found["state"] == "ok"
+        missed = [text for floor in FLOORS if (text := _missed(entry, figures, *floor))]
+        is_there = figures["state"] == "ok"
         metrics += [
             _metric("endpoints_reached_count", int(is_there), "count", scope),
             _metric("endpoints_floor_misses_count", len(missed), "count", scope),
-            *(_metric(metric, found[key], unit, scope) for key, metric, unit in FIGURES if found.get(key) is not None),
+            *(
+                _metric(metric, figures[key], unit, scope)
+                for key, metric, unit in FIGURES
+                if figures.get(key) is not None
+            ),
         ]
         if not is_there:
-            troubles.append(f"{name}: {found['state']}: {found['message']}")
+            troubles.append(f"{name}: {figures['state']}: {figures['message']}")
         elif missed:
             troubles.append(f"{name}: {', '.join(missed)}")
         else:
             fine.append(name)
-        print(f"{name}: {found}", flush=True)
+        print(f"{name}: {figures}", flush=True)
     for name, metric in (("rates", "endpoints_bytes_per_second"), ("connected", "endpoints_connect_seconds")):
-        count = sum(one["name"] == metric for one in metrics)
+        count = sum(metric_entry["name"] == metric for metric_entry in metrics)
         metrics.append(_metric(f"endpoints_{name}_count", count, "count"))
-    rates = "measured" if any(one["name"] == "endpoints_bytes_per_second" for one in metrics) else "none"
+    rates = (
+        "measured" if any(metric_entry["name"] == "endpoints_bytes_per_second" for metric_entry in metrics) else "none"
+    )
     message = "; ".join([*troubles, *([f"as declared: {', '.join(fine)}"] if fine else [])])
     write_result(
         {"state": "success", "message": message[:2000], "metrics": metrics, "fingerprints": {"endpoints_rates": rates}}
@@ -67,12 +73,12 @@ def endpoints(entries: list[dict[str, Any]], seconds: float) -> int:
     return 0
 
 
-def _missed(entry: dict[str, Any], found: dict[str, Any], key: str, figure: str, is_least: bool) -> str:
+def _missed(entry: dict[str, Any], figures: dict[str, Any], key: str, figure: str, is_least: bool) -> str:
     """The floor that a figure does not keep, in words; empty where it does, or where none is declared."""
     limit: Optional[float] = entry.get(key)
     if limit is None:
         return ""
-    value = found.get(figure)
+    value = figures.get(figure)
     if value is None:
         return f"no {figure} (floor {limit:g})"
     if (value < limit) if is_least else (value > limit):

@@ -76,16 +76,21 @@ def placeholders(plan: NodePlan, places: StagePaths, python: str = "") -> dict[s
 def detected(declared: PlannedAccelerator, facts: Optional[Mapping[str, Any]]) -> PlannedAccelerator:
     """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
     vendor, count, environment = declared.vendor, declared.count, facts or {}
-    found = environment.get("accelerator")
+    accelerator = environment.get("accelerator")
     gpus = environment.get("gpus")
     gpu = gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) else {}
     of_gpu = [
         gpu[key][:64] if isinstance(gpu.get(key), str) else "" for key in ("architecture", "name", "runtime_version")
     ]
-    if isinstance(found, dict) and vendor == "auto" and found.get("vendor") in MAD_VENDORS:
-        vendor = found["vendor"]
-    if isinstance(found, dict) and count is None and found.get("vendor") == vendor and type(found.get("count")) is int:
-        count = found["count"]
+    if isinstance(accelerator, dict) and vendor == "auto" and accelerator.get("vendor") in MAD_VENDORS:
+        vendor = accelerator["vendor"]
+    if (
+        isinstance(accelerator, dict)
+        and count is None
+        and accelerator.get("vendor") == vendor
+        and type(accelerator.get("count")) is int
+    ):
+        count = accelerator["count"]
     return PlannedAccelerator(vendor, count, *of_gpu)
 
 
@@ -129,11 +134,11 @@ def build(
         "MAD_MODEL_NAME": stage.workload,
     }
     for name in stage.datasets:
-        place = DATASETS_INSIDE / name if plan.in_container(stage) else places.dataset(name)
-        values[f"GPUVAL_DATASET_{name.upper()}"] = str(place)
+        folder = DATASETS_INSIDE / name if plan.in_container(stage) else places.dataset(name)
+        values[f"GPUVAL_DATASET_{name.upper()}"] = str(folder)
     if plan.gang:
         values |= {"GPUVAL_GANG_FILE": str(places.work / GANG_FILE), "GPUVAL_GANG_KEYS": str(places.run / SSH_KEYS)}
     names = placeholders(plan, places, python)
-    own = {name: expand(value, names) for name, value in stage.environment.items() if name != MARKER_VARIABLE}
-    path = [str(places.workloads), *filter(None, [own.pop("PYTHONPATH", "")])]
-    return {**values, **own, "PYTHONPATH": ":".join(path)}
+    stage_values = {name: expand(value, names) for name, value in stage.environment.items() if name != MARKER_VARIABLE}
+    path = [str(places.workloads), *filter(None, [stage_values.pop("PYTHONPATH", "")])]
+    return {**values, **stage_values, "PYTHONPATH": ":".join(path)}

@@ -59,14 +59,14 @@ def runner_end(directory: NodeDirectory) -> str:
             lines = stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         lines = []
-    last = f"its log ends with: {lines[-1]}" if lines else "its log is empty"
-    return one_line("; ".join(filter(None, [memory or "the runner ended", last])), 500)
+    log_end = f"its log ends with: {lines[-1]}" if lines else "its log is empty"
+    return one_line("; ".join(filter(None, [memory or "the runner ended", log_end])), 500)
 
 
 def digests(directory: NodeDirectory) -> dict[str, str]:
     """Return the digest of every result."""
-    found = {key: _read(directory, key) for key in directory.result_keys()}
-    return {key: digest(data) for key, data in found.items() if data is not None}
+    contents = {key: _read(directory, key) for key in directory.result_keys()}
+    return {key: digest(data) for key, data in contents.items() if data is not None}
 
 
 def _read(directory: NodeDirectory, key: str) -> Optional[bytes]:

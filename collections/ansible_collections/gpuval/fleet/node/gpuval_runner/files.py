@@ -82,7 +82,7 @@ def digest(data: bytes) -> str:
 
 def write_result(document: Any) -> bool:
     """Write a stage's result where its variable says. Returns False outside a stage. Raises ``OSError``."""
-    place = os.environ.get("GPUVAL_RESULT_FILE")
-    if place:
-        write_atomically(Path(place), to_json(document))
-    return bool(place)
+    result_file = os.environ.get("GPUVAL_RESULT_FILE")
+    if result_file:
+        write_atomically(Path(result_file), to_json(document))
+    return bool(result_file)

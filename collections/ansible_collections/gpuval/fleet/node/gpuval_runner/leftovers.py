@@ -42,23 +42,23 @@ def containers(run_id: str, node: str, plan: Optional[NodePlan], state: NodeRunS
     """Ids of the containers of a run on this node with the command of their engine, of the engines that answer."""
     if plan and state.container is None and not plan.containers:
         return {}
-    found: dict[str, str] = {}
+    command_by_container: dict[str, str] = {}
     for command in _engines(plan, state):
         with contextlib.suppress(EngineError):
-            found.update(dict.fromkeys(ContainerEngine(command).find(labels(run_id, node)), command))
-    return found
+            command_by_container.update(dict.fromkeys(ContainerEngine(command).find(labels(run_id, node)), command))
+    return command_by_container
 
 
-def remaining(found: Mapping[str, str], run_id: str, node: str) -> dict[str, str]:
+def remaining(command_by_container: Mapping[str, str], run_id: str, node: str) -> dict[str, str]:
     """Which of these containers, by id with the command of their engine, are still there, or may be: it is silent."""
-    left: dict[str, str] = {}
-    for command in set(found.values()):
-        there = [identifier for identifier, of in found.items() if of == command]
+    survivors: dict[str, str] = {}
+    for command in set(command_by_container.values()):
+        identifiers = [identifier for identifier, owner in command_by_container.items() if owner == command]
         with contextlib.suppress(EngineError):
             still = ContainerEngine(command).find(labels(run_id, node))
-            there = [identifier for identifier in there if identifier in still]
-        left.update(dict.fromkeys(there, command))
-    return left
+            identifiers = [identifier for identifier in identifiers if identifier in still]
+        survivors.update(dict.fromkeys(identifiers, command))
+    return survivors
 
 
 def _engines(plan: Optional[NodePlan], state: NodeRunState) -> list[str]:

@@ -33,17 +33,17 @@ class CappedLog:
         """Append data; never raises ``OSError``."""
         room = max(1, self._limit - self._head - self._tail - _MARKER_ROOM)
         for start in range(0, len(data), room):
-            left = memoryview(data)[start : start + room]
+            unwritten = memoryview(data)[start : start + room]
             try:
                 self._open()
-                if self._size + len(left) > self._limit:
+                if self._size + len(unwritten) > self._limit:
                     self._cut_middle()
-                while left:
-                    written = os.write(self._handle, left)
+                while unwritten:
+                    written = os.write(self._handle, unwritten)
                     self._size += written
-                    left = left[written:]
+                    unwritten = unwritten[written:]
             except OSError as error:
-                self.lost_bytes += len(left)
+                self.lost_bytes += len(unwritten)
                 self.last_error = error.strerror or str(error)
                 self.close()
 

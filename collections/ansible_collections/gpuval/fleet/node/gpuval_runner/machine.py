@@ -49,21 +49,21 @@ class PlanDone:
 Step = Union[RunStage, Close, PlanDone]
 
 
-def opening(attempt: int, known: Optional[RecordedStage]) -> str:
+def opening(attempt: int, recorded: Optional[RecordedStage]) -> str:
     """Return what to do with one stage's record when a runner starts on a plan of this attempt.
 
     ``new``: no record yet. ``keep``: this attempt has ended or not begun. ``again``: an earlier attempt's record moves
     into the history. ``resume``: cut off while it ran, is run once more. ``give_up``: cut off once too often.
     ``newer``: the record is of a later attempt than the plan.
     """
-    if known is None:
+    if recorded is None:
         return "new"
-    if known.attempt > attempt:
+    if recorded.attempt > attempt:
         return "newer"
-    if known.attempt < attempt:
+    if recorded.attempt < attempt:
         return "again"
-    if known.state == "running":
-        return "resume" if known.interruptions < MAX_INTERRUPTIONS else "give_up"
+    if recorded.state == "running":
+        return "resume" if recorded.interruptions < MAX_INTERRUPTIONS else "give_up"
     return "keep"
 
 

@@ -55,8 +55,8 @@ def _rise(before: Optional[int], after: Optional[int]) -> int:
 
 def _group(proc: Path, groups: Path) -> Optional[int]:
     for line in (read_text(proc / "self" / "cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, fields = line.partition(":")
+        controllers, _, path = fields.partition(":")
         path = path.lstrip("/")
         if "memory" in controllers.split(","):
             places = [groups / "memory" / path / "memory.oom_control", groups / "memory" / "memory.oom_control"]
@@ -64,9 +64,9 @@ def _group(proc: Path, groups: Path) -> Optional[int]:
             places = [groups / path / "memory.events", groups / "memory.events"]
         else:
             continue
-        found = next((value for value in map(counter, places) if value is not None), None)
-        if found is not None:
-            return found
+        count = next((value for value in map(counter, places) if value is not None), None)
+        if count is not None:
+            return count
     return None
 
 

@@ -59,11 +59,11 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
     if evidence.exit_code != 0:
         if result and result.state == "failure":
             return "failure", _reported(evidence, result)
-        what = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
-        what += " after reporting success" if result and result.state == "success" else " without a result"
+        cause = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
+        cause += " after reporting success" if result and result.state == "success" else " without a result"
         progress = result.message if result and result.state == "running" else ""
-        last = "" if progress and progress == evidence.last_line else _last(evidence)
-        return "crash", _sentence(what, evidence.oom, progress, last)
+        output_end = "" if progress and progress == evidence.last_line else _last(evidence)
+        return "crash", _sentence(cause, evidence.oom, progress, output_end)
     if result and result.state == "failure":
         return "failure", _reported(evidence, result)
     if evidence.unfilled:
@@ -76,12 +76,14 @@ def judge(evidence: StageEvidence) -> tuple[str, str]:
     if evidence.not_numbers:
         return "failure", _sentence(f"not a number: {', '.join(evidence.not_numbers[:4])}", _last(evidence))
     if evidence.patterns:
-        what = "ended without a result: its output has no declared figure; compare `patterns` and `output` with its log"
+        cause = (
+            "ended without a result: its output has no declared figure; compare `patterns` and `output` with its log"
+        )
     elif result:
-        what = "ended without a result: its result file never became final"
+        cause = "ended without a result: its result file never became final"
     else:
-        what = "ended without a result: it wrote no result file and declares no patterns"
-    return "crash", _sentence(what, evidence.oom, _last(evidence))
+        cause = "ended without a result: it wrote no result file and declares no patterns"
+    return "crash", _sentence(cause, evidence.oom, _last(evidence))
 
 
 def signal_name(number: int) -> str:
@@ -107,8 +109,8 @@ def _last(evidence: StageEvidence) -> str:
     if evidence.cause and evidence.cause_is_known:
         return evidence.cause
     line = one_line(evidence.last_line.removeprefix("crash: "), LAST_LINE)  # as gpuval's own workloads begin it
-    last = f"last output: {line}" if line else "no output"
-    return last if line in evidence.cause else _sentence(evidence.cause, last)
+    words = f"last output: {line}" if line else "no output"
+    return words if line in evidence.cause else _sentence(evidence.cause, words)
 
 
 def _sentence(*parts: str) -> str:

@@ -48,10 +48,10 @@ def _units() -> dict[str, Unit]:
     add("us µs usec microsecond microseconds", "seconds", "seconds", 1e-6)
     add("min minute minutes", "seconds", "seconds", 60)
     for per in ("/s", "/sec", "/second", "_per_second"):
-        for thing, ending in (("token", "tokens"), ("tok", "tokens")):
-            add(f"{thing}{per} {thing}s{per}", f"{ending}_per_second", f"{ending}/s")
-        for thing in ("sample", "example", "image", "img", "sequence", "record"):
-            add(f"{thing}{per} {thing}s{per}", "samples_per_second", "samples/s")
+        for noun, ending in (("token", "tokens"), ("tok", "tokens")):
+            add(f"{noun}{per} {noun}s{per}", f"{ending}_per_second", f"{ending}/s")
+        for noun in ("sample", "example", "image", "img", "sequence", "record"):
+            add(f"{noun}{per} {noun}s{per}", "samples_per_second", "samples/s")
     for prefix, factor in (("", 1.0), ("k", 1e3), ("m", 1e6), ("g", 1e9), ("t", 1e12)):
         for per in ("/s", "/sec", "ps"):
             add(f"{prefix}bit{per} {prefix}bits{per}", "bytes_per_second", "bytes/s", factor / 8)
@@ -128,8 +128,8 @@ class PatternReader:
         """Read the next piece of output."""
         if not self._patterns and not self._logs:
             return
-        *lines, rest = _LINE_END.split(self._rest + data)
-        self._rest = rest[:MAX_LINE]
+        *lines, incomplete_line = _LINE_END.split(self._rest + data)
+        self._rest = incomplete_line[:MAX_LINE]
         for line in lines:
             self._line(line, complete=len(line) < MAX_LINE)
 
@@ -140,9 +140,11 @@ class PatternReader:
 
     def metrics(self) -> list[RecordMetric]:
         """Return what was found so far, the last match of each name."""
-        found = {(metric["name"], metric["scope"]): metric for log in reversed(self._logs) for metric in log.metrics()}
-        found.update({(metric["name"], metric["scope"]): metric for metric in self._found.values()})
-        return list(found.values())
+        by_name = {
+            (metric["name"], metric["scope"]): metric for log in reversed(self._logs) for metric in log.metrics()
+        }
+        by_name.update({(metric["name"], metric["scope"]): metric for metric in self._found.values()})
+        return list(by_name.values())
 
     def lines_without_figure(self) -> list[str]:
         """Return for each pattern that never matched a number the last line that matched it otherwise."""
@@ -150,8 +152,8 @@ class PatternReader:
 
     def curves(self) -> list[RecordCurve]:
         """Return the series that the logs hold."""
-        found = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
-        return list(found.values())
+        by_name = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
+        return list(by_name.values())
 
     def _line(self, line: bytes, complete: bool) -> None:
         if not line:

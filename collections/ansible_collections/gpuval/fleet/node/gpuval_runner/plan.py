@@ -232,29 +232,29 @@ def load(path: Path) -> NodePlan:
     return parse(document)
 
 
-def _read(path: Path, what: str) -> Any:
+def _read(path: Path, document_name: str) -> Any:
     try:
         return read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
     except FileNotFoundError:
         raise NodePlanError(f"{path} does not exist: launch the run on this node first") from None
     except (OSError, ValueError) as error:
-        raise NodePlanError(f"{path} cannot be read as {what}: {error}") from error
+        raise NodePlanError(f"{path} cannot be read as {document_name}: {error}") from error
 
 
 def parse(document: Any) -> NodePlan:
     """Check a plan document. Raises ``PlanError`` naming the field that is wrong."""
     if not isinstance(document, dict):
         raise NodePlanError("plan is not an object")
-    given = {**document}
-    if given.pop("schema", None) != SCHEMA:
+    keys = {**document}
+    if keys.pop("schema", None) != SCHEMA:
         raise NodePlanError(f"plan: schema is not {SCHEMA}: the runner and the controller are of different versions")
-    gang = given.pop("gang", None)
+    gang = keys.pop("gang", None)
     if gang is not None and not (isinstance(gang, dict) and isinstance(gang.get("members"), list)):
         raise NodePlanError("plan.gang is not a gang with its members")
-    images = given.get("images")
+    images = keys.get("images")
     if isinstance(images, dict) and all(isinstance(image, dict) for image in images.values()):
-        given["images"] = {reference: {**image, "reference": reference} for reference, image in images.items()}
-    plan: NodePlan = _object(NodePlan, given, "plan")
+        keys["images"] = {reference: {**image, "reference": reference} for reference, image in images.items()}
+    plan: NodePlan = _object(NodePlan, keys, "plan")
     plan = replace(plan, gang=json.dumps(gang, separators=(",", ":")) if gang else "")
     _check_stages(plan)
     return plan
@@ -301,12 +301,12 @@ def _object(kind: Any, document: Any, where: str) -> Any:
     if not isinstance(document, dict):
         raise NodePlanError(f"{where} is not an object")
     kinds = _kinds(kind)
-    known = {item.name: item for item in fields(kind)}
-    unknown = sorted(set(document) - set(known) - set(UNUSED))
+    fields_by_name = {item.name: item for item in fields(kind)}
+    unknown = sorted(set(document) - set(fields_by_name) - set(UNUSED))
     if unknown:
         raise NodePlanError(f"{where} has unknown fields: {', '.join(unknown)}")
     values = {}
-    for name, item in known.items():
+    for name, item in fields_by_name.items():
         value = document.get(name)
         if value is not None:
             values[name] = _value(kinds[name], value, f"{where}.{name}")

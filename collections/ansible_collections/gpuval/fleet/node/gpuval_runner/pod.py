@@ -30,7 +30,7 @@ LOCK_SECONDS = 60.0
 EARLIER_RECORD = "record-{}.json"
 
 
-def run_pod(options: RunnerOptions, stage: str, last: bool, clear: Optional[Path] = None) -> int:
+def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[Path] = None) -> int:
     """Run one stage in a container. Returns 0 once its record is made; with `last`, 1 unless every stage succeeded.
 
     What earlier containers left in the folder `clear` (shared memory) is removed first.
@@ -38,9 +38,9 @@ def run_pod(options: RunnerOptions, stage: str, last: bool, clear: Optional[Path
     Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container holds it.
     """
     plan = plans.load(options.plan)
-    own = plan.stage(stage)
-    if own.image:  # whose interpreter is the one that runs here
-        plan = replace(plan, python=own.container.python)
+    pod_stage = plan.stage(stage)
+    if pod_stage.image:  # whose interpreter is the one that runs here
+        plan = replace(plan, python=pod_stage.container.python)
     descendants.become_subreaper()
     options = replace(options, private_store=False, tee=_tee)
     directory = options.directory
@@ -62,7 +62,7 @@ def run_pod(options: RunnerOptions, stage: str, last: bool, clear: Optional[Path
             print_record(record)
         write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
         outcome = machine.outcome(runner.stage_states().get(s.name, "pending") for s in plan.stages)
-    return 1 if last and outcome != "success" else 0
+    return 1 if is_last and outcome != "success" else 0
 
 
 def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
@@ -113,10 +113,10 @@ class _PodRunner(Runner):
     """Runs one stage of a plan whose other stages have containers of their own."""
 
     def __init__(
-        self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt, own: str
+        self, options: RunnerOptions, plan: NodePlan, uploader: Optional[Uploader], interrupt: Interrupt, own_stage: str
     ) -> None:
         super().__init__(options, plan, uploader, interrupt)
-        self._own = own
+        self._own = own_stage
 
     def run_own_stage(self) -> StageRecord:
         """Run the container's own stage, or close it with the reason; returns its final record."""
@@ -157,11 +157,16 @@ class _PodRunner(Runner):
             return StageStop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
-    def opening(self, stage: Stage, known: Optional[machine.RecordedStage]) -> str:
+    def opening(self, stage: Stage, recorded: Optional[machine.RecordedStage]) -> str:
         """As on a host, but a stage of another container that is not final was killed together with its runner."""
-        if known and known.state == "running" and known.attempt == self.plan.attempt and stage.name != self._own:
+        if (
+            recorded
+            and recorded.state == "running"
+            and recorded.attempt == self.plan.attempt
+            and stage.name != self._own
+        ):
             return "give_up"
-        return super().opening(stage, known)
+        return super().opening(stage, recorded)
 
     def given_up(self, record: StageRecord, cause: str) -> str:
         if record.stage == self._own:

@@ -73,9 +73,9 @@ class _Values:
             self.y.append(value)
         self.count += 1
 
-    def figure(self, what: str, positive: bool) -> Optional[float]:
+    def figure(self, statistic: str, positive: bool) -> Optional[float]:
         """Return one figure of the values, None where it is not finite."""
-        return self._median(positive) if what == "median" else number(getattr(self, what))
+        return self._median(positive) if statistic == "median" else number(getattr(self, statistic))
 
     def _median(self, positive: bool) -> Optional[float]:
         warm_up = min(WARM_UP, (self.count + 4) // 5) if self.count > 1 else 0
@@ -109,9 +109,9 @@ class ProgramLog:
         for (index, rank), values in self._found.items():
             value = self._reader.values[index]
             scope = self._scope(index, rank)
-            for name, what in value.figures.items():
-                unit = "count" if what == "nonfinite" else _unit(value)[1]
-                figure = values.figure(what, value.positive)
+            for name, statistic in value.figures.items():
+                unit = "count" if statistic == "nonfinite" else _unit(value)[1]
+                figure = values.figure(statistic, value.positive)
                 metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
             steps: RecordMetric = {
@@ -165,7 +165,7 @@ class ProgramLog:
 
     def _scope(self, index: int, rank: Optional[int]) -> str:
         """The node, unless several ranks report the value."""
-        several = sum(other == index for other, _ in self._found) > 1
+        several = sum(other_index == index for other_index, _ in self._found) > 1
         return f"rank:{rank}" if several and rank is not None else "node"
 
 
@@ -190,18 +190,18 @@ def _figure(line: str, start: int, end: int, complete: bool) -> Optional[float]:
     if before.isalnum() or before == "_":
         return None  # the end of another word: train_loss is not loss
     between = _BETWEEN.match(line, end)
-    place = between.end() if between else end
-    found = NUMBER.match(line, place)
-    if found is None or (place == end and line[end - 1].isalnum()) or _CONTINUED.match(line, found.end()):
+    position = between.end() if between else end
+    match = NUMBER.match(line, position)
+    if match is None or (position == end and line[end - 1].isalnum()) or _CONTINUED.match(line, match.end()):
         return None
-    if not complete and found.end() == len(line):
+    if not complete and match.end() == len(line):
         return None
-    return read_number(found.group())
+    return read_number(match.group())
 
 
 def _rank(line: str) -> Optional[int]:
-    found = _RANK.search(line[:MAX_PREFIX])
-    return int(next(group for group in found.groups() if group)) if found else None
+    match = _RANK.search(line[:MAX_PREFIX])
+    return int(next(group for group in match.groups() if group)) if match else None
 
 
 def _unit(value: OutputValue) -> tuple[float, str]:

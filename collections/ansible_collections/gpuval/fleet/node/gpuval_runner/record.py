@@ -77,8 +77,8 @@ class StageRecord:
 
     def add_telemetry(self, metrics: Iterable[RecordMetric], environment: Mapping[str, Any]) -> None:
         """Add what was sampled beside the work, after :meth:`merge`; the workload's own values of a name stay."""
-        own = {(metric["name"], metric["scope"]) for metric in self.metrics}
-        more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in own]
+        recorded = {(metric["name"], metric["scope"]) for metric in self.metrics}
+        more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in recorded]
         self.metrics = [*self.metrics, *more[: max(0, MAX_METRICS - len(self.metrics))]]
         names = [name for name in environment if name not in self.environment]
         names = names[: max(0, MAX_ENVIRONMENT - len(self.environment))]
@@ -103,9 +103,9 @@ class StageRecord:
             return data
         dropped = []
         for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest, _clear_attempts):
-            what = shrink(document, len(data) - MAX_RECORD_BYTES + 1024)
-            if what:
-                dropped.append(what)
+            shortening = shrink(document, len(data) - MAX_RECORD_BYTES + 1024)
+            if shortening:
+                dropped.append(shortening)
             note = f"left out to keep the record within 1 MiB: {', '.join(dropped)}"
             parts = (self.message[: MAX_MESSAGE - 400], note)
             document["message"] = one_line("; ".join(filter(None, parts)), MAX_MESSAGE)
@@ -131,19 +131,19 @@ def restore(document: RecordDocument) -> StageRecord:
 def archived(document: RecordDocument) -> list[RecordDocument]:
     """Return a record and its earlier attempts as a flat list, oldest first, for the next record's ``attempts``."""
     earlier = [item.copy() for item in document["attempts"] if isinstance(item, dict)]
-    last: RecordDocument = {**document, "attempts": []}
-    return [*earlier, last][-MAX_ATTEMPTS:]
+    latest: RecordDocument = {**document, "attempts": []}
+    return [*earlier, latest][-MAX_ATTEMPTS:]
 
 
 def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
     by_length = sorted(series, key=lambda curve: len(curve["x"]))
-    room, kept = MAX_SERIES_BYTES - 1024, []
+    room, kept_curves = MAX_SERIES_BYTES - 1024, []
     for curve in by_length:
         room -= len(to_json(curve))
         if room < 0:
             break
-        kept.append(curve)
+        kept_curves.append(curve)
     return to_json(
         {
             "schema": SERIES_SCHEMA,
@@ -151,7 +151,7 @@ def encode_series(plan: NodePlan, stage: Stage, series: list[RecordCurve]) -> by
             "node": plan.node,
             "stage": stage.name,
             "attempt": plan.attempt,
-            "series": series if len(kept) == len(series) else kept,
+            "series": series if len(kept_curves) == len(series) else kept_curves,
         }
     )
 
@@ -196,14 +196,14 @@ def _shrink_environment(document: dict[str, Any], _: int) -> str:
 def _shrink_metrics(document: dict[str, Any], excess: int) -> str:
     metrics = sorted(document["metrics"], key=lambda metric: metric["scope"] != "node")
     room = sum(len(to_json(metric)) for metric in metrics) - max(0, excess)
-    kept = []
+    kept_metrics = []
     for metric in metrics:
         room -= len(to_json(metric))
         if room < 0:
             break
-        kept.append(metric)
-    document["metrics"] = kept
-    return f"{len(metrics) - len(kept)} of {len(metrics)} metrics" if len(kept) < len(metrics) else ""
+        kept_metrics.append(metric)
+    document["metrics"] = kept_metrics
+    return f"{len(metrics) - len(kept_metrics)} of {len(metrics)} metrics" if len(kept_metrics) < len(metrics) else ""
 
 
 def _shrink_rest(document: dict[str, Any], _: int) -> str:

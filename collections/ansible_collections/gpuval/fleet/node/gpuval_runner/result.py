@@ -163,7 +163,7 @@ def _curve(item: Any) -> Optional[RecordCurve]:
     x, y = item.get("x"), item.get("y")
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y) or len(x) > MAX_POINTS:
         return None
-    places = [place for place in map(number, x) if place is not None]
+    places = [point for point in map(number, x) if point is not None]
     if len(places) < len(x):
         return None
     return {

@@ -71,13 +71,13 @@ class RunnerOptions:
 
     @property
     def workloads(self) -> Path:
-        given, own = self._given("workloads.zip"), own_archive()
-        return given if given.exists() or not own else own.with_name(given.name)
+        archive, running_archive = self._given("workloads.zip"), own_archive()
+        return archive if archive.exists() or not running_archive else running_archive.with_name(archive.name)
 
     @property
     def runner(self) -> Path:
-        given = self._given("runner.pyz")
-        return given if given.exists() else own_archive() or given
+        archive = self._given("runner.pyz")
+        return archive if archive.exists() else own_archive() or archive
 
     def _given(self, name: str) -> Path:
         return (self.source or self.directory.root) / name
@@ -128,13 +128,13 @@ def finish_uploads(uploader: Optional[Uploader], note: Note, interrupt: Interrup
     """Give the store a bounded time to take what it lacks. Returns whether it has everything now."""
     if uploader is None:
         return False
-    left = uploader.flush(AWAY_FLUSH_SECONDS if interrupt.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
+    waiting = uploader.flush(AWAY_FLUSH_SECONDS if interrupt.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
     problems = uploader.problems()
     for problem in problems:
         note(problem)
-    if left:
-        note(f"not uploaded: {', '.join(sorted(left))}: fetch them over the management connection")
-    return not (left or problems)
+    if waiting:
+        note(f"not uploaded: {', '.join(sorted(waiting))}: fetch them over the management connection")
+    return not (waiting or problems)
 
 
 def newer_plan(path: Path, plan: NodePlan) -> bool:
@@ -214,9 +214,9 @@ class Runner:
         self._restore_records("a reboot of the node" if rebooted else ended)
         self._save_state()
 
-    def opening(self, stage: Stage, known: Optional[machine.RecordedStage]) -> str:
+    def opening(self, stage: Stage, recorded: Optional[machine.RecordedStage]) -> str:
         """Return what to do with a stage's record, as in :func:`machine.opening`."""
-        return machine.opening(self.plan.attempt, known)
+        return machine.opening(self.plan.attempt, recorded)
 
     def given_up(self, record: StageRecord, cause: str) -> str:
         """Return why a stage that was cut off is not run again."""
@@ -224,7 +224,7 @@ class Runner:
 
     def stage_states(self) -> dict[str, str]:
         """Return the state of every stage that has a record, those of other plans of this run too."""
-        return {name: kept.state for name, kept in self.records.items()}
+        return {name: stage_record.state for name, stage_record in self.records.items()}
 
     def halt(self) -> Optional[StageStop]:
         """Return why no work may go on, if so."""
@@ -259,18 +259,18 @@ class Runner:
 
     def close_stage(self, step: machine.Close) -> StageRecord:
         """End a stage without running it."""
-        kept = self.records[step.stage]
-        kept.state, kept.finished_at = step.state, clock.now()
-        kept.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
-        self._publisher.record(kept)
+        stage_record = self.records[step.stage]
+        stage_record.state, stage_record.finished_at = step.state, clock.now()
+        stage_record.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
+        self._publisher.record(stage_record)
         self.options.note(f"{step.stage}: {step.state}: {step.message}")
-        return kept
+        return stage_record
 
     def run_stage(self, name: str) -> StageRecord:
         """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
-        left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
-        stage = replace(stage, environment={**left, **stage.environment})
+        time_left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
+        stage = replace(stage, environment={**time_left, **stage.environment})
         self.options.note(f"{name}: starts")
         notes = (self._notes[name],) if name in self._notes else ()
         finished = StageRun(stage, self.records[name], self._context(name), notes).run()
@@ -379,38 +379,38 @@ class Runner:
         name = stage.name
         count_key = f"{name}/{self.plan.attempt}"
         interruptions = self.state.interruptions.get(count_key, 0)
-        known = machine.RecordedStage(document["state"], document["attempt"], interruptions) if document else None
-        what = self.opening(stage, known)
+        recorded = machine.RecordedStage(document["state"], document["attempt"], interruptions) if document else None
+        decision = self.opening(stage, recorded)
         if document is None:
-            kept = StageRecord.pending(self.plan, stage)
-            self._publisher.record(kept)
-        elif what == "newer":
+            stage_record = StageRecord.pending(self.plan, stage)
+            self._publisher.record(stage_record)
+        elif decision == "newer":
             raise NodePlanError(
                 f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt "
                 f"{document['attempt']}: put the latest plan in place"
             )
-        elif what == "keep":
-            kept = record.restore(document)
-            if kept.state == "pending":
-                kept.nonce = self.plan.nonce
-                self._publisher.record(kept)
-        elif what == "give_up":
-            kept = record.restore(document)
-            kept.state, kept.finished_at = "crash", clock.now()
-            kept.message = self.given_up(kept, cause)
-            self._publisher.record(kept)
+        elif decision == "keep":
+            stage_record = record.restore(document)
+            if stage_record.state == "pending":
+                stage_record.nonce = self.plan.nonce
+                self._publisher.record(stage_record)
+        elif decision == "give_up":
+            stage_record = record.restore(document)
+            stage_record.state, stage_record.finished_at = "crash", clock.now()
+            stage_record.message = self.given_up(stage_record, cause)
+            self._publisher.record(stage_record)
         else:
             attempts = document["attempts"]
             if document["state"] != "pending":
                 attempts = record.archived(_closed(document))  # what was cut off is evidence too
-            if what == "resume":
+            if decision == "resume":
                 self.state.interruptions[count_key] = interruptions + 1
                 self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
                 self._save_state()  # before the record: a runner that dies here must not count twice or lose the count
-            kept = StageRecord.pending(self.plan, stage, attempts)
-            kept.message = self._notes.get(name, "")
-            self._publisher.record(kept)
-        self.records[name] = kept
+            stage_record = StageRecord.pending(self.plan, stage, attempts)
+            stage_record.message = self._notes.get(name, "")
+            self._publisher.record(stage_record)
+        self.records[name] = stage_record
 
 
 def cancelled(directory: NodeDirectory, plan: NodePlan) -> bool:

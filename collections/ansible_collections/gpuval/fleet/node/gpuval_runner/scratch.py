@@ -41,15 +41,15 @@ def make(work: Path) -> Path:
     return temporary
 
 
-def write_gang(work: Path, document: str, given: Path) -> None:
+def write_gang(work: Path, document: str, source: Path) -> None:
     """Write the gang's document where its variable points, into the scratch directory, and for its leader the URLs of
     the members' records, from the store file in the folder `given`. Raises ``OSError``."""
     if not document:
         return
     files = {GANG_FILE: document}
-    store = read_object((given / "store.json").resolve(), MAX_STORE_BYTES)
+    store = read_object((source / "store.json").resolve(), MAX_STORE_BYTES)
     if isinstance(store.get("members"), dict):
-        authority = (given / store["ca_file"]).read_text(encoding="utf-8") if store.get("ca_file") else ""
+        authority = (source / store["ca_file"]).read_text(encoding="utf-8") if store.get("ca_file") else ""
         files[GANG_RECORDS_FILE] = json.dumps({"urls": store["members"], "ca": authority})
     for name, text in files.items():
         path = work / name

@@ -195,8 +195,8 @@ class StageRun:
 
     def _disturbed(self, ended: ProcessEnd) -> Optional[StageStop]:
         """Why the end of the stage tells nothing about the node, if so. A failure that the work reports tells."""
-        found = self._read_result()
-        failed = bool(ended.signal or ended.exit_code) and not (found and found.state == "failure")
+        result_file = self._read_result()
+        failed = bool(ended.signal or ended.exit_code) and not (result_file and result_file.state == "failure")
         if failed:
             time.sleep(SIGNAL_SECONDS)  # a scheduler signals the runner and its stage at once
         return self._context.disturbed(failed)
@@ -304,13 +304,13 @@ class StageRun:
     def _beat(self, present: float) -> None:
         record = self._record
         record.duration_seconds = round(present - self._progress.begun, 3)
-        found = self._read_result()
-        self._merge(found, self._patterns.metrics())
-        record.message = self._message(found.message if found else "")
+        result_file = self._read_result()
+        self._merge(result_file, self._patterns.metrics())
+        record.message = self._message(result_file.message if result_file else "")
         self._context.publisher.record(record)
 
-    def _merge(self, found: Optional[ResultFile], matched: list[RecordMetric]) -> None:
-        self._record.merge(found or ResultFile(), matched)
+    def _merge(self, result_file: Optional[ResultFile], matched: list[RecordMetric]) -> None:
+        self._record.merge(result_file or ResultFile(), matched)
         if self._telemetry.on:
             summary = self._telemetry.summary
             self._record.add_telemetry(summary.metrics(), summary.environment())
@@ -341,15 +341,15 @@ class StageRun:
         self._output.finish()
         self._patterns.finish()
         self._progress.stamp = None
-        found = self._read_result()
+        result_file = self._read_result()
         metrics = self._patterns.metrics()
-        self._merge(found, metrics)
+        self._merge(result_file, metrics)
         evidence = StageEvidence(
             exit_code=ended.exit_code,
             signal=ended.signal,
             start_error=ended.start_error,
             stop=ended.stop,
-            result=found,
+            result=result_file,
             patterns=len(self._stage.patterns) + len(self._stage.output),
             matched=sum(metric["value"] is not None for metric in metrics),
             not_numbers=tuple(metric["name"] for metric in metrics if metric["value"] is None),
@@ -381,7 +381,7 @@ class StageRun:
             self._log.line(f"kernel: {line}")
         if self._telemetry.problem:
             self._progress.notes.append(self._telemetry.problem)
-        curves = [*self._curves(found), *self._telemetry.summary.curves()]
+        curves = [*self._curves(result_file), *self._telemetry.summary.curves()]
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
             f"{seconds(record.duration_seconds)}{_curves(len(curves))}"
@@ -390,7 +390,7 @@ class StageRun:
             context.publisher.log(self._stage)
         else:
             self._close_log()
-        self._note_oddities(ended, found)
+        self._note_oddities(ended, result_file)
         record.state, record.message = state, self._message(message)
         context.publisher.record(record)
         context.publisher.series(self._stage, curves)
@@ -421,11 +421,14 @@ class StageRun:
             self._record.add_telemetry([], {"accelerator_users": [{"process": user} for user in named]})
             self._progress.notes.append(f"other work on the accelerators: {', '.join(named[:MOST_NAMED])}")
 
-    def _curves(self, found: Optional[ResultFile]) -> list[RecordCurve]:
+    def _curves(self, result_file: Optional[ResultFile]) -> list[RecordCurve]:
         """The workload's own curves, and those of its output that have other names."""
-        own = found.series if found else []
-        names = {(curve["name"], curve["scope"]) for curve in own}
-        return [*own, *(curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names)]
+        result_curves = result_file.series if result_file else []
+        names = {(curve["name"], curve["scope"]) for curve in result_curves}
+        return [
+            *result_curves,
+            *(curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names),
+        ]
 
     def _close_log(self) -> None:
         if self._log.lost_bytes:
@@ -437,7 +440,7 @@ class StageRun:
             self._context.note(f"scratch not removed: {problem}")
         self._context.publisher.log(self._stage)
 
-    def _note_oddities(self, ended: ProcessEnd, found: Optional[ResultFile]) -> None:
+    def _note_oddities(self, ended: ProcessEnd, result_file: Optional[ResultFile]) -> None:
         notes = self._progress.notes
         if ended.left_behind:
             many = ended.left_behind
@@ -448,8 +451,8 @@ class StageRun:
         if self._patterns.is_cut:
             notes.append(f"its output has more than {MAX_NAMES} metrics: those with further names are left out")
         notes += [f"its output has no figure in `{line}`" for line in self._patterns.lines_without_figure()]
-        if found:
-            notes += found.problems
+        if result_file:
+            notes += result_file.problems
 
     def _message(self, text: str) -> str:
         return self._redactor.known("; ".join(part for part in (text, *self._progress.notes) if part))

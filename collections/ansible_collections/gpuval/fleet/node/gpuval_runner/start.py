@@ -49,9 +49,9 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
 
 
-def _answer(message: str, **known: Any) -> dict[str, Any]:
+def _answer(message: str, **fields: Any) -> dict[str, Any]:
     nothing = {"started": False, "already_running": False, "finished": False, "pid": None, "store_reachable": None}
-    return {**nothing, **known, "message": one_line(message, 500)}
+    return {**nothing, **fields, "message": one_line(message, 500)}
 
 
 def is_finished(directory: NodeDirectory, plan: NodePlan) -> bool:
@@ -67,8 +67,8 @@ def _await(
         state = states.load(directory.state)
         late = time.monotonic() >= deadline
         if state.instance == instance:
-            known = not has_store or state.store_reachable is not None or state.outcome is not None
-            if known or late:
+            is_decided = not has_store or state.store_reachable is not None or state.outcome is not None
+            if is_decided or late:
                 reachable = state.store_reachable if has_store else None
                 if has_store and reachable is None:
                     reachable = False

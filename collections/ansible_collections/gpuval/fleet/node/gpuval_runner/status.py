@@ -36,14 +36,16 @@ def status(directory: NodeDirectory) -> dict[str, Any]:
 
 def stage_states(directory: NodeDirectory) -> dict[str, str]:
     """Return the state of every stage that has a record, in the plan's order as far as the plan names them."""
-    found: dict[str, str] = {}
+    state_by_stage: dict[str, str] = {}
     for key in directory.result_keys():
         kind, _, name = key.partition("/")
         state = read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") if kind == "records" else None
         if state in machine.STATES:
-            found[name] = state
+            state_by_stage[name] = state
     places: dict[str, int] = {}
     with contextlib.suppress(KeyError, TypeError):
         stages = read_object(directory.plan, MAX_PLAN_BYTES)["stages"]
-        places = {stage["name"]: place for place, stage in enumerate(stages)}
-    return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, -1), name))}
+        places = {stage["name"]: position for position, stage in enumerate(stages)}
+    return {
+        name: state_by_stage[name] for name in sorted(state_by_stage, key=lambda name: (places.get(name, -1), name))
+    }

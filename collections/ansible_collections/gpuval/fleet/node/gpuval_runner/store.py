@@ -63,5 +63,5 @@ def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
 
 
 def _urls(document: Any) -> dict[str, str]:
-    found = document.items() if isinstance(document, dict) else ()
-    return {k: v for k, v in found if isinstance(v, str) and v.startswith(("http://", "https://"))}
+    pairs = document.items() if isinstance(document, dict) else ()
+    return {k: v for k, v in pairs if isinstance(v, str) and v.startswith(("http://", "https://"))}

@@ -147,9 +147,9 @@ class _Supervision:
                 if present < next_tick:
                     continue
                 next_tick = present + TICK_SECONDS
-                seen = self._hooks.activity()
-                if seen != life:
-                    life, self._last_life = seen, present
+                activity = self._hooks.activity()
+                if activity != life:
+                    life, self._last_life = activity, present
                 stop = self._limit(begun, present) if self._hooks.limited() else None
                 stop = stop or self._hooks.tick()
                 if stop:

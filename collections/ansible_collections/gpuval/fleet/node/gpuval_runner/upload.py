@@ -144,10 +144,10 @@ class Uploader:
         for lane in self._lanes.values():
             lane.hurry()
         while True:
-            left = [key for lane in self._lanes.values() for key in lane.waiting()]
+            waiting = [key for lane in self._lanes.values() for key in lane.waiting()]
             allowed = limit if self.reachable else away_limit
-            if not left or time.monotonic() - start >= allowed:
-                return left
+            if not waiting or time.monotonic() - start >= allowed:
+                return waiting
             time.sleep(0.05)
 
     def close(self) -> None:

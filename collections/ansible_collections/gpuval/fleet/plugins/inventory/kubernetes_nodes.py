@@ -113,7 +113,11 @@ class InventoryModule(ClusterSource):
         except (ClusterError, SettingError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
         made = fleet(
-            found, expected, others=others, skus=self.skus(path, SKU_KEYS), label_groups=self.get_option("label_groups")
+            found,
+            expected,
+            other_names=others,
+            skus=self.skus(path, SKU_KEYS),
+            label_groups=self.get_option("label_groups"),
         )
         if not made.hosts:
             raise AnsibleParserError(

@@ -17,9 +17,9 @@ FILE = "images.json"
 REMOVE_SECONDS = 120.0
 
 
-def is_image(found: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
+def is_image(image: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
     """Whether an image is the planned one, by the id that the engine gave it when it was loaded if need be."""
-    return found is not None and found.id in (planned, engine_id(planned, directory))
+    return image is not None and image.id in (planned, engine_id(planned, directory))
 
 
 def engine_id(planned: str, directory: NodeDirectory) -> str:
@@ -56,25 +56,25 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
     Returns what was removed and what stayed, with the reason.
     """
     removed: list[str] = []
-    left: list[str] = []
-    others = _others_by_reference(directory)
+    complaints: list[str] = []
+    directories = _others_by_reference(directory)
     for entry in _entries(directory):
         engine, reference = ContainerEngine(entry["engine"]), entry["reference"]
-        if reference in others:
-            _hand_over(entry, others[reference])
+        if reference in directories:
+            _hand_over(entry, directories[reference])
             continue
         try:
-            here = engine.image(reference)
-            if here is None or here.id == entry["before"]:
+            present = engine.image(reference)
+            if present is None or present.id == entry["before"]:
                 continue
-            if entry["id"] and not is_image(here, entry["id"], directory):
+            if entry["id"] and not is_image(present, entry["id"], directory):
                 continue  # another image has the name now
             if entry["named"]:
                 engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
                 continue
-            done = engine.ask("rmi", reference, limit=REMOVE_SECONDS)
-            if done.returncode != 0:
-                left.append(f"image {reference}: {one_line(done.stderr, 200)}")
+            removal = engine.ask("rmi", reference, limit=REMOVE_SECONDS)
+            if removal.returncode != 0:
+                complaints.append(f"image {reference}: {one_line(removal.stderr, 200)}")
                 continue
             if entry["before"] and engine.image(entry["before"]):  # the name goes back to the earlier image
                 engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
@@ -82,8 +82,8 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
         except EngineMissingError:
             continue
         except EngineError as error:
-            left.append(f"image {reference}: {error}")
-    return removed, left
+            complaints.append(f"image {reference}: {error}")
+    return removed, complaints
 
 
 def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
@@ -92,20 +92,24 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
     folder = directory.images
     if folder.is_symlink() or not folder.is_dir():
         return []
-    others = [plan for _, plan in _other_plans(directory)]
-    kept = {
+    other_plans = [plan for _, plan in _other_plans(directory)]
+    kept_digests = {
         archive["sha256"]
-        for plan in others
+        for plan in other_plans
         for image in (plan.get("images") or {}).values()
         if isinstance(archive := image.get("archive"), dict) and "sha256" in archive
     }
     for entry in sorted(folder.iterdir()):
         digest = entry.name.partition(".")[0]
-        ours = entry.name.endswith((".tar", ".tar.part")) and (digest in names or not others) and digest not in kept
+        ours = (
+            entry.name.endswith((".tar", ".tar.part"))
+            and (digest in names or not other_plans)
+            and digest not in kept_digests
+        )
         if ours and entry.is_file():
             entry.unlink()
             removed.append(str(entry))
-    if not others:
+    if not other_plans:
         for name in ("known.json", "lock"):
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -115,26 +119,26 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
 
 def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
     """Return the references that other runs of this node use, each with one such run."""
-    found: dict[str, NodeDirectory] = {}
+    directories: dict[str, NodeDirectory] = {}
     for path, plan in _other_plans(directory):
         stages = [stage for stage in plan.get("stages") or [] if isinstance(stage, dict)]
         for reference in [*(plan.get("images") or {}), *(stage.get("image") for stage in stages)]:
             if reference:
-                found.setdefault(reference, NodeDirectory(path.parent))
-    return found
+                directories.setdefault(reference, NodeDirectory(path.parent))
+    return directories
 
 
-def _hand_over(entry: dict[str, Any], other: NodeDirectory) -> None:
+def _hand_over(entry: dict[str, Any], new_directory: NodeDirectory) -> None:
     """Leave the image to another run, which removes it when it is cleaned."""
-    entries = _entries(other)
-    for known in entries:
-        if known["reference"] == entry["reference"]:  # it brought another image under this name: then both go
-            if known["before"] == entry["id"]:
-                known["before"] = entry["before"]
+    entries = _entries(new_directory)
+    for earlier in entries:
+        if earlier["reference"] == entry["reference"]:  # it brought another image under this name: then both go
+            if earlier["before"] == entry["id"]:
+                earlier["before"] = entry["before"]
             break
     else:
         entries.append(entry)
-    _write(other, entries)
+    _write(new_directory, entries)
 
 
 def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
@@ -155,7 +159,7 @@ def _write(directory: NodeDirectory, entries: list[dict[str, Any]]) -> None:
 
 def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
     try:
-        found = read_object(directory.undo / FILE, 1 << 20)["images"]
+        documents = read_object(directory.undo / FILE, 1 << 20)["images"]
         return [
             {
                 "engine": str(e["engine"]),
@@ -164,7 +168,7 @@ def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
                 "before": e["before"],
                 "named": bool(e.get("named")),
             }
-            for e in found
+            for e in documents
         ]
     except (KeyError, TypeError):
         return []

@@ -106,77 +106,77 @@ def inherited_names(environment: Mapping[str, str]) -> list[str]:
     return sorted(n for n in environment if any(fnmatchcase(n, pattern) for pattern in INHERITED))
 
 
-def create_argv(engine: ContainerEngine, wanted: ContainerRequest, selinux: bool = False) -> list[str]:
+def create_argv(engine: ContainerEngine, request: ContainerRequest, selinux: bool = False) -> list[str]:
     """Return the command that creates the container. Values that may be secret (proxies) are named, not shown."""
-    asked = wanted.container
-    ipc = asked.ipc or ("private" if asked.shm_bytes else "host")
-    argv = [engine.command, "create", "--pull=never", f"--name={wanted.name}"]
-    argv += [f"--label={name}={value}" for name, value in sorted(wanted.labels.items())]
-    argv += [f"--network={asked.network}", f"--ipc={ipc}", "--log-driver=none", "--pids-limit=-1"]
-    argv += [] if NO_INIT in wanted.refused else ["--init"]
-    argv += [f"--shm-size={asked.shm_bytes}"] if asked.shm_bytes and ipc != "host" else []
-    argv += [f"--ulimit={name}={limit}" for name, limit in sorted(ulimits(asked, wanted.refused).items())]
-    if asked.memory_bytes:  # the same with swap: a stage that swaps measures the swap
-        argv += [f"--memory={asked.memory_bytes}", f"--memory-swap={asked.memory_bytes}"]
-    argv += [f"--cpus={asked.cpus:g}"] if asked.cpus else []
-    argv += [f"--user={wanted.user}"] if wanted.user else []
-    argv += ["--privileged"] if asked.privileged else []
-    argv += [f"--cap-add={name}" for name in asked.capabilities]
-    argv += [f"--device={device}" for device in asked.devices]
+    container = request.container
+    ipc = container.ipc or ("private" if container.shm_bytes else "host")
+    argv = [engine.command, "create", "--pull=never", f"--name={request.name}"]
+    argv += [f"--label={name}={value}" for name, value in sorted(request.labels.items())]
+    argv += [f"--network={container.network}", f"--ipc={ipc}", "--log-driver=none", "--pids-limit=-1"]
+    argv += [] if NO_INIT in request.refused else ["--init"]
+    argv += [f"--shm-size={container.shm_bytes}"] if container.shm_bytes and ipc != "host" else []
+    argv += [f"--ulimit={name}={limit}" for name, limit in sorted(ulimits(container, request.refused).items())]
+    if container.memory_bytes:  # the same with swap: a stage that swaps measures the swap
+        argv += [f"--memory={container.memory_bytes}", f"--memory-swap={container.memory_bytes}"]
+    argv += [f"--cpus={container.cpus:g}"] if container.cpus else []
+    argv += [f"--user={request.user}"] if request.user else []
+    argv += ["--privileged"] if container.privileged else []
+    argv += [f"--cap-add={name}" for name in container.capabilities]
+    argv += [f"--device={device}" for device in container.devices]
     argv += ["--security-opt=label=disable"] if selinux else []
-    argv += wanted.access.arguments
+    argv += request.access.arguments
     argv += [f"--workdir={PLACES.work}"]
-    argv += [f"--mount={_mount(*mount)}" for mount in wanted.mounts]
-    argv += [f"--volume={volume}" for volume in asked.volumes]
-    values = {**dict(wanted.access.environment), **wanted.environment}
-    argv += [f"--env={name}" for name in wanted.inherited if name not in values]
+    argv += [f"--mount={_mount(*mount)}" for mount in request.mounts]
+    argv += [f"--volume={volume}" for volume in container.volumes]
+    values = {**dict(request.access.environment), **request.environment}
+    argv += [f"--env={name}" for name in request.inherited if name not in values]
     argv += [f"--env={name}={value}" for name, value in sorted(values.items())]
-    argv += asked.arguments
-    return [*argv, f"--entrypoint={wanted.argv[0]}", wanted.image, *wanted.argv[1:]]
+    argv += container.arguments
+    return [*argv, f"--entrypoint={request.argv[0]}", request.image, *request.argv[1:]]
 
 
-def ulimits(asked: StageContainer, refused: Iterable[str] = ()) -> dict[str, str]:
+def ulimits(container: StageContainer, refused: Iterable[str] = ()) -> dict[str, str]:
     """Return the limits of a container: ours as far as the engine gives them, and what the stage asks in any case."""
-    given = {name: limit for name, limit in ULIMITS.items() if name not in refused}
+    limits = {name: limit for name, limit in ULIMITS.items() if name not in refused}
     # Left unsaid, podman takes fixed numbers for nofile and nproc, which it may not be allowed to give.
-    own = [name for name in _RLIMITS.values() if name in refused and f"{name}!" not in refused]
-    given.update({name: _own_limit(name) for name in own})
-    return {**given, **asked.ulimits}
+    inherited = [name for name in _RLIMITS.values() if name in refused and f"{name}!" not in refused]
+    limits.update({name: _own_limit(name) for name in inherited})
+    return {**limits, **container.ulimits}
 
 
-def dropped_option(text: str, wanted: ContainerRequest) -> Optional[str]:
+def dropped_option(text: str, request: ContainerRequest) -> Optional[str]:
     """Return which option to drop after this refusal; None when it has another cause or the plan asks for it."""
-    if _INIT_MISSING.search(text) and NO_INIT not in wanted.refused:
+    if _INIT_MISSING.search(text) and NO_INIT not in request.refused:
         return NO_INIT
-    found = _RLIMIT.search(text)
-    if not found:
+    match = _RLIMIT.search(text)
+    if not match:
         return None
-    name = _RLIMITS.get(found.group(1) or "", (found.group(2) or "").lower())
-    if name not in _RLIMITS.values() or name in wanted.container.ulimits:
+    name = _RLIMITS.get(match.group(1) or "", (match.group(2) or "").lower())
+    if name not in _RLIMITS.values() or name in request.container.ulimits:
         return None
-    return next((step for step in (name, f"{name}!") if step not in wanted.refused), None)
+    return next((step for step in (name, f"{name}!") if step not in request.refused), None)
 
 
-def explain(text: str, wanted: ContainerRequest, engine: ContainerEngine) -> str:
+def explain(text: str, request: ContainerRequest, engine: ContainerEngine) -> str:
     """Return why a container could not start, and what to do, from the engine's message."""
     reason = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
     message = next((words for pattern, words in REFUSALS if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), "")
     return (message or "{engine} refuses the container: {reason}").format(
         architecture=engine.facts.architecture or "own",
         engine=engine.command,
-        image=wanted.reference,
-        program=wanted.argv[0],
+        image=request.reference,
+        program=request.argv[0],
         reason=reason or "no reason given",
-        stage=wanted.labels.get("gpuval.stage", ""),
+        stage=request.labels.get("gpuval.stage", ""),
         storage=engine.facts.storage or "its storage",
-        user=wanted.user or "of the image",
+        user=request.user or "of the image",
     )
 
 
 def explain_init(exit_code: Optional[int], last_line: str) -> str:
     """Return the init's message when it could not start the program, empty when the program itself ended."""
-    found = _INIT_ERROR.search(last_line) if exit_code in (1, 126, 127) else None
-    return f"exec: {found.group(1) or found.group(2)}" if found else ""
+    match = _INIT_ERROR.search(last_line) if exit_code in (1, 126, 127) else None
+    return f"exec: {match.group(1) or match.group(2)}" if match else ""
 
 
 def absent(reference: str, planned: Optional[Image], engine: str) -> str:

@@ -30,11 +30,11 @@ def access(vendor: str, engine: EngineFacts, root: Path = Path("/")) -> DeviceAc
         vendor = next((name for name in ("nvidia", "gaudi", "amd") if _present(name, root)), "cpu")
     if vendor not in _PRESENT or not _present(vendor, root):
         return DeviceAccess()
-    found = {"nvidia": _nvidia, "amd": _amd, "gaudi": _gaudi}[vendor](engine, root)
-    if found.problem:
-        return found
+    device_access = {"nvidia": _nvidia, "amd": _amd, "gaudi": _gaudi}[vendor](engine, root)
+    if device_access.problem:
+        return device_access
     rdma = [f"--device=/dev/{name}" for name in ("infiniband", "gdrdrv") if (root / "dev" / name).exists()]
-    return DeviceAccess((*found.arguments, *rdma), found.environment)
+    return DeviceAccess((*device_access.arguments, *rdma), device_access.environment)
 
 
 _PRESENT = {
@@ -51,7 +51,9 @@ def _present(vendor: str, root: Path) -> bool:
 def _nvidia(engine: EngineFacts, root: Path) -> DeviceAccess:
     by_cdi = DeviceAccess(("--device=nvidia.com/gpu=all",))
     if engine.kind == "docker":
-        hook = any((root / place / name).exists() for place in HOOK_DIRECTORIES for name in NVIDIA_HOOKS)
+        hook = any(
+            (root / hook_directory / name).exists() for hook_directory in HOOK_DIRECTORIES for name in NVIDIA_HOOKS
+        )
         if "nvidia" in engine.runtimes or hook:
             return DeviceAccess(("--gpus=all",))
         if engine.cdi and _has_cdi("nvidia.com/gpu", root):
@@ -62,7 +64,7 @@ def _nvidia(engine: EngineFacts, root: Path) -> DeviceAccess:
         )
     if _has_cdi("nvidia.com/gpu", root):
         return by_cdi
-    if any("nvidia" in hook.name for place in OCI_HOOKS for hook in (root / place).glob("*.json")):
+    if any("nvidia" in hook.name for hook_directory in OCI_HOOKS for hook in (root / hook_directory).glob("*.json")):
         return DeviceAccess(environment=(("NVIDIA_VISIBLE_DEVICES", "all"),))
     return DeviceAccess(
         problem="podman cannot hand NVIDIA GPUs to containers: install nvidia-container-toolkit and run "
@@ -93,8 +95,8 @@ def _gaudi(engine: EngineFacts, root: Path) -> DeviceAccess:
 
 
 def _has_cdi(kind: str, root: Path) -> bool:
-    for place in CDI_DIRECTORIES:
-        for spec in (root / place).glob("*.*"):
+    for directory in CDI_DIRECTORIES:
+        for spec in (root / directory).glob("*.*"):
             if spec.suffix not in (".json", ".yaml", ".yml"):
                 continue
             try:

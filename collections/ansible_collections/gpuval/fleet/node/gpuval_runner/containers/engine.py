@@ -42,8 +42,8 @@ class ImageMissingError(EngineError):
 
 def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
     """Return the labels of a run's containers on a node, or of one stage's."""
-    found = {LABEL_RUN: run_id, LABEL_NODE: node}
-    return {**found, LABEL_STAGE: stage} if stage else found
+    pairs = {LABEL_RUN: run_id, LABEL_NODE: node}
+    return {**pairs, LABEL_STAGE: stage} if stage else pairs
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class ContainerEngine:
         ids = self.find(labels)
         if ids:
             self.ask(*REMOVE, *ids)
-            left = self.find(labels)
-            if left:
-                raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in left)}")
+            remaining = self.find(labels)
+            if remaining:
+                raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in remaining)}")
         return ids
 
     def find(self, labels: Mapping[str, str]) -> list[str]:
@@ -109,69 +109,76 @@ class ContainerEngine:
 
     def create(self, argv: Sequence[str]) -> str:
         """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""
-        done = self.ask(*argv[1:], limit=2 * COMMAND_SECONDS)
-        lines = done.stdout.split()
-        if done.returncode != 0 or not lines:
-            raise EngineError(done.stderr.strip()[-2000:] or f"{self.command} create failed without output")
+        creation = self.ask(*argv[1:], limit=2 * COMMAND_SECONDS)
+        lines = creation.stdout.split()
+        if creation.returncode != 0 or not lines:
+            raise EngineError(creation.stderr.strip()[-2000:] or f"{self.command} create failed without output")
         return lines[-1]
 
     def ending(self, identifier: str) -> Ending:
         """Return how a container ended. Raises ``EngineError``."""
-        done = self.ask("inspect", "--format={{json .State}}", identifier)
-        state = _json(done.stdout) if done.returncode == 0 else None
+        inspection = self.ask("inspect", "--format={{json .State}}", identifier)
+        state = _json(inspection.stdout) if inspection.returncode == 0 else None
         if not isinstance(state, dict):
-            raise EngineError(f"{self.command} cannot inspect the container: {one_line(done.stderr, 300)}")
+            raise EngineError(f"{self.command} cannot inspect the container: {one_line(inspection.stderr, 300)}")
         return parse_ending(state)
 
     def remove(self, identifier: str) -> None:
         """Kill and remove a container. Raises ``EngineError`` when it stays."""
-        done = self.ask(*REMOVE, identifier)
+        removal = self.ask(*REMOVE, identifier)
         listed = self.ask("ps", "--all", "--quiet", f"--filter=id={identifier}")
         if listed.returncode != 0 or listed.stdout.split():  # without an answer it may still exist
-            reason = one_line(done.stderr or listed.stderr, 300)
+            reason = one_line(removal.stderr or listed.stderr, 300)
             raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {reason}")
 
     def image(self, reference: str) -> Optional[LocalImage]:
         """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
-        done = self.ask("image", "inspect", reference)
-        if done.returncode != 0:
-            if "no such image" in done.stderr.lower() or "image not known" in done.stderr.lower():
+        inspection = self.ask("image", "inspect", reference)
+        if inspection.returncode != 0:
+            if "no such image" in inspection.stderr.lower() or "image not known" in inspection.stderr.lower():
                 return None
-            raise EngineError(f"{self.command} image inspect failed: {one_line(done.stderr, 300)}")
-        found = _json(done.stdout)
-        return parse_image(found[0]) if isinstance(found, list) and found and isinstance(found[0], dict) else None
+            raise EngineError(f"{self.command} image inspect failed: {one_line(inspection.stderr, 300)}")
+        documents = _json(inspection.stdout)
+        return (
+            parse_image(documents[0])
+            if isinstance(documents, list) and documents and isinstance(documents[0], dict)
+            else None
+        )
 
     def unfit(self, image: LocalImage, reference: str) -> str:
         """Return why this node cannot run an image: it is for another processor architecture; empty if it can."""
-        own = self.facts.architecture
-        if not own or image.architecture in ("", own):
+        node_architecture = self.facts.architecture
+        if not node_architecture or image.architecture in ("", node_architecture):
             return ""
-        return f"image {reference} is for {image.architecture} and this node is {own}: give the image built for it"
+        return (
+            f"image {reference} is for {image.architecture} and this node is {node_architecture}: "
+            "give the image built for it"
+        )
 
     def _list(self, *filters: str) -> list[str]:
-        done = self.ask("ps", "--all", "--quiet", "--no-trunc", *filters)
-        if done.returncode != 0:
-            raise EngineError(f"{self.command} ps failed: {done.stderr.strip()[-300:]}")
-        return done.stdout.split()
+        listing = self.ask("ps", "--all", "--quiet", "--no-trunc", *filters)
+        if listing.returncode != 0:
+            raise EngineError(f"{self.command} ps failed: {listing.stderr.strip()[-300:]}")
+        return listing.stdout.split()
 
     def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> ToolResult:
         """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
-        done = self.run(self.command, *arguments, timeout=limit)
-        if done.missing:
+        completed = self.run(self.command, *arguments, timeout=limit)
+        if completed.missing:
             raise EngineMissingError(f"{self.command} is not installed on this node")
-        if done.returncode is None:
-            raise EngineError(done.complaint if done.timed_out else f"{self.command} {done.stderr}")
-        return done
+        if completed.returncode is None:
+            raise EngineError(completed.complaint if completed.timed_out else f"{self.command} {completed.stderr}")
+        return completed
 
 
 def probe(command: str) -> ContainerEngine:
     """Return an engine that answers. Raises ``EngineError`` saying what to do."""
-    done = ContainerEngine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
-    info = _json(done.stdout)
+    answer = ContainerEngine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
+    info = _json(answer.stdout)
     facts = parse_info(info) if isinstance(info, dict) else None
     if facts is None:
-        reason = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
-        raise EngineError(f"{command} does not answer: {reason or f'exit code {done.returncode}'}{_remedy(reason)}")
+        reason = one_line(answer.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
+        raise EngineError(f"{command} does not answer: {reason or f'exit code {answer.returncode}'}{_remedy(reason)}")
     return ContainerEngine(command, facts)
 
 
@@ -234,22 +241,22 @@ def parse_ending(state: Mapping[str, Any]) -> Ending:
     )
 
 
-def parse_image(found: Mapping[str, Any]) -> LocalImage:
+def parse_image(document: Mapping[str, Any]) -> LocalImage:
     """Read one entry of ``image inspect``; podman's ids lack the name of the digest."""
-    identifier = str(found.get("Id") or "")
-    pairs = (entry.partition("=") for entry in _part(found, "Config").get("Env") or [] if isinstance(entry, str))
-    size = found.get("Size")
+    identifier = str(document.get("Id") or "")
+    pairs = (entry.partition("=") for entry in _part(document, "Config").get("Env") or [] if isinstance(entry, str))
+    size = document.get("Size")
     return LocalImage(
         id=identifier if ":" in identifier or not identifier else f"sha256:{identifier}",
-        architecture=_architecture(found.get("Architecture")),
+        architecture=_architecture(document.get("Architecture")),
         bytes=size if isinstance(size, int) else None,
         environment={name: value for name, _, value in pairs},
     )
 
 
 def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = document.get(name)
-    return found if isinstance(found, dict) else {}
+    section = document.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _architecture(name: Any) -> str:

@@ -111,14 +111,14 @@ class Brought:
 def bring_images(directory: NodeDirectory) -> int:
     """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is missing or another."""
     began = time.monotonic()
-    done = Brought()
+    brought_images = Brought()
     state, message = "success", ""
-    environment: dict[str, Any] = {"images": done.environment}
+    environment: dict[str, Any] = {"images": brought_images.environment}
     try:
         plan = plans.load(directory.plan)
         if plan.images:
-            _Bringer(directory, plan, began + _seconds(plan), done).bring()
-        message = done.message()
+            _Bringer(directory, plan, began + _seconds(plan), brought_images).bring()
+        message = brought_images.message()
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
         if isinstance(error, ImageError) and error.fault:
@@ -129,7 +129,7 @@ def bring_images(directory: NodeDirectory) -> int:
     result = {
         "state": state,
         "message": message,
-        "metrics": _metrics(done, time.monotonic() - began),
+        "metrics": _metrics(brought_images, time.monotonic() - began),
         "environment": environment,
     }
     write_result(result)
@@ -142,22 +142,22 @@ def _seconds(plan: NodePlan) -> float:
     return max(1.0, min([*limits, plan.deadline_seconds] if limits else [DEFAULT_SECONDS]) - SLACK_SECONDS)
 
 
-def _metrics(done: Brought, seconds: float) -> list[RecordMetric]:
+def _metrics(brought_images: Brought, seconds: float) -> list[RecordMetric]:
     metrics = [
         ("image_duration_seconds", seconds, "seconds"),
-        ("image_bytes", done.downloaded_bytes, "bytes"),
-        ("image_archive_bytes", done.archive_bytes, "bytes"),
-        ("image_load_duration_seconds", done.load_seconds, "seconds"),
+        ("image_bytes", brought_images.downloaded_bytes, "bytes"),
+        ("image_archive_bytes", brought_images.archive_bytes, "bytes"),
+        ("image_load_duration_seconds", brought_images.load_seconds, "seconds"),
     ]
-    if done.downloaded_bytes and done.download_seconds > 0:
-        speed = done.downloaded_bytes / done.download_seconds
+    if brought_images.downloaded_bytes and brought_images.download_seconds > 0:
+        speed = brought_images.downloaded_bytes / brought_images.download_seconds
         metrics.append(("image_bytes_per_second", speed, "bytes/s"))
     return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
 
 
 class _Bringer:
-    def __init__(self, directory: NodeDirectory, plan: NodePlan, deadline: float, done: Brought) -> None:
-        self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, done
+    def __init__(self, directory: NodeDirectory, plan: NodePlan, deadline: float, brought_images: Brought) -> None:
+        self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, brought_images
         self._reported = 0.0
 
     def bring(self) -> None:
@@ -180,20 +180,20 @@ class _Bringer:
         return self._deadline - time.monotonic()
 
     def _skip(self, engine: ContainerEngine, image: Image) -> bool:
-        found = engine.image(image.reference)
-        if image.id and not is_image(found, image.id, self._directory):
-            other, found = found, engine.image(engine_id(image.id, self._directory))
-            if found is None or not is_image(found, image.id, self._directory):
+        present = engine.image(image.reference)
+        if image.id and not is_image(present, image.id, self._directory):
+            tagged, present = present, engine.image(engine_id(image.id, self._directory))
+            if present is None or not is_image(present, image.id, self._directory):
                 return False
-            if other is not None:
-                brought.note(self._directory, engine.command, image, other.id, named=True)
-            self._name(engine, found, image)
-        if found is None:
+            if tagged is not None:
+                brought.note(self._directory, engine.command, image, tagged.id, named=True)
+            self._name(engine, present, image)
+        if present is None:
             return False
         if image.reference not in self._done.present:
             self._done.present.append(image.reference)
-        self._check_architecture(engine, found, image)
-        self._done.environment[image.reference] = found.id
+        self._check_architecture(engine, present, image)
+        self._done.environment[image.reference] = present.id
         return True
 
     def _bring(self, engine: ContainerEngine, image: Image) -> None:
@@ -269,71 +269,71 @@ class _Bringer:
 
     def _check_room(self, engine: ContainerEngine, archive: Archive, path: Path) -> None:
         """Check before the download that the disks have room for it. Raises ``ImageError``."""
-        here = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
+        present_bytes = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
         need: dict[int, tuple[Path, float]] = {}
-        places = [(path.parent, float(max(0, archive.bytes - here)))]
+        places = [(path.parent, float(max(0, archive.bytes - present_bytes)))]
         if engine.facts.storage:
             places.append((engine.facts.storage, archive.bytes * STORAGE_FACTOR))
-        for place, size in places:
+        for folder, size in places:
             try:
-                device = place.stat().st_dev
+                device = folder.stat().st_dev
             except OSError:
                 continue  # this user may not read it
-            need[device] = (place, need.get(device, (place, 0.0))[1] + size)
-        for place, size in need.values():
-            free = shutil.disk_usage(place).free
+            need[device] = (folder, need.get(device, (folder, 0.0))[1] + size)
+        for folder, size in need.values():
+            free = shutil.disk_usage(folder).free
             if free < size + LEAST_FREE_BYTES:
                 raise ImageError(
-                    f"no room for an image of {_size(archive.bytes)}: {place} has {_size(free)} free and "
+                    f"no room for an image of {_size(archive.bytes)}: {folder} has {_size(free)} free and "
                     f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there",
                     "disk_full",
                 )
 
     def _identify(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> None:
         """Check that the loaded image is the planned one. Raises ``ImageError``."""
-        found = (engine.image(image.id) if image.id else None) or self._loaded(engine, image, path, loaded)
+        local_image = (engine.image(image.id) if image.id else None) or self._loaded(engine, image, path, loaded)
         self._accept(
             engine,
             image,
-            found,
-            f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan names "
+            local_image,
+            f"the archive {path.name} gave image {local_image.id[:19]} for {image.reference}, but the plan names "
             f"{(image.id or '')[:19]}: build and load the image anew",
         )
 
-    def _accept(self, engine: ContainerEngine, image: Image, found: LocalImage, mismatch: str) -> None:
+    def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
         """Check and name an image that was brought. Raises ``DeliveryError``, with `mismatch` for another id."""
-        if image.id and found.id != image.id:
+        if image.id and local_image.id != image.id:
             if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
                 raise ImageDeliveryError(mismatch)
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
-            known = {**known_ids(self._directory), image.id: found.id}
-            write_atomically(self._directory.known_images, to_json(known))
-        self._name(engine, found, image)
-        self._check_architecture(engine, found, image)
-        self._done.environment[image.reference] = found.id
+            ids = {**known_ids(self._directory), image.id: local_image.id}
+            write_atomically(self._directory.known_images, to_json(ids))
+        self._name(engine, local_image, image)
+        self._check_architecture(engine, local_image, image)
+        self._done.environment[image.reference] = local_image.id
 
     def _loaded(self, engine: ContainerEngine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
         """Return the image that came from the archive: what had its name before may be another one."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
-        found = engine.image(names[0]) if len(names) == 1 else None
-        if found is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
-            found = engine.image(image.reference)
-        if found is None:
+        local_image = engine.image(names[0]) if len(names) == 1 else None
+        if local_image is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
+            local_image = engine.image(image.reference)
+        if local_image is None:
             raise ImageDeliveryError(
                 f"the archive {path.name} was loaded but holds no image {image.reference} "
                 f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew"
             )
-        return found
+        return local_image
 
-    def _name(self, engine: ContainerEngine, found: LocalImage, image: Image) -> None:
+    def _name(self, engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
         present = engine.image(image.reference)
-        if "@" not in image.reference and (present is None or present.id != found.id):
-            done = engine.ask("tag", found.id, image.reference)
-            if done.returncode != 0:
-                raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(done.stderr)}")
+        if "@" not in image.reference and (present is None or present.id != local_image.id):
+            tagging = engine.ask("tag", local_image.id, image.reference)
+            if tagging.returncode != 0:
+                raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(tagging.stderr)}")
 
-    def _check_architecture(self, engine: ContainerEngine, found: LocalImage, image: Image) -> None:
-        unfit = engine.unfit(found, image.reference)
+    def _check_architecture(self, engine: ContainerEngine, local_image: LocalImage, image: Image) -> None:
+        unfit = engine.unfit(local_image, image.reference)
         if unfit:
             raise ImageDeliveryError(unfit)
 
@@ -352,25 +352,25 @@ class _Bringer:
             )
             if "no space left" in output.lower():
                 remedy = "make room on the node"
-            kind: type[ImageError] = ImageDeliveryError if _REGISTRY.search(output) else ImageError
-            kind = ImageRefusedError if _NO_IMAGE.search(output) else kind
-            kind = ImageError if _OWN_FAULT.search(output) else kind
-            raise kind(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
-        found = engine.image(image.reference)
-        if found is None:
+            error_class: type[ImageError] = ImageDeliveryError if _REGISTRY.search(output) else ImageError
+            error_class = ImageRefusedError if _NO_IMAGE.search(output) else error_class
+            error_class = ImageError if _OWN_FAULT.search(output) else error_class
+            raise error_class(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
+        local_image = engine.image(image.reference)
+        if local_image is None:
             raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
         self._accept(
             engine,
             image,
-            found,
-            f"{image.reference} came from its registry as {found.id[:19]}, but the plan names {(image.id or '')[:19]}: "
-            "correct one of the two",
+            local_image,
+            f"{image.reference} came from its registry as {local_image.id[:19]}, "
+            f"but the plan names {(image.id or '')[:19]}: correct one of the two",
         )
 
-    def _watch(self, argv: Sequence[str], what: str) -> tuple[bool, str]:
+    def _watch(self, argv: Sequence[str], task: str) -> tuple[bool, str]:
         """Run a long command of the engine and report its progress; returns whether it succeeded, and its output."""
         began = time.monotonic()
-        report(what)
+        report(task)
         try:
             process = subprocess.Popen(
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -386,7 +386,7 @@ class _Bringer:
                     with contextlib.suppress(subprocess.TimeoutExpired):  # a child may keep the output open
                         process.communicate(timeout=KILLED_SECONDS)
                     return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
-                report(f"{what}: {time.monotonic() - began:.0f} s so far")
+                report(f"{task}: {time.monotonic() - began:.0f} s so far")
                 continue
             text = output.decode("utf-8", "replace")
             return process.returncode == 0, text or f"exit code {process.returncode}"

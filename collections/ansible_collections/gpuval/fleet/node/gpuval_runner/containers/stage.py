@@ -112,11 +112,11 @@ class ContainerRun:
         try:
             engine = self.containers.engine()
             image = self._image(engine)
-            wanted = self._wanted(engine, image, argv)
+            request = self._wanted(engine, image, argv)
             mark = ContainerMark(engine.command, image.id, self.stage.container.python)
             self.containers.used(mark)
             self._make_room(engine, mark)
-            return self._run(engine, wanted, hooks)
+            return self._run(engine, request, hooks)
         except ImageMissingError as error:
             return ContainerEnded(ProcessEnd(start_error=str(error), fault=NO_IMAGE))
         except EngineError as error:
@@ -133,34 +133,34 @@ class ContainerRun:
         """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
         reference = self.stage.image or ""
         planned = self.plan.images.get(reference)
-        found = engine.image(reference)
-        if planned and planned.id and not is_image(found, planned.id, self.directory):
-            other, found = found, engine.image(engine_id(planned.id, self.directory))
-            if found is None and other is not None:
+        present = engine.image(reference)
+        if planned and planned.id and not is_image(present, planned.id, self.directory):
+            tagged, present = present, engine.image(engine_id(planned.id, self.directory))
+            if present is None and tagged is not None:
                 raise ImageMissingError(
-                    f"{reference} on this node is image {other.id[:19]}, but the run is for {planned.id[:19]}: "
+                    f"{reference} on this node is image {tagged.id[:19]}, but the run is for {planned.id[:19]}: "
                     "run the image stage (--tags image)"
                 )
-        if found is None:
+        if present is None:
             raise ImageMissingError(absent(reference, planned, engine.command))
-        unfit = engine.unfit(found, reference)
+        unfit = engine.unfit(present, reference)
         if unfit:
             raise EngineError(unfit)
-        return found
+        return present
 
     def _wanted(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
-        plan, stage, asked = self.plan, self.stage, self.stage.container
-        seen = access(self.accelerator.vendor, engine.facts)
-        if seen.problem and not asked.devices:  # a plan that names devices has another way
-            raise EngineError(seen.problem)
-        for source in (volume.partition(":")[0] for volume in asked.volumes):
+        plan, stage, container = self.plan, self.stage, self.stage.container
+        devices = access(self.accelerator.vendor, engine.facts)
+        if devices.problem and not container.devices:  # a plan that names devices has another way
+            raise EngineError(devices.problem)
+        for source in (volume.partition(":")[0] for volume in container.volumes):
             if source.startswith("/") and _is_missing(source):  # docker would make an empty one, as root
                 raise EngineError(f"container.volumes: the node has no {source}: mount or create it")
-        user = asked.user or default_user(engine)
-        values = build(plan, stage, PLACES, self.accelerator, {}, asked.python)
-        own = image.environment.get("PYTHONPATH")
-        if own:
-            values["PYTHONPATH"] += f":{own}"
+        user = container.user or default_user(engine)
+        values = build(plan, stage, PLACES, self.accelerator, {}, container.python)
+        image_path = image.environment.get("PYTHONPATH")
+        if image_path:
+            values["PYTHONPATH"] += f":{image_path}"
         if not user.startswith("0"):  # it may be unknown to the image, and then has no home
             values.setdefault("HOME", str(HOME))
             values.setdefault("USER", "gpuval")
@@ -174,26 +174,26 @@ class ContainerRun:
             inherited=inherited_names(os.environ),
             mounts=self._mounts(),
             user=user,
-            container=asked,
-            access=seen,
+            container=container,
+            access=devices,
             refused=self.containers.refused,
         )
 
     def _mounts(self) -> list[tuple[Path, Path, bool]]:
         """Return what the container sees of the node; the store's signed URLs are not among it."""
-        own = self.places
-        mounts = [(own.work, PLACES.work, False), (own.models, PLACES.models, False)]
+        stage_paths = self.places
+        mounts = [(stage_paths.work, PLACES.work, False), (stage_paths.models, PLACES.models, False)]
         for name in self.stage.datasets:  # the cache may be written, and so the dataset is mounted over it, too
             inside = (DATASETS_INSIDE / name, PLACES.dataset(name))
-            mounts += [(own.dataset(name), place, True) for place in inside]
-        certificate = own.rclone_config.with_name("ca.pem")
+            mounts += [(stage_paths.dataset(name), mount_point, True) for mount_point in inside]
+        certificate = stage_paths.rclone_config.with_name("ca.pem")
         single = (
-            (own.runner, PLACES.runner),
-            (own.workloads, PLACES.workloads),
-            (own.rclone_config, PLACES.rclone_config),
+            (stage_paths.runner, PLACES.runner),
+            (stage_paths.workloads, PLACES.workloads),
+            (stage_paths.rclone_config, PLACES.rclone_config),
             (certificate, PLACES.rclone_config.with_name("ca.pem")),
         )
-        keys = own.run / SSH_KEYS
+        keys = stage_paths.run / SSH_KEYS
         if self.stage.container.ssh_keys and keys.is_dir():
             mounts.append((keys, INSIDE / SSH_KEYS, True))
         return [*mounts, *((source, inside, True) for source, inside in single if source.is_file())]
@@ -220,30 +220,30 @@ class ContainerRun:
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):
                         path.chmod(0o755 if path.is_dir() else 0o644)
 
-    def _run(self, engine: ContainerEngine, wanted: ContainerRequest, hooks: Hooks) -> ContainerEnded:
+    def _run(self, engine: ContainerEngine, request: ContainerRequest, hooks: Hooks) -> ContainerEnded:
         for _try in range(TRIES):
-            outcome, refusal = self._once(engine, wanted, hooks)
-            without = dropped_option(refusal, wanted) if refusal else None
+            outcome, refusal = self._once(engine, request, hooks)
+            without = dropped_option(refusal, request) if refusal else None
             if without is None:
                 break
             self.containers.refused |= {without}
-            wanted = replace(wanted, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
-            what = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
-            self.say(f"{engine.command} refuses {what}: continuing without")
+            request = replace(request, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
+            option = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
+            self.say(f"{engine.command} refuses {option}: continuing without")
         if VANISHED.search(refusal):
-            raise ImageMissingError(absent(wanted.reference, self.plan.images.get(wanted.reference), engine.command))
+            raise ImageMissingError(absent(request.reference, self.plan.images.get(request.reference), engine.command))
         if refusal:
-            outcome.ended = ProcessEnd(start_error=explain(refusal, wanted, engine))
-        mark = ContainerMark(engine.command, wanted.image, self.stage.container.python)
+            outcome.ended = ProcessEnd(start_error=explain(refusal, request, engine))
+        mark = ContainerMark(engine.command, request.image, self.stage.container.python)
         problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
         if problem:
             outcome.notes.append(problem)
         return outcome
 
-    def _once(self, engine: ContainerEngine, wanted: ContainerRequest, hooks: Hooks) -> tuple[ContainerEnded, str]:
+    def _once(self, engine: ContainerEngine, request: ContainerRequest, hooks: Hooks) -> tuple[ContainerEnded, str]:
         """Run the container; returns its end and, when it could not start, the engine's message."""
         try:
-            identifier = engine.create(create_argv(engine, wanted, SELINUX.exists()))
+            identifier = engine.create(create_argv(engine, request, SELINUX.exists()))
         except EngineError as error:
             return ContainerEnded(ProcessEnd()), str(error)
         output_end = bytearray()
@@ -254,10 +254,10 @@ class ContainerRun:
             hooks.output(data)
 
         notes: list[str] = []
-        seen: list[Optional[Ending]] = []
+        endings: list[Optional[Ending]] = []
 
         def look(by_itself: bool = True) -> None:
-            seen.append(self._ending(engine, identifier, by_itself=by_itself, notes=notes, hooks=hooks))
+            endings.append(self._ending(engine, identifier, by_itself=by_itself, notes=notes, hooks=hooks))
 
         ended = supervise(
             ProcessSpec(
@@ -272,9 +272,9 @@ class ContainerRun:
             ),
             replace(hooks, output=take, ended=look),  # asked before anything is ended that the client left
         )
-        if not seen:
+        if not endings:
             look(by_itself=False)
-        ending = seen[0]
+        ending = endings[0]
         stays = self._remove(engine, identifier, hooks)
         if stays and (ending is None or ending.started):
             self.containers.stays = stays
@@ -284,8 +284,8 @@ class ContainerRun:
             ended.stop = ended.stop or StageStop("crash", "its container could not be removed")
         if ending and not ending.started and not ended.stop:
             return ContainerEnded(ended, notes=notes), ending.error or text.strip() or "no reason given"
-        last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-        by_init = explain_init(ending.exit_code if ending else None, last) if not ended.stop else ""
+        last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        by_init = explain_init(ending.exit_code if ending else None, last_line) if not ended.stop else ""
         memory = out_of_memory(ending, self.stage.container.memory_bytes)
         if ending and not ending.started:
             notes.append("its container had not started")
@@ -296,10 +296,10 @@ class ContainerRun:
             ended.exit_code = container_code(ending.exit_code, ended.exit_code)
         elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
-            what = "its container was still running" if ending else "how its container ended is unknown"
+            doubt = "its container was still running" if ending else "how its container ended is unknown"
             ended.stop = ended.stop or StageStop(
                 "crash",
-                f"{engine.command} lost the container's output and {what}: check its journal for "
+                f"{engine.command} lost the container's output and {doubt}: check its journal for "
                 f"a restart, then validate again",
             )
         return ContainerEnded(ended, memory, notes), by_init
@@ -364,8 +364,8 @@ def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
     """Return what the engine says about memory, empty when nothing."""
     if not ending or not ending.oom_killed:
         return ""
-    what = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
-    return f"out of memory: the kernel killed in its container for {what}"
+    exhausted = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
+    return f"out of memory: the kernel killed in its container for {exhausted}"
 
 
 def _is_missing(path: str) -> bool:
@@ -381,14 +381,14 @@ def _is_missing(path: str) -> bool:
 
 def foreign(work: Path) -> bool:
     """Whether a scratch directory holds another user's files, or cannot be read."""
-    own = os.geteuid()
-    if own == 0:
+    own_uid = os.geteuid()
+    if own_uid == 0:
         return False  # root removes whatever it is
     failed: list[OSError] = []
-    for at, folders, files in os.walk(work, onerror=failed.append):
+    for folder, folders, files in os.walk(work, onerror=failed.append):
         for name in (*folders, *files):
             with contextlib.suppress(OSError):
-                if (Path(at) / name).lstat().st_uid != own:
+                if (Path(folder) / name).lstat().st_uid != own_uid:
                     return True
     return bool(failed)
 
@@ -400,10 +400,10 @@ def chown_to_runner(engine: ContainerEngine, mark: ContainerMark, work: Path) ->
     argv += ["--security-opt=label=disable"] if SELINUX.exists() else []
     argv += [f"--volume={work}:{PLACES.work}", f"--entrypoint={mark.python}", mark.image]
     try:
-        done = engine.ask(*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid), limit=OWN_SECONDS)
+        change = engine.ask(*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid), limit=OWN_SECONDS)
     except EngineError as error:
         return f"files of another user stay in {work}: {error}"
-    return "" if done.returncode == 0 else f"files of another user stay in {work}: {done.stderr.strip()[-300:]}"
+    return "" if change.returncode == 0 else f"files of another user stay in {work}: {change.stderr.strip()[-300:]}"
 
 
 def reap(limit: float) -> None:
@@ -415,7 +415,7 @@ def reap(limit: float) -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            others = (p for p in descendants.snapshot().values() if p.pid not in descendants.LASTING)
-            if not any(process.parent == os.getpid() for process in others):
+            children = (p for p in descendants.snapshot().values() if p.pid not in descendants.LASTING)
+            if not any(process.parent == os.getpid() for process in children):
                 return
             time.sleep(0.05)

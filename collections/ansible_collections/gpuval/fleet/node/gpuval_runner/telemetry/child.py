@@ -108,8 +108,8 @@ class GpuSampler(threading.Thread):
         due = time.monotonic()
         while True:
             self.call = (time.monotonic(), max(self._hung_seconds, 4 * source.least_period_seconds))
-            at = time.monotonic()
-            self._report("gpus", at=at, gpus=source.sample())
+            sampled_at = time.monotonic()
+            self._report("gpus", at=sampled_at, gpus=source.sample())
             self.call = None
             due = max(due + period, time.monotonic())
             if self._stop_asked.wait(due - time.monotonic()):
@@ -266,8 +266,8 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
 
 def cpu_seconds() -> float:
     """Return the processor time of this process and its tools so far."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    used = [resource.getrusage(process_kind) for process_kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def serve(ended: int) -> None:

@@ -39,78 +39,80 @@ def compare(
 
     A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well.
     """
-    found = TelemetryComparison()
+    comparison = TelemetryComparison()
     counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
     old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
     new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
     for identity, (index, gpu) in old.items():
-        place = f"gpu:{index} ({gpu.get('pci_address') or identity})"
+        label = f"gpu:{index} ({gpu.get('pci_address') or identity})"
         if identity not in new:
-            found.lost.append(index)
-            found.topology += 1
-            found.changes.append(f"{place} is lost")
+            comparison.lost.append(index)
+            comparison.topology += 1
+            comparison.changes.append(f"{label} is lost")
             continue
-        last = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
-        _compare_gpu(found, index, place, {**gpu, **last}, new[identity][1])
+        counters = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
+        _compare_gpu(comparison, index, label, {**gpu, **counters}, new[identity][1])
     for identity in new.keys() - old.keys():
-        found.topology += 1
-        found.changes.append(f"gpu:{new[identity][0]} ({identity}) came")
-    _lost_before(found, before, after, earlier)
-    return found
+        comparison.topology += 1
+        comparison.changes.append(f"gpu:{new[identity][0]} ({identity}) came")
+    _lost_before(comparison, before, after, earlier)
+    return comparison
 
 
 def _lost_before(
-    found: TelemetryComparison,
+    comparison: TelemetryComparison,
     before: dict[int, dict[str, Any]],
     after: dict[int, dict[str, Any]],
     earlier: Sequence[SeenGpu],
 ) -> None:
     """Add the GPUs that were lost when the stage began, and still are at its end."""
-    there = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
+    present = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
     missing: list[int] = []
-    names = {gpu.get(name) for gpu in there for name in IDENTITY} - {None}
-    if all(any(gpu.get(name) for name in IDENTITY) for gpu in there):  # else it is unknown which one is missing
+    names = {gpu.get(name) for gpu in present for name in IDENTITY} - {None}
+    if all(any(gpu.get(name) for name in IDENTITY) for gpu in present):  # else it is unknown which one is missing
         for index, gpu in earlier:
             if not names & {gpu.get(name) for name in IDENTITY}:
                 missing.append(index)
-                found.topology += 1
-                found.changes.append(f"gpu:{index} ({gpu.get('pci_address') or gpu.get('uuid')}) was lost before")
-    gone = [
+                comparison.topology += 1
+                comparison.changes.append(f"gpu:{index} ({gpu.get('pci_address') or gpu.get('uuid')}) was lost before")
+    lost_gpus = [
         index
         for index, gpu in before.items()
         if gpu.get("lost") and not gpu.get("refused") and after.get(index, {}).get("lost")
     ]
     # A lost GPU has no name any more: those that are known by name are these.
-    unnamed = [index for index in gone if index not in missing][: max(0, len(gone) - len(missing))]
-    found.lost += [*missing, *unnamed]
-    found.changes += [f"gpu:{index} was lost before" for index in unnamed]
+    unnamed = [index for index in lost_gpus if index not in missing][: max(0, len(lost_gpus) - len(missing))]
+    comparison.lost += [*missing, *unnamed]
+    comparison.changes += [f"gpu:{index} was lost before" for index in unnamed]
 
 
-def _compare_gpu(found: TelemetryComparison, index: int, place: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+def _compare_gpu(
+    comparison: TelemetryComparison, index: int, label: str, old: dict[str, Any], new: dict[str, Any]
+) -> None:
     for name, reading in COUNTERS:
         if reading not in old or reading not in new:
             continue
         if isinstance(old[reading], dict) and isinstance(new[reading], dict):
             risen = {link: _risen(old[reading].get(link, 0), value) for link, value in new[reading].items()}
-            found.changes += [f"{place} link {link}: {rise} new errors" for link, rise in risen.items() if rise]
-            found.new.append((index, name, sum(risen.values())))
+            comparison.changes += [f"{label} link {link}: {rise} new errors" for link, rise in risen.items() if rise]
+            comparison.new.append((index, name, sum(risen.values())))
             continue
         rise = _risen(old[reading], new[reading])
-        found.new.append((index, name, rise))
+        comparison.new.append((index, name, rise))
         if rise and reading != "link_corrected":  # rises all the time
-            found.changes.append(f"{place} {reading}: {old[reading]} before, {new[reading]} after")
+            comparison.changes.append(f"{label} {reading}: {old[reading]} before, {new[reading]} after")
     for name in ("pci_address", "pcie_width"):
         if old.get(name) != new.get(name) and name in old and name in new:
-            found.topology += 1
-            found.changes.append(f"{place} {name}: {old[name]} before, {new[name]} after")
+            comparison.topology += 1
+            comparison.changes.append(f"{label} {name}: {old[name]} before, {new[name]} after")
     for name in ("row_remap_pending", "row_remap_failed"):
         if new.get(name) and not old.get(name):
-            found.changes.append(f"{place} {name}")
+            comparison.changes.append(f"{label} {name}")
     if "links_up" in old and "links_up" in new:
         was, now = set(old["links_up"]), set(new["links_up"])
-        found.topology += len(was ^ now)
-        found.changes += [f"{place} link {link} went down" for link in sorted(was - now)]
-        found.changes += [f"{place} link {link} came up" for link in sorted(now - was)]
+        comparison.topology += len(was ^ now)
+        comparison.changes += [f"{label} link {link} went down" for link in sorted(was - now)]
+        comparison.changes += [f"{label} link {link} came up" for link in sorted(now - was)]
 
 
 def _risen(old: Any, new: Any) -> int:

@@ -90,7 +90,7 @@ class KernelLogReader:
 
     def read(self, texts: Sequence[str]) -> list[tuple[KernelEvent, str]]:
         """The lines that concern the hardware, each with what it means."""
-        found = []
+        events = []
         for position, text in enumerate(texts):
             event = classify(text)
             if _ACA_HEAD.search(text):
@@ -104,8 +104,8 @@ class KernelLogReader:
             if _LINKED.search(text):
                 self._unlinked.discard(_place(text) or "")
             if event and not (event.kind == "link_flap" and event.address in self._unlinked):
-                found.append((event, text))
-        return found
+                events.append((event, text))
+        return events
 
 
 def classify(text: str) -> Optional[KernelEvent]:
@@ -122,22 +122,22 @@ def classify(text: str) -> Optional[KernelEvent]:
     match = _SXID.search(text)
     if match:
         return KernelEvent("sxid", int(match.group(2)), address(match.group(1)))
-    place = _place(text)
+    address_text = _place(text)
     match = _AMD_ERRORS.search(text)
     if match:
         kind = "ras_corrected" if match.group(2) == "correctable" else "ras"
-        return KernelEvent(kind, None, place) if int(match.group(1)) else None
+        return KernelEvent(kind, None, address_text) if int(match.group(1)) else None
     match = _ACA_STATUS.search(text)
     if match:
-        return KernelEvent("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, place)
+        return KernelEvent("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, address_text)
     if _ACA_HEAD.search(text):
-        return KernelEvent("ras", None, place)
+        return KernelEvent("ras", None, address_text)
     match = _LINK.search(text)
     if match and match.group(2).lower() == "down":
-        return KernelEvent("link_flap", None, place)
+        return KernelEvent("link_flap", None, address_text)
     for kind, pattern in _compiled():
         if pattern.search(text):
-            return KernelEvent(kind, None, place)
+            return KernelEvent(kind, None, address_text)
     return None
 
 
@@ -157,5 +157,5 @@ def address(word: str) -> str:
     word = word.lower()
     if word.count(":") == 1:
         word = f"0000:{word}"
-    domain, _, rest = word.partition(":")
-    return f"{int(domain, 16):04x}:{rest}" + ("" if "." in rest else ".0")
+    domain, _, remainder = word.partition(":")
+    return f"{int(domain, 16):04x}:{remainder}" + ("" if "." in remainder else ".0")

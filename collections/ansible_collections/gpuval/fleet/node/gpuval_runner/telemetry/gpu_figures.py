@@ -161,10 +161,10 @@ class GpuFigures:
                 self.curves.setdefault(reading, ThinnedCurve()).add(x, value)
 
     def figures(self) -> dict[str, Optional[float]]:
-        found: dict[str, Optional[float]] = {}
-        for name, reading, what, busy in FIGURES:
-            found[name] = getattr((self.busy if busy else self.always).get(reading), what, None)
-        power, limit = found["gpu_power_busy_mean_watts"], found["gpu_power_limit_watts"]
-        found[POWER_RATIO] = power / limit if power is not None and limit else None
-        found[HELD_RATIO] = held_ratio([clock for _, clock in self.busy_clock.points()])
-        return found
+        value_by_name: dict[str, Optional[float]] = {}
+        for name, reading, statistic, busy in FIGURES:
+            value_by_name[name] = getattr((self.busy if busy else self.always).get(reading), statistic, None)
+        power, limit = value_by_name["gpu_power_busy_mean_watts"], value_by_name["gpu_power_limit_watts"]
+        value_by_name[POWER_RATIO] = power / limit if power is not None and limit else None
+        value_by_name[HELD_RATIO] = held_ratio([clock for _, clock in self.busy_clock.points()])
+        return value_by_name

@@ -52,8 +52,8 @@ class HostSensors:
         return {k: max(0, now - old) for k, (old, now) in pairs.items() if old is not None and now is not None}
 
     def _temperature(self) -> Optional[float]:
-        found = [value for value in map(read_number, self._sensors) if value is not None]
-        return max(found) / 1000 if found else None
+        temperatures = [value for value in map(read_number, self._sensors) if value is not None]
+        return max(temperatures) / 1000 if temperatures else None
 
     def _text(self, name: str) -> str:
         return read_text(self._root / name) or ""
@@ -61,15 +61,15 @@ class HostSensors:
 
 def sensors(root: Path) -> list[Path]:
     """Return the temperature inputs of the processors' packages."""
-    found = []
+    paths = []
     for folder in sorted((root / "sys/class/hwmon").glob("hwmon*")):
-        wanted = CPU_SENSORS.get(read_text(folder / "name") or "")
-        for path in sorted(folder.glob("temp*_input")) if wanted else ():
+        label_pattern = CPU_SENSORS.get(read_text(folder / "name") or "")
+        for path in sorted(folder.glob("temp*_input")) if label_pattern else ():
             label = read_text(path.with_name(path.name.replace("_input", "_label"))) or ""
-            if wanted and wanted.search(label):
-                found.append(path)
-    if found:
-        return found
+            if label_pattern and label_pattern.search(label):
+                paths.append(path)
+    if paths:
+        return paths
     zones = sorted((root / "sys/class/thermal").glob("thermal_zone*"))
     return [zone / "temp" for zone in zones if read_text(zone / "type") in CPU_ZONES]
 

@@ -97,10 +97,10 @@ class KernelLog:
                 return texts
             if not data:
                 return texts
-            whole, newline, self._left = (self._left + data).rpartition(b"\n")
+            complete, newline, self._left = (self._left + data).rpartition(b"\n")
             if len(self._left) > MAX_RECORD_BYTES:
                 self._left, self.lost = b"", True
-            texts += [text for text in map(kernel_message, whole.split(b"\n") if newline else ()) if text]
+            texts += [text for text in map(kernel_message, complete.split(b"\n") if newline else ()) if text]
         self.more = True
         return texts
 
@@ -140,24 +140,24 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
 
     run = toolbox()
     deadline = time.monotonic() + seconds
-    asked = Position.now()
+    position = Position.now()
 
     def ask(share: float, *command: str) -> ToolResult:
-        left = (deadline - time.monotonic()) * share
-        if left <= 0:
+        seconds_left = (deadline - time.monotonic()) * share
+        if seconds_left <= 0:
             raise NoLogError(LATE)
-        return run(*command, timeout=min(TOOL_SECONDS, left))
+        return run(*command, timeout=min(TOOL_SECONDS, seconds_left))
 
     journal = ("journalctl", "-k", "-b", "-o", "json", "--no-pager")
     answer = ask(0.5, *journal, f"--since=@{int(since.wall)}")
     if answer.returncode == 0:
         messages = parse_journal(answer.stdout, since.wall)
         if messages.texts or messages.lost:
-            return messages, Position(messages.last or since.wall, asked.boot)
-        seen = ask(0.5, *journal, "-n", "1")
-        if seen.returncode == 0 and parse_journal(seen.stdout).texts:
+            return messages, Position(messages.last or since.wall, position.boot)
+        journal_trial = ask(0.5, *journal, "-n", "1")
+        if journal_trial.returncode == 0 and parse_journal(journal_trial.stdout).texts:
             # The journal may be read and has nothing new; without this an unreadable one would look the same.
-            return messages, Position(since.wall, asked.boot)
+            return messages, Position(since.wall, position.boot)
     answer = ask(1.0, "dmesg", "--raw")
     if answer.missing:
         raise NoLogError("not there")
@@ -167,7 +167,7 @@ def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
         denied = "not permitted" in answer.stderr.lower() or "permission denied" in answer.stderr.lower()
         raise NoLogError("not permitted" if denied else answer.complaint)
     messages = parse_dmesg(answer.stdout, since.boot)
-    return messages, Position(asked.wall, messages.last or since.boot)
+    return messages, Position(position.wall, messages.last or since.boot)
 
 
 def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
@@ -176,8 +176,8 @@ def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
     `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new.
     """
     lines = text.splitlines()
-    found: list[str] = []
-    last: Optional[float] = None
+    texts: list[str] = []
+    latest: Optional[float] = None
     for line in lines[-MAX_TOOL_LINES:]:
         entry = None
         with contextlib.suppress(ValueError, RecursionError):
@@ -185,12 +185,12 @@ def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
         if not isinstance(entry, dict) or str(entry.get("SYSLOG_FACILITY", "0")) != "0":
             continue
         message, stamp = entry.get("MESSAGE"), str(entry.get("__REALTIME_TIMESTAMP"))
-        at = int(stamp) / 1e6 if _STAMP.fullmatch(stamp) else None
-        if not isinstance(message, str) or not message or (at is not None and at <= since_wall):
+        seconds = int(stamp) / 1e6 if _STAMP.fullmatch(stamp) else None
+        if not isinstance(message, str) or not message or (seconds is not None and seconds <= since_wall):
             continue
-        found.append(message[:MAX_RECORD_BYTES])
-        last = last if at is None else max(at, last or at)
-    return Messages(found, last, len(lines) > MAX_TOOL_LINES)
+        texts.append(message[:MAX_RECORD_BYTES])
+        latest = latest if seconds is None else max(seconds, latest or seconds)
+    return Messages(texts, latest, len(lines) > MAX_TOOL_LINES)
 
 
 def parse_dmesg(text: str, since_boot: float) -> Messages:
@@ -198,18 +198,18 @@ def parse_dmesg(text: str, since_boot: float) -> Messages:
 
     The ring holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile.
     """
-    found: list[str] = []
-    last: Optional[float] = None
-    whole = not text.strip()
+    texts: list[str] = []
+    latest: Optional[float] = None
+    is_complete = not text.strip()
     for line in text.splitlines()[: -MAX_TOOL_LINES - 1 : -1]:
         match = _DMESG.fullmatch(line)
         if not match:
             continue
-        at = float(match.group(2))
-        if at <= since_boot:
-            whole = True
+        seconds = float(match.group(2))
+        if seconds <= since_boot:
+            is_complete = True
             continue
         if not int(match.group(1)) >> 3:
-            found.append(match.group(3)[:MAX_RECORD_BYTES])
-            last = max(at, last or at)
-    return Messages(found[::-1], last, not whole)
+            texts.append(match.group(3)[:MAX_RECORD_BYTES])
+            latest = max(seconds, latest or seconds)
+    return Messages(texts[::-1], latest, not is_complete)

@@ -41,9 +41,9 @@ class HelperProcess:
 
     def __init__(self, kmsg: Optional[int]) -> None:
         """`kmsg`: the handle of the kernel's log, to inherit. Raises ``OSError``."""
-        place = own_archive() or Path(__file__).resolve().parents[2]
+        program_path = own_archive() or Path(__file__).resolve().parents[2]
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", PROGRAM, str(place)],
+            [sys.executable, "-I", "-S", "-c", PROGRAM, str(program_path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

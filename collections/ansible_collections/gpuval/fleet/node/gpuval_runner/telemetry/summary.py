@@ -79,12 +79,12 @@ class TelemetrySummary:
 
     def seen(self) -> list[SeenGpu]:
         """Return the GPUs that this stage or one before it saw, each where it was last."""
-        found = {identity_of(index, gpu): (index, gpu) for index, gpu in self._earlier}
+        gpus = {identity_of(index, gpu): (index, gpu) for index, gpu in self._earlier}
         for index, gpu in [*(self._before or {}).items(), *(self._after or {}).items()]:
             if gpu.get("uuid") or gpu.get("pci_address"):
-                kept = {name: gpu[name] for name in CARRIED if gpu.get(name) not in (None, "")}
-                found[identity_of(index, gpu)] = (index, kept)
-        return list(found.values())[-MAX_GPUS:]
+                carried = {name: gpu[name] for name in CARRIED if gpu.get(name) not in (None, "")}
+                gpus[identity_of(index, gpu)] = (index, carried)
+        return list(gpus.values())[-MAX_GPUS:]
 
     def take(self, message: Any) -> None:
         """Read one message of the helper; anything else is ignored."""
@@ -118,8 +118,8 @@ class TelemetrySummary:
             self._host.setdefault(name, Values()).add(number(value))
 
     def _take_absent(self, message: dict[str, Any]) -> None:
-        what = message.get("what")
-        self._absent.update({str(k): str(v) for k, v in what.items()} if isinstance(what, dict) else {})
+        reasons = message.get("what")
+        self._absent.update({str(k): str(v) for k, v in reasons.items()} if isinstance(reasons, dict) else {})
 
     def _take_no_gpus(self, message: dict[str, Any]) -> None:
         reason = one_line(str(message.get("reason")), MAX_TEXT)
@@ -166,17 +166,19 @@ class TelemetrySummary:
 
     def metrics(self) -> list[RecordMetric]:
         """Return what is known so far; `environment` gives the reasons for the rest."""
-        found: list[RecordMetric] = []
+        summary: list[RecordMetric] = []
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
                 # Six digits after the point are more than any sensor has.
-                found.append({"name": name, "value": round(value, 6), "unit": name.rpartition("_")[2], "scope": scope})
+                summary.append(
+                    {"name": name, "value": round(value, 6), "unit": name.rpartition("_")[2], "scope": scope}
+                )
 
         samples = self._samples if self._source else self._host_samples
         add("telemetry_samples_count", samples)
-        for name, reading, what in HOST_FIGURES:
-            add(name, getattr(self._host.get(reading), what, None))
+        for name, reading, statistic in HOST_FIGURES:
+            add(name, getattr(self._host.get(reading), statistic, None))
         rises = (self._end or {}).get("memory_errors")
         for name, reading in MEMORY_ERRORS:
             add(name, number(rises.get(reading)) if isinstance(rises, dict) else None)
@@ -194,7 +196,7 @@ class TelemetrySummary:
         for index, gpu in sorted((self._before or {}).items()):
             if gpu.get("pci_address"):
                 add("gpu_xid_critical_count", self._counted(self._critical[gpu["pci_address"]]), f"gpu:{index}")
-        return found
+        return summary
 
     def _kernel_readable(self) -> bool:
         return bool(self._end and self._end.get("kernel_log"))
@@ -218,13 +220,13 @@ class TelemetrySummary:
 
     def curves(self) -> list[RecordCurve]:
         """Return the series of the GPUs, by seconds since the stage began."""
-        found: list[RecordCurve] = []
+        summary: list[RecordCurve] = []
         for index in sorted(self._gpus):
             for name, unit, reading, decimals in CURVES:
                 curve = self._gpus[index].curves.get(reading)
                 points = curve.points() if curve else []
                 if points:
-                    found.append(
+                    summary.append(
                         {
                             "name": name,
                             "unit": unit,
@@ -234,7 +236,7 @@ class TelemetrySummary:
                             "y": [round(y, decimals) if decimals else round(y) for _, y in points],
                         }
                     )
-        return found
+        return summary
 
     def environment(self) -> dict[str, Any]:
         """Return `telemetry` (source, cost, changes, what is absent and why) and `kernel_events`."""
@@ -261,17 +263,23 @@ class TelemetrySummary:
     def _reasons(self) -> dict[str, str]:
         absent = {name: one_line(reason, MAX_TEXT) for name, reason in self._absent.items() if name in OWN_REASONS}
         absent.update({k: v for k, v in self._absent.items() if k.startswith("gpu:") or k in TOOLS})
-        there = {metric["name"] for metric in self.metrics()}
+        present = {metric["name"] for metric in self.metrics()}
         if self._source or self._gpus:
             for name, reading in MADE_OF.items():
-                if name not in there:
+                if name not in present:
                     absent[name] = self._why(name, reading)
-            if self._end and "gpu_lost_count" not in there:
+            if self._end and "gpu_lost_count" not in present:
                 absent["gpu_lost_count"] = absent["topology_changed_count"] = NOT_COMPARED
         if self._end and not self._kernel_readable():
             absent["kernel_log"] = str(self._end.get("kernel_problem") or "cannot be read")
         host_absent = (self._end or {}).get("host_absent") or {}
-        absent.update({k: str(host_absent[of]) for k, of in HOST_MADE_OF if k not in there and of in host_absent})
+        absent.update(
+            {
+                k: str(host_absent[source_name])
+                for k, source_name in HOST_MADE_OF
+                if k not in present and source_name in host_absent
+            }
+        )
         return absent
 
     def _why(self, name: str, reading: str) -> str:
@@ -290,5 +298,5 @@ TOOLS = frozenset({"nvml", "amd-smi", "rocm-smi"})
 
 def _by_index(gpus: Any) -> dict[int, dict[str, Any]]:
     """Return GPUs by index; JSON made the indices texts."""
-    found = gpus.items() if isinstance(gpus, dict) else ()
-    return {int(k): v for k, v in list(found)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}
+    pairs = gpus.items() if isinstance(gpus, dict) else ()
+    return {int(k): v for k, v in list(pairs)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}

@@ -46,8 +46,8 @@ BYTES = ("bytes_per_second", "bytes/s", 1.0)
 def memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
     """How many processes the kernel has killed for want of memory, by a limit of theirs or of the machine's."""
     with suppress(OSError):
-        found = re.search(r"^oom_kill (\d+)$", vmstat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(r"^oom_kill (\d+)$", vmstat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        return int(match[1]) if match else 0
     return 0
 
 
@@ -91,10 +91,10 @@ class Worker:
     def _take(self, line: str) -> bool:
         """Whether the line is a report; warnings of libraries may begin like one (``[W1125 10:00:00 Context.cpp]``)."""
         try:
-            clock, done, wrong = map(float, json.loads(line))
+            clock, amount, wrong = map(float, json.loads(line))
         except (TypeError, ValueError):
             return False
-        self.samples.extend([(clock, done)])
+        self.samples.extend([(clock, amount)])
         self.last, self.wrong = clock, int(wrong)
         return True
 
@@ -127,8 +127,8 @@ def counts(accelerator: TorchDevices, cores: int, has_fio: bool, nics: int = 0) 
     two for each port, whose tools poll."""
     gpus = max(accelerator.count, 1)
     free = max(2, cores - gpus - 2 * nics - 4)
-    found = {"gpu": gpus, "cpu": max(1, free * 3 // 4), "memory": max(1, min(free // 4, 16)), "loopback": 1}
-    return {**found, **({"disk": 1} if has_fio else {}), **({"nic": nics} if nics else {})}
+    count_by_kind = {"gpu": gpus, "cpu": max(1, free * 3 // 4), "memory": max(1, min(free // 4, 16)), "loopback": 1}
+    return {**count_by_kind, **({"disk": 1} if has_fio else {}), **({"nic": nics} if nics else {})}
 
 
 def ports(sysfs: Sysfs, patterns: Sequence[str], left_out: dict[str, str]) -> list[tuple[str, int]]:
@@ -156,15 +156,18 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
     return cores
 
 
-def crowded_out(wanted: dict[str, int], cores: int) -> list[str]:
+def crowded_out(count_by_kind: dict[str, int], cores: int) -> list[str]:
     """The parts that find no processor beside those that feed the GPUs, and one for this program."""
-    left = [kind for kind in LEAST_CORES if kind in wanted]
+    kinds = [kind for kind in LEAST_CORES if kind in count_by_kind]
     out = []
     while (
-        left
-        and 1 + wanted["gpu"] + sum(LEAST_CORES[kind] * (wanted[kind] if kind == "nic" else 1) for kind in left) > cores
+        kinds
+        and 1
+        + count_by_kind["gpu"]
+        + sum(LEAST_CORES[kind] * (count_by_kind[kind] if kind == "nic" else 1) for kind in kinds)
+        > cores
     ):
-        out.append(left.pop(0))
+        out.append(kinds.pop(0))
     return out
 
 
@@ -180,23 +183,23 @@ def main(result: WorkloadResult) -> None:
     cores = usable_cores()
     left_out = {} if fio.find() else {"disk": "fio was not found: install it, or put it into the image"}
     nics = ports(Sysfs(), options.nics, left_out)
-    wanted = counts(accelerator, cores, "disk" not in left_out, len(nics))
+    count_by_kind = counts(accelerator, cores, "disk" not in left_out, len(nics))
     work = Path(os.environ.get("GPUVAL_WORK_DIR") or ".").absolute()
     size = _file_bytes(work, options.max_written_bytes)
-    if "disk" in wanted and not size:
-        del wanted["disk"]
+    if "disk" in count_by_kind and not size:
+        del count_by_kind["disk"]
         left_out["disk"] = f"too little space in {work}"
-    for kind in crowded_out(wanted, cores) if accelerator.is_gpu else ():
-        del wanted[kind]
+    for kind in crowded_out(count_by_kind, cores) if accelerator.is_gpu else ():
+        del count_by_kind[kind]
         left_out[kind] = f"{cores} processors are too few beside {accelerator.count} GPUs: raise the CPU limit"
     engine, stopped = None, []
-    if "disk" in wanted:
+    if "disk" in count_by_kind:
         result.report("the disk's file is written")
-        engine, found = lay_out(work / DATA_FILE, size)
-        if found.problem:
-            del wanted["disk"]
-            left_out["disk"] = f"{work}: {found.problem}"
-            stopped = [f"the disk hangs: {left_out['disk']}"] if found.hung else []
+        engine, measurement = lay_out(work / DATA_FILE, size)
+        if measurement.problem:
+            del count_by_kind["disk"]
+            left_out["disk"] = f"{work}: {measurement.problem}"
+            stopped = [f"the disk hangs: {left_out['disk']}"] if measurement.hung else []
     load = CombinedLoad(
         str(work),
         size,
@@ -205,8 +208,8 @@ def main(result: WorkloadResult) -> None:
         tuple(nics),
         str(Sysfs().root),
     )
-    result.environment.update(processes=wanted, left_out=left_out)
-    with _workers(wanted, load) as everyone:
+    result.environment.update(processes=count_by_kind, left_out=left_out)
+    with _workers(count_by_kind, load) as everyone:
         _until_ready(everyone, result)
         left_out.update({worker.name: worker.left_out for worker in everyone if worker.is_absent})
         workers = [worker for worker in everyone if not worker.is_absent]
@@ -221,7 +224,7 @@ def main(result: WorkloadResult) -> None:
         rates = {worker.name: rate(worker.samples.kept, alone[worker.kind]) for worker in workers}
         for worker in workers:
             worker.samples = ThinnedSample(MAX_SAMPLES)
-        together = options.seconds - solo * len(wanted)
+        together = options.seconds - solo * len(count_by_kind)
         phase = _run(workers, together, result, "all together", report=lambda p: _report(result, workers, rates, p))
     _report(result, workers, rates, phase)
     _conclude(result, workers, phase, left_out, stopped)
@@ -261,22 +264,22 @@ def lay_out(file: Path, size: int) -> tuple[fio.FioEngine, fio.FioMeasurement]:
 
     Raises ``WorkloadFailure`` for an error of the disk.
     """
-    engine, found = fio.choose_engine(fio.find() or "fio", file, size)
-    if found.problem:
+    engine, measurement = fio.choose_engine(fio.find() or "fio", file, size)
+    if measurement.problem:
         with suppress(OSError):
             file.unlink(missing_ok=True)
-    if found.is_disk_error:
-        raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {found.problem}")
-    return engine, found
+    if measurement.is_disk_error:
+        raise WorkloadFailure(f"the disk of {file.parent} cannot be loaded: {measurement.problem}")
+    return engine, measurement
 
 
 @contextmanager
-def _workers(wanted: dict[str, int], load: CombinedLoad) -> Iterator[list[Worker]]:
+def _workers(count_by_kind: dict[str, int], load: CombinedLoad) -> Iterator[list[Worker]]:
     """The processes of all parts, which end with this block."""
     workers = []
     command = [sys.executable, "-m", "gpuval_workloads.combined_load.worker"]
     try:
-        for kind, count in wanted.items():
+        for kind, count in count_by_kind.items():
             for index in range(count):
                 process = subprocess.Popen(
                     [*command, kind, str(index), json.dumps(asdict(load))], stdin=subprocess.PIPE,
@@ -316,11 +319,11 @@ def _until_ready(workers: Sequence[Worker], result: WorkloadResult) -> None:
 
 
 def _run(
-    workers: Sequence[Worker], seconds: float, result: WorkloadResult, what: str, report=lambda _phase: None
+    workers: Sequence[Worker], seconds: float, result: WorkloadResult, title: str, report=lambda _phase: None
 ) -> LoadPhase:
     """Let the workers run for so long. Raises ``WorkloadFailure`` for one that ends, or shows no progress."""
     begin = spoken = time.monotonic()
-    result.report(f"{what}: {seconds:.0f} s")
+    result.report(f"{title}: {seconds:.0f} s")
     for worker in workers:
         worker.order("run")
     while (clock := time.monotonic()) < begin + seconds:
@@ -329,12 +332,12 @@ def _run(
         stalled = [w.name for w in working if clock - max(begin, w.last) > STALL_SECONDS]
         if stalled:
             raise WorkloadFailure(
-                f"{', '.join(stalled[:8])}: no progress for {STALL_SECONDS:.0f} s under load ({what})"
+                f"{', '.join(stalled[:8])}: no progress for {STALL_SECONDS:.0f} s under load ({title})"
             )
         if clock - spoken >= REPORT_SECONDS:
             spoken = clock
             report(LoadPhase(begin, clock))
-            result.report(f"{what}: {clock - begin:.0f} of {seconds:.0f} s")
+            result.report(f"{title}: {clock - begin:.0f} of {seconds:.0f} s")
         time.sleep(min(0.2, max(0.01, begin + seconds - clock)))
     for worker in workers:
         worker.order("pause")
@@ -345,7 +348,9 @@ def _look_at(workers: Sequence[Worker]) -> None:
     """Raise ``WorkloadFailure`` for those that ended. One that was killed for want of memory is left out: no part is
     broken."""
     ended = [worker for worker in workers if worker.process.poll() is not None]
-    for worker in [one for one in ended if one.process.returncode == -signal.SIGKILL and memory_kills() > one.kills]:
+    for worker in [
+        killed for killed in ended if killed.process.returncode == -signal.SIGKILL and memory_kills() > killed.kills
+    ]:
         worker.left_out = "the kernel killed it for want of memory: raise the memory limit of the stage's container"
         ended.remove(worker)
     if ended:
@@ -363,9 +368,9 @@ def _report(
         by_kind.setdefault(worker.kind, []).append(worker)
     on_gpus = os.environ.get("GPUVAL_ACCELERATOR") != "cpu"
     result.add_metric("combined_load_processes_count", len(by_kind["gpu"]), "count")
-    for kind, its in by_kind.items():
+    for kind, kind_workers in by_kind.items():
         name, unit, divisor = UNITS.get(kind, BYTES)
-        groups = [[worker] for worker in its] if kind in ("gpu", "nic") else [its]
+        groups = [[worker] for worker in kind_workers] if kind in ("gpu", "nic") else [kind_workers]
         for group in groups:
             scope = f"{'gpu' if on_gpus else 'rank'}:{group[0].index}" if kind == "gpu" else "node"
             scope = f"link:{group[0].port}" if kind == "nic" else scope

@@ -69,15 +69,15 @@ def gpu(index: int, _load: CombinedLoad) -> Rounds:
         getattr(torch, kind).set_device(device)
     torch.manual_seed(7)
     a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
-    first = torch.matmul(a, b)
-    out = torch.empty_like(first)
+    reference = torch.matmul(a, b)
+    out = torch.empty_like(reference)
     checked = 0
     while True:
         for _ in range(QUEUED):
             torch.matmul(a, b, out=out)
         checked += 1
         # The comparison waits for the products: the clock is looked at when they are done.
-        wrong = 0 if torch.equal(out, first) else 1
+        wrong = 0 if torch.equal(out, reference) else 1
         yield QUEUED * 2.0 * size**3, wrong
 
 
@@ -85,9 +85,9 @@ def cpu(_index: int, _load: CombinedLoad) -> Rounds:
     """SHA-256 of a block, in bytes."""
     os.nice(NICE)
     block = bytes(range(256)) * (CPU_BYTES // 256)
-    first = hashlib.sha256(block).digest()
+    reference = hashlib.sha256(block).digest()
     while True:
-        yield CPU_BYTES, int(hashlib.sha256(block).digest() != first)
+        yield CPU_BYTES, int(hashlib.sha256(block).digest() != reference)
 
 
 def memory(_index: int, _load: CombinedLoad) -> Rounds:
@@ -115,9 +115,9 @@ def loopback(_index: int, _load: CombinedLoad) -> Rounds:
         while True:
             sending = threading.Thread(target=sender.sendall, args=(block,), daemon=True)
             sending.start()
-            left = LOOPBACK_BYTES
-            while left:
-                left -= receiver.recv_into(room, left)
+            remaining = LOOPBACK_BYTES
+            while remaining:
+                remaining -= receiver.recv_into(room, remaining)
             sending.join()
             yield LOOPBACK_BYTES, 0
 
@@ -129,20 +129,22 @@ def disk(_index: int, load: CombinedLoad) -> Rounds:
     assert load.fio
     program, file = fio.find() or "fio", Path(load.work) / DATA_FILE
     size, limit = load.file_bytes, load.written_bytes
-    engine, found = fio.FioEngine(*load.fio), fio.FioMeasurement()
+    engine, measurement = fio.FioEngine(*load.fio), fio.FioMeasurement()
     written = 3 * size
-    while not found.problem:
+    while not measurement.problem:
         rw = "randrw" if written < limit else "randread"
         most = int(max(limit - written, 1 << 20)) if rw == "randrw" else 0
         time_based = ("--time_based=1",) if rw == "randread" else ()
         arguments = ("--norandommap=1", "--rwmixread=70", *time_based)
-        found = fio.call(program, file, fio.FioWork(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine)
-        sides = [side for side in (found.read, found.write) if side]
-        written += found.write.total_bytes if found.write else 0
+        measurement = fio.call(
+            program, file, fio.FioWork(rw, "128k", 16, size, DISK_SECONDS, 1, most, arguments), engine
+        )
+        sides = [side for side in (measurement.read, measurement.write) if side]
+        written += measurement.write.total_bytes if measurement.write else 0
         yield float(sum(side.total_bytes for side in sides)), 0
-    if not found.is_disk_error:
-        _leave_out(found.problem)
-    raise OSError(found.error, found.problem)
+    if not measurement.is_disk_error:
+        _leave_out(measurement.problem)
+    raise OSError(measurement.error, measurement.problem)
 
 
 def _leave_out(problem: str) -> NoReturn:
@@ -156,15 +158,15 @@ def nic(index: int, load: CombinedLoad) -> Rounds:
     ``LEFT_OUT`` where it cannot begin for a reason that is not the port's; exits with the problem of the port."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # it ends after its parent, when its tools have ended
     name, tcp_port = load.nics[index]
-    found = node.look(Sysfs(Path(load.sysfs)), ["*"])
-    end = next(rail.end for rail in found.rails if rail.port.name == name)
+    rdma_node = node.look(Sysfs(Path(load.sysfs)), ["*"])
+    end = next(rail.end for rail in rdma_node.rails if rail.port.name == name)
     test = perftest.PerftestMeasurement(perftest.WRITE, end, end, both_ways=True)
     tool = Path(shutil.which(test.tool) or test.tool)
     is_first = True
     while True:
         begin = time.monotonic()
         with redirect_stdout(io.StringIO()):  # the parent would read the tool's lines as reports
-            outcome = run.run(test, tool, found.cpus, NIC_SLACK_SECONDS, tcp_port)
+            outcome = run.run(test, tool, rdma_node.cpus, NIC_SLACK_SECONDS, tcp_port)
         speed = perftest.bandwidth(outcome.output)
         if is_first and outcome.is_setup_problem:
             _leave_out(outcome.problem)
@@ -198,18 +200,18 @@ def serve(rounds: Rounds) -> None:
     next(rounds)  # what has to be made first
     print("ready", flush=True)
     threading.Thread(target=listen, daemon=True).start()
-    done, wrong, spoken = 0.0, 0, 0.0
+    total, wrong, spoken = 0.0, 0, 0.0
     while not ended.is_set():
         if not running.is_set():
             running.wait()
             spoken = 0.0
             continue
         amount, errors = next(rounds)
-        done, wrong = done + amount, wrong + errors
+        total, wrong = total + amount, wrong + errors
         clock = time.monotonic()
         if clock - spoken >= REPORT_SECONDS:
             spoken = clock
-            print(json.dumps([clock, done, wrong]), flush=True)
+            print(json.dumps([clock, total, wrong]), flush=True)
 
 
 if __name__ == "__main__":

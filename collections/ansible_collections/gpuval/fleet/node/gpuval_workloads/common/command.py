@@ -131,8 +131,8 @@ class _Output:
     def _show(self, data: bytes) -> None:
         if self._echo is None or self._echoed > ECHO_BYTES:
             return
-        *lines, rest = (self._line + data).split(b"\n")
-        self._line = rest[:ECHO_LINE]
+        *lines, incomplete = (self._line + data).split(b"\n")
+        self._line = incomplete[:ECHO_LINE]
         for line in lines:
             self._echoed += len(line) + 16  # short lines cost more than their length
             if self._echoed > ECHO_BYTES:

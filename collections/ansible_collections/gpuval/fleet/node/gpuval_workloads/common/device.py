@@ -41,13 +41,13 @@ def choose_accelerator(environ: Mapping[str, str] = os.environ) -> TorchDevices:
     declared = _declared_count(environ)
     if expected == "cpu":
         return CPU
-    found = _gaudi(declared) if expected == "gaudi" else _cuda(expected, declared)
-    if found.is_gpu and declared is not None and declared > found.count:
+    devices = _gaudi(declared) if expected == "gaudi" else _cuda(expected, declared)
+    if devices.is_gpu and declared is not None and declared > devices.count:
         raise WorkloadFailure(
-            f"{declared} GPUs are expected (GPUVAL_GPU_COUNT) but PyTorch sees {found.count}: look for a GPU without "
+            f"{declared} GPUs are expected (GPUVAL_GPU_COUNT) but PyTorch sees {devices.count}: look for a GPU without "
             "a driver or off the bus (the facts stage names it), CUDA_VISIBLE_DEVICES, or a container given too few"
         )
-    return TorchDevices(found.kind, declared, found.backend) if found.is_gpu and declared else found
+    return TorchDevices(devices.kind, declared, devices.backend) if devices.is_gpu and declared else devices
 
 
 def describe_devices(accelerator: TorchDevices) -> list[dict]:

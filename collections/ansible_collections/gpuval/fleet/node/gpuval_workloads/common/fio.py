@@ -120,11 +120,11 @@ def _side(sides: list[dict]) -> FioDirection | None:
     latency: dict[float, float] = {}
     for side in moved:
         clat = side.get("clat_ns")
-        known = clat.get("percentile") if isinstance(clat, dict) else None
-        if not isinstance(known, dict):
+        percentiles = clat.get("percentile") if isinstance(clat, dict) else None
+        if not isinstance(percentiles, dict):
             continue
         for percent in PERCENTILES:
-            value = number(known.get(f"{percent:.6f}"))
+            value = number(percentiles.get(f"{percent:.6f}"))
             if value is not None:
                 latency[percent] = max(latency.get(percent, 0.0), value / 1e9)
     requests = sum(number(side.get("iops")) or 0.0 for side in moved)
@@ -150,24 +150,24 @@ def run(directory: Path, seconds: float, size_bytes: int) -> FioMeasurement | No
                     break
             if written.problem:
                 return FioMeasurement(problem=written.problem)
-            again = ("--invalidate=1", "--time_based=1")
-            found = call(fio, path, replace(work, rw="read", arguments=again), engine)
-            return FioMeasurement(written.write, None if found.problem else found.read, found.problem)
+            arguments = ("--invalidate=1", "--time_based=1")
+            measurement = call(fio, path, replace(work, rw="read", arguments=arguments), engine)
+            return FioMeasurement(written.write, None if measurement.problem else measurement.read, measurement.problem)
     except OSError as error:
         return FioMeasurement(problem=f"{directory}: {error.strerror or error}")
 
 
-def _is_unsupported(found: FioMeasurement) -> bool:
-    return any(sign in found.problem for sign in _UNSUPPORTED)
+def _is_unsupported(measurement: FioMeasurement) -> bool:
+    return any(sign in measurement.problem for sign in _UNSUPPORTED)
 
 
 def choose_engine(fio: str, path: Path, size_bytes: int) -> tuple[FioEngine, FioMeasurement]:
     """The first engine that works for a file, found by writing so many bytes to it, and what came of that."""
     for engine in _ENGINES:
-        found = call(fio, path, FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
-        if not _is_unsupported(found):
+        measurement = call(fio, path, FioWork("write", BLOCK, 1, size_bytes, 10, limit_bytes=size_bytes), engine)
+        if not _is_unsupported(measurement):
             break
-    return engine, found
+    return engine, measurement
 
 
 def call(
@@ -190,10 +190,10 @@ def call(
         "--fallocate=none", "--output-format=json", *work.arguments,
     ]  # fmt: skip
     ended = command.run(arguments, work.seconds + GRACE_SECONDS, cwd=path.parent, say=say)
-    found = read_report(ended.output)
-    if ended.code != 0 or found.problem:
-        return replace(found, problem=_why(ended, found.problem), hung=ended.timed_out)
-    return found
+    measurement = read_report(ended.output)
+    if ended.code != 0 or measurement.problem:
+        return replace(measurement, problem=_why(ended, measurement.problem), hung=ended.timed_out)
+    return measurement
 
 
 def _why(ended: command.ProgramEnd, problem: str) -> str:

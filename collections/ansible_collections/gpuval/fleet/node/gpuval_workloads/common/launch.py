@@ -52,16 +52,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def process_count(accelerator: TorchDevices, asked: int | None = None) -> int:
+def process_count(accelerator: TorchDevices, requested: int | None = None) -> int:
     """Return how many processes to start: one per GPU; on a CPU as asked, else 2 where there are 2 cores.
 
     Raises ``WorkloadFailure`` when more processes are asked for than there are GPUs.
     """
     if not accelerator.is_gpu:
-        return asked or min(2, available_cores())
-    if asked and asked > accelerator.count:
-        raise WorkloadFailure(f"--processes {asked} is more than the {accelerator.count} GPUs that are there")
-    return asked or accelerator.count
+        return requested or min(2, available_cores())
+    if requested and requested > accelerator.count:
+        raise WorkloadFailure(f"--processes {requested} is more than the {accelerator.count} GPUs that are there")
+    return requested or accelerator.count
 
 
 class Watching(Protocol):
@@ -135,7 +135,7 @@ def rank_environment(environ: Mapping[str, str], accelerator: TorchDevices, proc
 
 
 def torchrun(
-    place: Sequence[str],
+    rendezvous: Sequence[str],
     module: str,
     arguments: Sequence[str],
     accelerator: TorchDevices,
@@ -153,7 +153,7 @@ def torchrun(
 
     options = run.parse_args(
         [
-            *place,
+            *rendezvous,
             f"--nproc-per-node={processes}",
             "--max-restarts=0",
             "--monitor-interval=0.2",
@@ -237,6 +237,6 @@ def _partial_result() -> WorkloadResult:
     return WorkloadResult.from_json(path.read_text(encoding="utf-8")) if path.is_file() else WorkloadResult()
 
 
-def _adopt(result: WorkloadResult, other: WorkloadResult) -> None:
-    for name, value in vars(other).items():
+def _adopt(result: WorkloadResult, source: WorkloadResult) -> None:
+    for name, value in vars(source).items():
         setattr(result, name, value)

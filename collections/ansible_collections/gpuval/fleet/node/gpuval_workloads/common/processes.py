@@ -30,28 +30,28 @@ def below(*pids: int) -> set[int]:
 
 def marked(variable: str, value: str) -> set[int]:
     """The live processes that have a variable of this value in their environment, and all below them."""
-    parents, found, entry = _parents(), set(), f"{variable}={value}".encode()
+    parents, pids, entry = _parents(), set(), f"{variable}={value}".encode()
     for pid in parents:
         with suppress(OSError):  # it ended while we looked, or is another user's
             if entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found | _below(found, parents)
+                pids.add(pid)
+    return pids | _below(pids, parents)
 
 
 def end(find: Callable[[], set[int]], grace_seconds: float, kill_seconds: float) -> set[int]:
     """End what ``find`` finds, newcomers too: by TERM, then by KILL. Returns what is left, normally none."""
-    left = find()
+    remaining = find()
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, kill_seconds)):
         deadline = time.monotonic() + seconds
         signalled: set[int] = set()
-        while left and time.monotonic() < deadline:
-            for pid in left - signalled:
+        while remaining and time.monotonic() < deadline:
+            for pid in remaining - signalled:
                 with suppress(OSError):
                     os.kill(pid, number)
-            signalled |= left
+            signalled |= remaining
             time.sleep(POLL_SECONDS)
-            left = find()
-    return left
+            remaining = find()
+    return remaining
 
 
 def end_below(grace_seconds: float = 5.0) -> None:
@@ -67,19 +67,19 @@ def _own() -> set[int]:
 
 def _parents() -> dict[int, int]:
     """The parent of each live process."""
-    found = {}
+    parent_by_pid = {}
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it has ended
                 state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
                 if state not in ("Z", "X"):
-                    found[int(entry.name)] = int(parent)
-    return found
+                    parent_by_pid[int(entry.name)] = int(parent)
+    return parent_by_pid
 
 
 def _below(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
-    found = newest = set(pids)
+    family = newest = set(pids)
     while newest:
-        newest = {child for child, parent in parents.items() if parent in newest} - found
-        found = found | newest
-    return found - set(pids)
+        newest = {child for child, parent in parents.items() if parent in newest} - family
+        family = family | newest
+    return family - set(pids)

@@ -206,8 +206,8 @@ def leave(code: int) -> NoReturn:
 
 def node_ranks(environ: Mapping[str, str]) -> range:
     """Return the ranks of this node by what torchrun and DeepSpeed's launcher set: they are numbered node by node."""
-    first = int(environ["RANK"]) - int(environ["LOCAL_RANK"])
-    return range(first, first + int(environ.get("LOCAL_WORLD_SIZE") or environ["LOCAL_SIZE"]))
+    first_rank = int(environ["RANK"]) - int(environ["LOCAL_RANK"])
+    return range(first_rank, first_rank + int(environ.get("LOCAL_WORLD_SIZE") or environ["LOCAL_SIZE"]))
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -262,13 +262,13 @@ def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
 
 def _words(error: Exception) -> str:
     """The first line of an exception, and those below with the cause: NCCL's last error, memory."""
-    first, *others = str(error).split("\n")
-    kept, is_last = [first.partition(_ADVICE)[0]], False
-    for line in others:
+    first_line, *further_lines = str(error).split("\n")
+    kept_lines, is_last = [first_line.partition(_ADVICE)[0]], False
+    for line in further_lines:
         if line.strip() and (is_last or any(words in line for words in _OUT_OF_MEMORY_WORDS)):
-            kept.append(line.strip())
+            kept_lines.append(line.strip())
         is_last = line.strip() == _NCCL_LAST
-    return "; ".join(line[:_MAX_LINE] for line in kept[:_MAX_LINES])
+    return "; ".join(line[:_MAX_LINE] for line in kept_lines[:_MAX_LINES])
 
 
 def _leave_note(name: str, rank: int, message: str, about: Sequence[int] = ()) -> None:
@@ -283,11 +283,11 @@ def _memory_account(ranks: Ranks) -> str:
     if ranks.accelerator.kind == "cuda":
         try:
             free, total = torch.cuda.mem_get_info()
-            own = torch.cuda.memory_reserved()
-            others = max(0, total - free - own)
+            reserved = torch.cuda.memory_reserved()
+            foreign = max(0, total - free - reserved)
             text += (
-                f": of {total / GIB:.1f} GiB this process holds {own / GIB:.1f}, other processes and the driver "
-                f"{others / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
+                f": of {total / GIB:.1f} GiB this process holds {reserved / GIB:.1f}, other processes and the driver "
+                f"{foreign / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
             )
         except RuntimeError as error:  # a full device may refuse even the question
             text += f": how much is free is unknown ({_words(error)})"

@@ -199,10 +199,10 @@ def is_importable(name: str) -> bool:
     """Whether another Python imports the package; a fault of a GPU that its import shows does not count."""
     command = [sys.executable, "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
+        trial = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     except subprocess.TimeoutExpired:  # the stage that needs it shows why
         return True
-    return not re.search(r"^(?:ImportError|ModuleNotFoundError|OSError)\b", done.stderr, re.MULTILINE)
+    return not re.search(r"^(?:ImportError|ModuleNotFoundError|OSError)\b", trial.stderr, re.MULTILINE)
 
 
 def link_scope(name: str) -> str:

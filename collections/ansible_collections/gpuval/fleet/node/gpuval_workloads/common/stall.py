@@ -87,16 +87,16 @@ class RankProgress:
         ranks have to give alike many. ``select`` makes the device the heartbeat thread's own before it asks: asked from
         a thread of another device, CUDA would take memory there.
         """
-        done, before, _ = self._queue
-        self._queue = (done + len(before), events, select)  # in one step: the heartbeat reads it meanwhile
+        completed, before, _ = self._queue
+        self._queue = (completed + len(before), events, select)  # in one step: the heartbeat reads it meanwhile
 
     def device_done(self) -> int:
         """Return how many events the device has passed; where it does not say, as many as when it last did."""
-        done, events, select = self._queue
+        completed, events, select = self._queue
         with suppress(Exception):  # a lost device raises whatever its driver likes: the work itself reports it
             if events:
                 select()
-            self._device_done = done + passed(events)
+            self._device_done = completed + passed(events)
         return self._device_done
 
     @contextmanager
@@ -220,36 +220,36 @@ class StallJudge:
                 self._seen[rank].update(beat, state, seconds)
             else:
                 self._seen[rank] = _Seen(beat, state)
-        for rank, seen in sorted(self._seen.items()):
-            if seen.stopped >= self._limit:
-                return rank, f"has been stopped (process state {seen.state}) for {seen.stopped:.0f} s"
-        if len(self._seen) < 2 or min(seen.idle for seen in self._seen.values()) < self._limit:
+        for rank, view in sorted(self._seen.items()):
+            if view.stopped >= self._limit:
+                return rank, f"has been stopped (process state {view.state}) for {view.stopped:.0f} s"
+        if len(self._seen) < 2 or min(view.idle for view in self._seen.values()) < self._limit:
             return None
         for rank in self._behind():
-            seen = self._seen[rank]
-            limit = max(self._limit, seen.beat.patience_seconds)
-            if seen.still >= limit or seen.idle >= max(_MOVING_FACTOR * self._limit, seen.beat.patience_seconds):
-                driver = ", in the kernel, often in a driver" if seen.state == "D" else ""
+            view = self._seen[rank]
+            limit = max(self._limit, view.beat.patience_seconds)
+            if view.still >= limit or view.idle >= max(_MOVING_FACTOR * self._limit, view.beat.patience_seconds):
+                driver = ", in the kernel, often in a driver" if view.state == "D" else ""
                 return rank, (
-                    f"has made no progress for {seen.idle:.0f} s while others wait for it (process state "
-                    f"{seen.state}{driver}); it stands in {seen.beat.stands_in}"
+                    f"has made no progress for {view.idle:.0f} s while others wait for it (process state "
+                    f"{view.state}{driver}); it stands in {view.beat.stands_in}"
                 )
         return None
 
     def _behind(self) -> Sequence[int]:
-        alive = {rank: seen for rank, seen in self._seen.items() if seen.state not in GONE}
-        silent = [rank for rank, seen in alive.items() if seen.silent >= self._limit]
+        alive = {rank: view for rank, view in self._seen.items() if view.state not in GONE}
+        silent = [rank for rank, view in alive.items() if view.silent >= self._limit]
         if silent and len(silent) < len(alive):
             return silent
         # Hosts run ahead of their GPUs, then wait anywhere for what a peer's GPU has not done: ask the devices first.
-        late = _least({rank: seen.beat.device_done for rank, seen in alive.items()})
+        late = _least({rank: view.beat.device_done for rank, view in alive.items()})
         if late:
             return late
         # Work by the clock counts differently on each rank; in a collective one waits for those outside it.
-        elsewhere = [rank for rank, seen in alive.items() if not seen.beat.is_in_collective]
+        elsewhere = [rank for rank, view in alive.items() if not view.beat.is_in_collective]
         if 0 < len(elsewhere) < len(alive):
             return elsewhere
-        return _least({rank: seen.beat.ticks for rank, seen in alive.items()})
+        return _least({rank: view.beat.ticks for rank, view in alive.items()})
 
 
 def _least(counts: Mapping[int, int]) -> list[int]:
@@ -278,15 +278,15 @@ class RankWatcher:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        watch, last = StallJudge(self._limit), time.monotonic()
+        watch, last_look = StallJudge(self._limit), time.monotonic()
         while not self._done.wait(_BEAT_SECONDS):
             # A launcher that was frozen itself (a paused container) has seen nothing: the gap counts as one look.
             now = time.monotonic()
-            seconds, last = min(now - last, 2 * _BEAT_SECONDS), now
-            found = watch.look(self._look(), seconds)
-            if found is None:
+            seconds, last_look = min(now - last_look, 2 * _BEAT_SECONDS), now
+            stall = watch.look(self._look(), seconds)
+            if stall is None:
                 continue
-            rank, words = found
+            rank, words = stall
             beat = read_beat(self._directory / BEAT_FILE.format(rank=rank))
             self.verdict = f"{self._name_of(rank, beat.pid if beat else None)} {words}"
             print(self.verdict, file=sys.stderr, flush=True)

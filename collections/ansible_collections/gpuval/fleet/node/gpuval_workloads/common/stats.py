@@ -52,9 +52,9 @@ class StepCurve:
     values of the steps in ``kept`` that came by.
     """
 
-    def __init__(self, points: int, kept: Sequence[int] = ()) -> None:
+    def __init__(self, points: int, kept_steps: Sequence[int] = ()) -> None:
         self.at: dict[int, float] = {}
-        self._kept = frozenset(kept)
+        self._kept = frozenset(kept_steps)
         self._points = points
         self._stretch = 1
         self._sums: list[float] = []  # of each stretch, the last one perhaps of a part of it

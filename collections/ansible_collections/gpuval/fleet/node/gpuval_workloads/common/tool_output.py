@@ -102,7 +102,7 @@ def json_objects(text: str) -> Iterator[dict]:
 
 def json_object(text: str, *, key: str) -> dict | None:
     """Return the first whole JSON object of a text that has this key, None without."""
-    return next((found for found in json_objects(text) if key in found), None)
+    return next((document for document in json_objects(text) if key in document), None)
 
 
 def without_trailing_commas(text: str) -> str:

@@ -64,7 +64,7 @@ def collectives(
 
     ``on_wrong`` gets how many elements of this rank are wrong so far, after each collective that has some.
     """
-    found = RankFigures()
+    figures = RankFigures()
     chosen = chosen or COLLECTIVES
     sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0
@@ -99,14 +99,14 @@ def collectives(
             times.append(laps.median_seconds)
             rates.append(amount / laps.seconds)
         name = f"{prefix}_{collective.name}"
-        found.add(f"{name}_latency_seconds", times[0], "seconds", "node")
-        found.curves.append((f"{name}_seconds", "seconds", x, times))
+        figures.add(f"{name}_latency_seconds", times[0], "seconds", "node")
+        figures.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
-            found.speed(name, amount, laps, "bytes/s", "bus_bytes_per_second", "node")
-            found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
-    found.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
-    found.add(f"{prefix}_collective_error_count", errors, "count", "node")
-    return found
+            figures.speed(name, amount, laps, "bytes/s", "bus_bytes_per_second", "node")
+            figures.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
+    figures.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
+    figures.add(f"{prefix}_collective_error_count", errors, "count", "node")
+    return figures
 
 
 def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:
@@ -177,11 +177,11 @@ def _compare(tensor: Tensor, expected: Callable[[slice], Tensor]) -> int:
     return wrong
 
 
-def _put(tensor: Tensor, made: Callable[[slice], Tensor]) -> None:
+def _put(tensor: Tensor, values_of: Callable[[slice], Tensor]) -> None:
     bits = torch.int32 if tensor.element_size() == 4 else torch.int16
     for start in range(0, len(tensor), PART):
         part = slice(start, start + PART)
-        tensor[part].view(bits).copy_(made(part).view(bits))
+        tensor[part].view(bits).copy_(values_of(part).view(bits))
 
 
 def _all_reduce(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
@@ -199,40 +199,40 @@ def _reduce_scatter(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
     _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
     out = torch.zeros(elements // ranks.world_size, dtype=dtype, device=ranks.device)
-    first = len(out) * ranks.rank
+    offset = len(out) * ranks.rank
 
     def expected(part: slice) -> Tensor:
-        return _sums(elements, dtype, ranks, slice(first + part.start, first + min(part.stop, len(out))))
+        return _sums(elements, dtype, ranks, slice(offset + part.start, offset + min(part.stop, len(out))))
 
     return lambda: out.fill_(WRONG), lambda: _REDUCE_SCATTER(out, values), lambda: _compare(out, expected)
 
 
 def _all_gather(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    each = elements // ranks.world_size
-    mine = torch.empty(each, dtype=dtype, device=ranks.device)
-    _put(mine, partial(_carried, each, ranks.rank, dtype, ranks.device))
-    out = torch.zeros(each * ranks.world_size, dtype=dtype, device=ranks.device)
+    share = elements // ranks.world_size
+    contribution = torch.empty(share, dtype=dtype, device=ranks.device)
+    _put(contribution, partial(_carried, share, ranks.rank, dtype, ranks.device))
+    out = torch.zeros(share * ranks.world_size, dtype=dtype, device=ranks.device)
 
     def wrong() -> int:
         return sum(
-            _compare(theirs, partial(_carried, each, rank, dtype, ranks.device))
-            for rank, theirs in enumerate(out.chunk(ranks.world_size))
+            _compare(chunk, partial(_carried, share, rank, dtype, ranks.device))
+            for rank, chunk in enumerate(out.chunk(ranks.world_size))
         )
 
-    return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, mine), wrong
+    return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, contribution), wrong
 
 
 def _all_to_all(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
-    each, size = elements // ranks.world_size, ranks.world_size
-    values = torch.empty(each * size, dtype=dtype, device=ranks.device)
+    share, size = elements // ranks.world_size, ranks.world_size
+    values = torch.empty(share * size, dtype=dtype, device=ranks.device)
     for target, part_of in enumerate(values.chunk(size)):
-        _put(part_of, partial(_carried, each, ranks.rank * size + target, dtype, ranks.device))
+        _put(part_of, partial(_carried, share, ranks.rank * size + target, dtype, ranks.device))
     out = torch.zeros_like(values)
 
     def wrong() -> int:
         return sum(
-            _compare(theirs, partial(_carried, each, source * size + ranks.rank, dtype, ranks.device))
-            for source, theirs in enumerate(out.chunk(size))
+            _compare(chunk, partial(_carried, share, source * size + ranks.rank, dtype, ranks.device))
+            for source, chunk in enumerate(out.chunk(size))
         )
 
     return lambda: out.fill_(WRONG), lambda: dist.all_to_all_single(out, values), wrong
@@ -257,8 +257,8 @@ def _send_receive(ranks, elements, dtype):
     following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
 
     def run() -> None:
-        asked = [dist.P2POp(dist.isend, values, following), dist.P2POp(dist.irecv, out, before)]
-        for work in dist.batch_isend_irecv(asked):
+        operations = [dist.P2POp(dist.isend, values, following), dist.P2POp(dist.irecv, out, before)]
+        for work in dist.batch_isend_irecv(operations):
             work.wait()
 
     return (

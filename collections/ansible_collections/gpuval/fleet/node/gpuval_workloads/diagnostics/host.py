@@ -28,18 +28,18 @@ def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
     """
-    found = RankFigures()
+    figures = RankFigures()
     source = torch.ones(COPY_BYTES // 4)
     target = torch.zeros_like(source)
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
     copy = meter.repeat(lambda: target.copy_(source), seconds / 2).summary()
-    found.speed("diagnostics_host_memory", 2 * source.nbytes, copy, "bytes/s", "bytes_per_second", "node")
+    figures.speed("diagnostics_host_memory", 2 * source.nbytes, copy, "bytes/s", "bytes_per_second", "node")
     multiply = meter.repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
-    found.speed("diagnostics_host_cpu", 2 * MATRIX**3 / 1e12, multiply.summary(), "TFLOP/s", "tflops", "node")
-    found.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
-    return found
+    figures.speed("diagnostics_host_cpu", 2 * MATRIX**3 / 1e12, multiply.summary(), "TFLOP/s", "tflops", "node")
+    figures.add("diagnostics_host_cpu_sustained_ratio", multiply.sustained_ratio, "ratio", "node")
+    return figures
 
 
 def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
@@ -47,21 +47,21 @@ def numa_memory(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
     Adds the slowest node's bytes per second, and its share of the fastest one's where there are several.
     """
-    found = RankFigures()
+    figures = RankFigures()
     places = numa.nodes() if ranks.is_first else {}
     if not places:
-        return found
+        return figures
     try:
         with ranks.patience(NUMA_PATIENCE_SECONDS), keep_reporting(meter.report, NUMA_PATIENCE_SECONDS):
             rates = {node: numa.triad(cpus, seconds / len(places)) for node, cpus in places.items()}
     except (OSError, RuntimeError) as error:  # a container may not place its threads, or has no memory left
-        found.left_out["numa"] = str(error)[:200]
-        return found
-    found.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
-    found.add("diagnostics_numa_memory_bytes_per_second", min(rates.values()), "bytes/s", "node")
+        figures.left_out["numa"] = str(error)[:200]
+        return figures
+    figures.by_numa_node = {str(node): round(rate) for node, rate in rates.items()}
+    figures.add("diagnostics_numa_memory_bytes_per_second", min(rates.values()), "bytes/s", "node")
     if len(rates) > 1:
-        found.add("diagnostics_numa_balance_ratio", min(rates.values()) / max(rates.values()), "ratio", "node")
-    return found
+        figures.add("diagnostics_numa_balance_ratio", min(rates.values()) / max(rates.values()), "ratio", "node")
+    return figures
 
 
 def cpu_model() -> str | None:
@@ -80,9 +80,9 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
     the reason: that is no fault of a GPU.
     """
-    found = RankFigures()
+    figures = RankFigures()
     if not ranks.is_first:
-        return found
+        return figures
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
     write: float | None
     read: float | None
@@ -96,14 +96,14 @@ def disk(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
                 sides = (measured.write, measured.read)
                 write, read = (side.bytes_per_second if side else None for side in sides)
                 if measured.problem:
-                    found.left_out["disk"] = measured.problem
+                    figures.left_out["disk"] = measured.problem
     except OSError as error:
-        found.left_out["disk"] = f"{directory}: {error.strerror or error}"
-        return found
+        figures.left_out["disk"] = f"{directory}: {error.strerror or error}"
+        return figures
     for name, value in (("write", write), ("read", read)):
         if value:
-            found.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
-    return found
+            figures.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
+    return figures
 
 
 def _plain(directory: Path, report: Report) -> tuple[float, float]:

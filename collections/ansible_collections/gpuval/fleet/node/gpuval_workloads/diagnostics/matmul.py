@@ -99,10 +99,10 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
     device does not vouch for itself, nor for what reached it. A precision other than the first that this PyTorch does
     not multiply in is left out, on all ranks if on one.
     """
-    found = RankFigures()
+    figures = RankFigures()
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
     chosen, left_out = precisions(ranks)
-    found.left_out.update(left_out)
+    figures.left_out.update(left_out)
     generator = torch.Generator().manual_seed(ranks.rank)
     factors = [torch.randn(size, size, generator=generator) for _ in range(2)]
     rows = torch.arange(0, size, ROWS_PER_SAMPLE)
@@ -113,12 +113,12 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
             name = f"diagnostics_matmul_{precision.name}"
             product: TimedProduct | str = first_product(ranks, precision, factors, rows, is_optional=number > 0)
             if isinstance(product, str):
-                found.left_out[precision.name] = product
+                figures.left_out[precision.name] = product
                 continue
             laps, error = product.measure(meter, seconds * share)
-        found.speed(name, 2 * size**3 / 1e12, laps.summary(), "TFLOP/s", "tflops")
-        found.add(f"{name}_error_ratio", error, "ratio")
-    return found
+        figures.speed(name, 2 * size**3 / 1e12, laps.summary(), "TFLOP/s", "tflops")
+        figures.add(f"{name}_error_ratio", error, "ratio")
+    return figures
 
 
 def first_product(
@@ -152,10 +152,10 @@ class TimedProduct:
 
     def measure(self, meter: Meter, seconds: float) -> tuple[LapStatistics, float]:
         """Multiply for about so long; return times, and the greater error of the first and the last product."""
-        first = self._error()
+        error_before = self._error()
         self._out().zero_()  # products that are not written show
         laps = meter.time(self._multiply, seconds)
-        errors = torch.tensor((first, self._error()), dtype=torch.float64)
+        errors = torch.tensor((error_before, self._error()), dtype=torch.float64)
         return laps, float(errors.max())  # PyTorch's maximum keeps a NaN
 
     def _error(self) -> float:
@@ -185,15 +185,15 @@ def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], o
     """Return what multiplies, and what returns the latest product."""
     if precision.name == "fp8":
         columns = b.t().contiguous().t()  # the kernels take the second factor by columns
-        one = torch.ones((), device=a.device)
+        unit_scale = torch.ones((), device=a.device)
         latest = [torch.empty(0)]
 
         def scaled() -> None:
-            made = torch._scaled_mm(  # there is no public one yet
-                a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False
+            product = torch._scaled_mm(  # there is no public one yet
+                a, columns, scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.bfloat16, use_fast_accum=False
             )
             # A tuple, with the greatest magnitude, until PyTorch 2.4 (https://github.com/pytorch/pytorch/pull/128683).
-            latest[0] = made[0] if isinstance(made, tuple) else made
+            latest[0] = product[0] if isinstance(product, tuple) else product
 
         return scaled, lambda: latest[0]
     out = torch.empty_like(a)

@@ -54,8 +54,8 @@ class Meter:
         started = time.perf_counter()
         _, lap = self._agree(False, trial, together)
         while True:
-            left = max(0.0, seconds - (time.perf_counter() - started))
-            fit = int(min(BLOCK_SECONDS, left) / max(lap, 1e-7))
+            seconds_left = max(0.0, seconds - (time.perf_counter() - started))
+            fit = int(min(BLOCK_SECONDS, seconds_left) / max(lap, 1e-7))
             is_slow = lap * LEAST_LAPS > REPORT_SECONDS  # one by one, to be heard of in between
             size = max(1 if laps.count or is_slow else LEAST_LAPS, min(fit, MOST_LAPS))
             if together:
@@ -65,8 +65,8 @@ class Meter:
             laps.wall_seconds = time.perf_counter() - started
             least = LEAST_SLOW_LAPS if is_slow else LEAST_LAPS
             enough = laps.count >= least and laps.wall_seconds >= seconds
-            done, lap = self._agree(enough, laps.wall_seconds / laps.count, together)
-            if done:
+            is_done, lap = self._agree(enough, laps.wall_seconds / laps.count, together)
+            if is_done:
                 return laps
 
     def repeat(self, work: Work, seconds: float) -> LapStatistics:

@@ -25,15 +25,15 @@ KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
 def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> RankFigures:
     """Copy within the device's memory, on all ranks at once; adds bytes read and written per second, and errors."""
     size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
-    found = RankFigures()
+    figures = RankFigures()
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
     laps = meter.time(lambda: target.copy_(source), seconds).summary()
     target.bitwise_not_()  # wrong everywhere: a copy that writes nothing shows
     target.copy_(source)
-    found.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
-    found.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
-    return found
+    figures.speed("diagnostics_memory", 2 * source.nbytes, laps, "bytes/s", "bytes_per_second")
+    figures.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
+    return figures
 
 
 def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
@@ -42,7 +42,7 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
     words that were wrong.
     """
-    found = RankFigures()
+    figures = RankFigures()
     total, chunks = _fill(ranks)
     most = torch.tensor([len(chunks)], dtype=torch.int32, device=ranks.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
@@ -65,11 +65,11 @@ def pattern(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
         if not int(more):
             break
     tested = sum(chunk.nbytes for chunk in chunks)
-    found.add("diagnostics_memory_pattern_error_count", errors, "count")
-    found.add("diagnostics_memory_tested_bytes", tested, "bytes")
+    figures.add("diagnostics_memory_pattern_error_count", errors, "count")
+    figures.add("diagnostics_memory_tested_bytes", tested, "bytes")
     if ranks.accelerator.is_gpu:
-        found.add("diagnostics_memory_tested_ratio", tested / total, "ratio")
-    return found
+        figures.add("diagnostics_memory_tested_ratio", tested / total, "ratio")
+    return figures
 
 
 def _fill(ranks: Ranks) -> tuple[int, list[Tensor]]:

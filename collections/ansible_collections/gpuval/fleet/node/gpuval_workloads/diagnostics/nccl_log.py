@@ -88,10 +88,10 @@ def _trouble(path: Path, most: int) -> tuple[list[str], list[str]]:
             file.seek(max(MAX_BYTES, size - MAX_BYTES))
             data += b"\n" + file.read(MAX_BYTES)
     lines = [line for line in data.decode("utf-8", "replace").split("\n") if line and not _TUNING.search(line)]
-    start, left = len(lines), END_BYTES
-    while start and left >= len(lines[start - 1][:MAX_LINE]):
+    start, bytes_left = len(lines), END_BYTES
+    while start and bytes_left >= len(lines[start - 1][:MAX_LINE]):
         start -= 1
-        left -= len(lines[start][:MAX_LINE]) + 1
+        bytes_left -= len(lines[start][:MAX_LINE]) + 1
     troubles = deque((line for line in lines[:start] if _TROUBLE.search(line[:MAX_LINE])), most)
     return [_printable(line) for line in troubles], [_printable(line) for line in lines[start:]]
 
@@ -102,20 +102,20 @@ def _printable(line: str) -> str:
 
 def fingerprints(text: str) -> dict[str, str]:
     """Return what the logs say: transport (P2P, SHM, NET, or several joined by +) and whether NVLS was in use."""
-    ways = sorted(transports(text.splitlines()))
-    if not ways:
+    names = sorted(transports(text.splitlines()))
+    if not names:
         return {}
-    return {"diagnostics_transport": "+".join(ways), "diagnostics_nvls": "on" if _NVLS.search(text) else "off"}
+    return {"diagnostics_transport": "+".join(names), "diagnostics_nvls": "on" if _NVLS.search(text) else "off"}
 
 
 def transports(lines: Iterable[str]) -> dict[str, set[tuple[int, int]]]:
     """Return each transport with the (from, to) ranks that used it."""
-    found: dict[str, set[tuple[int, int]]] = {}
+    pairs_by_transport: dict[str, set[tuple[int, int]]] = {}
     for line in lines:
         match = _CHANNEL.search(line)
         if match:
-            found.setdefault(match[3].upper(), set()).add((int(match[1]), int(match[2])))
-    return found
+            pairs_by_transport.setdefault(match[3].upper(), set()).add((int(match[1]), int(match[2])))
+    return pairs_by_transport
 
 
 def version(text: str) -> str | None:

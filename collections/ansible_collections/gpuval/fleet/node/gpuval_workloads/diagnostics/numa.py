@@ -20,15 +20,15 @@ MOST_THREADS = 16
 def nodes(system: Path = SYSTEM, usable: frozenset[int] | None = None) -> dict[int, list[int]]:
     """The processors of each NUMA node that this process may use; nodes without any (memory alone) are left out."""
     usable = frozenset(os.sched_getaffinity(0)) if usable is None else usable
-    found = {}
+    cpus_by_node = {}
     for folder in system.glob("node[0-9]*"):
         try:
             cpus = [cpu for cpu in cpu_list((folder / "cpulist").read_text()) if cpu in usable]
         except OSError:
             continue
         if cpus:
-            found[int(folder.name[4:])] = cpus
-    return dict(sorted(found.items()))
+            cpus_by_node[int(folder.name[4:])] = cpus
+    return dict(sorted(cpus_by_node.items()))
 
 
 def triad(cpus: list[int], seconds: float) -> float:

@@ -17,19 +17,19 @@ GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
-    found = RankFigures()
-    one = torch.zeros(1, device=ranks.device)
+    figures = RankFigures()
+    element = torch.zeros(1, device=ranks.device)
 
     def launch() -> None:
         for _ in range(LAUNCHES):
-            one.add_(1)
+            element.add_(1)
         ranks.synchronize()
 
     dist.barrier()
     laps = meter.repeat(launch, seconds).summary()
-    found.add("diagnostics_launch_seconds", laps.median_seconds / LAUNCHES, "seconds")
-    found.add("diagnostics_launch_spread_ratio", laps.spread_ratio, "ratio")
-    return found
+    figures.add("diagnostics_launch_seconds", laps.median_seconds / LAUNCHES, "seconds")
+    figures.add("diagnostics_launch_spread_ratio", laps.spread_ratio, "ratio")
+    return figures
 
 
 def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
@@ -38,7 +38,7 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products are as many as
     take about as long as the all-reduce.
     """
-    found = RankFigures()
+    figures = RankFigures()
     is_gpu = ranks.accelerator.is_gpu
     dtype = torch.bfloat16 if is_gpu else torch.float32
     size = GPU_MATRIX if is_gpu else CPU_MATRIX
@@ -69,7 +69,7 @@ def overlap(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
     together = meter.time(both, seconds / 4, prepare=refill).summary()
     ratio = together.seconds / max(exchange.seconds, alone.seconds)
     of_medians = together.median_seconds / max(exchange.median_seconds, alone.median_seconds)
-    found.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)
-    found.add(median_of("diagnostics_overlap_ratio"), of_medians, "ratio")
-    found.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")
-    return found
+    figures.add("diagnostics_overlap_ratio", ratio, "ratio", revision=REVISION)
+    figures.add(median_of("diagnostics_overlap_ratio"), of_medians, "ratio")
+    figures.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")
+    return figures

@@ -28,23 +28,25 @@ def variables(nics: Path = NICS) -> dict[str, str]:
 
 def measure(result: WorkloadResult, arguments: Sequence[str], accelerator: TorchDevices, processes: int) -> None:
     """Add the figures to ``result``; ranks that fail leave why in ``left_out``, what was measured before stays."""
-    other, before = WorkloadResult(), dict(os.environ)
+    without_p2p, before = WorkloadResult(), dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(variables())
         os.environ.pop(RESULT_FILE_VARIABLE, None)  # it has the figures so far
         if accelerator.is_gpu:
             nccl_log.ask(os.environ, Path(directory))
         try:
-            run_ranks(other, "gpuval_workloads.diagnostics.worker", [*arguments, "--p2p-off"], accelerator, processes)
+            run_ranks(
+                without_p2p, "gpuval_workloads.diagnostics.worker", [*arguments, "--p2p-off"], accelerator, processes
+            )
         except (WorkloadCrash, WorkloadFailure) as error:
             result.environment.setdefault("left_out", {})["p2p_off"] = str(error)[:400]
         finally:
             os.environ.clear()
             os.environ.update(before)
-    for metric in other.metrics:
+    for metric in without_p2p.metrics:
         if metric["name"].startswith(PREFIX):
             result.add_metric(**metric)
-    result.series += [one for one in other.series if one["name"].startswith(PREFIX)]
-    transport = other.fingerprints.get("diagnostics_transport")
+    result.series += [curve for curve in without_p2p.series if curve["name"].startswith(PREFIX)]
+    transport = without_p2p.fingerprints.get("diagnostics_transport")
     if transport:
         result.fingerprints[f"{PREFIX}_transport"] = transport

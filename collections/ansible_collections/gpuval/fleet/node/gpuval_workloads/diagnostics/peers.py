@@ -15,13 +15,13 @@ GPU_BYTES, CPU_BYTES = 2**28, 2**22
 def rounds(count: int) -> list[list[tuple[int, int]]]:
     """Return rounds of disjoint pairs in which everyone meets everyone once (the circle method)."""
     players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
-    made = []
+    pairs_by_round = []
     for _ in range(len(players) - 1):
         half = len(players) // 2
         pairs = zip(players[:half], reversed(players[half:]))
-        made.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        pairs_by_round.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
         players = [players[0], players[-1], *players[1:-1]]
-    return made
+    return pairs_by_round
 
 
 def link(ranks: Ranks, source: int, target: int) -> str:
@@ -34,12 +34,12 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
     Adds bytes per second and wrong words of every link into this rank.
     """
-    found = RankFigures()
+    figures = RankFigures()
     if ranks.world_size < 2:
-        return found
+        return figures
     words = (GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES) // 4
     pattern = torch.arange(words, dtype=torch.int32, device=ranks.device)
-    mine, received = pattern * (2 * ranks.rank + 1) + ranks.rank, torch.zeros_like(pattern)
+    sent, received = pattern * (2 * ranks.rank + 1) + ranks.rank, torch.zeros_like(pattern)
     plan = rounds(ranks.world_size)
     share = seconds / (2 * len(plan))
     for pairs in plan:
@@ -50,7 +50,7 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
             def exchange(source=source, target=target) -> None:
                 if source == ranks.rank:
-                    dist.send(mine, target)
+                    dist.send(sent, target)
                 elif target == ranks.rank:
                     dist.recv(received, source)
 
@@ -59,7 +59,7 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
             exchange()
             if target == ranks.rank:
                 scope = link(ranks, source, target)
-                found.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
+                figures.speed("diagnostics_peer", received.nbytes, laps, "bytes/s", "bytes_per_second", scope)
                 wrong = int((received != pattern * (2 * source + 1) + source).sum())
-                found.add("diagnostics_peer_error_count", wrong, "count", scope)
-    return found
+                figures.add("diagnostics_peer_error_count", wrong, "count", scope)
+    return figures

@@ -43,11 +43,11 @@ class ProgressReporter:
 @contextmanager
 def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
     """Report again and again beside work that has a deadline of its own, for at most so many seconds."""
-    done = threading.Event()
+    is_over = threading.Event()
 
     def go_on() -> None:
         end = time.monotonic() + most_seconds
-        while not done.wait(min(1.0, REPORT_SECONDS)) and time.monotonic() < end:
+        while not is_over.wait(min(1.0, REPORT_SECONDS)) and time.monotonic() < end:
             report()
 
     thread = threading.Thread(target=go_on, name="progress", daemon=True)
@@ -55,5 +55,5 @@ def keep_reporting(report: Report, most_seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        is_over.set()
         thread.join()

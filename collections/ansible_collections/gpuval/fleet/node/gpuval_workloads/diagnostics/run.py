@@ -63,30 +63,34 @@ def run_parts(
 
     The result is written after each part: what was measured outlives a part that hangs.
     """
-    found, whole = RankFigures(), sum(part.share for part in parts)
+    figures, total_share = RankFigures(), sum(part.share for part in parts)
     reporter, spent = ProgressReporter(ranks), {}
     meter = Meter(ranks, reporter.report)
     everyone: list[list[RankFigure]] = []
     for part in parts:
-        share = seconds * part.share / whole
+        share = seconds * part.share / total_share
         reporter.begin(part.name, share)
         begun = time.perf_counter()
-        found.take(part.run(ranks, meter, share))
+        figures.take(part.run(ranks, meter, share))
         spent[part.name] = round(time.perf_counter() - begun, 2)
         ranks.empty_cache()
-        everyone = ranks.gather(found.figures)
-        _take_down(ranks, result, found, everyone, spent)
+        everyone = ranks.gather(figures.figures)
+        _take_down(ranks, result, figures, everyone, spent)
         if ranks.is_first and os.environ.get(RESULT_FILE_VARIABLE):
             result.write()
     return everyone
 
 
 def _take_down(
-    ranks: Ranks, result: WorkloadResult, found: RankFigures, everyone: list[list[RankFigure]], spent: dict[str, float]
+    ranks: Ranks,
+    result: WorkloadResult,
+    figures: RankFigures,
+    everyone: list[list[RankFigure]],
+    spent: dict[str, float],
 ) -> None:
     """Put what all ranks have found so far into the result."""
     put_together(ranks, result, everyone)
-    for name, unit, x, y in found.curves:
+    for name, unit, x, y in figures.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
     log = nccl_log.read(os.environ)
     result.fingerprints.update(nccl_log.fingerprints(log) if log else {})
@@ -95,8 +99,8 @@ def _take_down(
     result.environment.update(
         seconds_by_part=spent,
         cpu_model=cpu_model(),
-        numa_bytes_per_second=found.by_numa_node,
-        left_out=found.left_out,
+        numa_bytes_per_second=figures.by_numa_node,
+        left_out=figures.left_out,
         collective_library=nccl_log.version(log) if log else None,
     )
 

@@ -24,7 +24,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
 
     What came back is compared with what was sent.
     """
-    found = RankFigures()
+    figures = RankFigures()
     size = GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES
     host = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32)
     back = torch.zeros_like(host)
@@ -35,28 +35,28 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> RankFigures:
         "host_to_device": lambda: device.copy_(host, non_blocking=True),
         "device_to_host": lambda: back.copy_(device, non_blocking=True),
     }
-    both = _both_ways(ranks, copies["host_to_device"], torch.zeros_like(device), back)
+    copy_both_ways = _both_ways(ranks, copies["host_to_device"], torch.zeros_like(device), back)
     alone = min(seconds / (3 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
     share = (seconds - 3 * alone * ranks.world_size) / 2
     for turn in range(ranks.world_size):
         dist.barrier()
         if turn == ranks.rank:
             for direction in DIRECTIONS:
-                _add(found, direction, size, meter.time(copies[direction], alone, together=False))
-            _add(found, "both_ways", 2 * size, meter.time(both, alone, together=False))
+                _add(figures, direction, size, meter.time(copies[direction], alone, together=False))
+            _add(figures, "both_ways", 2 * size, meter.time(copy_both_ways, alone, together=False))
         ranks.tick()  # before the barrier: the one whose turn it is has counted least
         meter.report()
     dist.barrier()
     for direction in DIRECTIONS:
-        _add(found, f"{direction}_together", size, meter.time(copies[direction], share))
+        _add(figures, f"{direction}_together", size, meter.time(copies[direction], share))
     ranks.synchronize()
     torch.bitwise_not(host, out=back)  # wrong everywhere: a copy that writes nothing shows
     device.bitwise_not_()
     for direction in DIRECTIONS:
         copies[direction]()
         ranks.synchronize()
-    found.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
-    return found
+    figures.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
+    return figures
 
 
 def _both_ways(
@@ -84,5 +84,5 @@ def _both_ways(
     return at_once
 
 
-def _add(found: RankFigures, name: str, size: int, laps: LapStatistics) -> None:
-    found.speed(f"diagnostics_{name}", size, laps.summary(), "bytes/s", "bytes_per_second")
+def _add(figures: RankFigures, name: str, size: int, laps: LapStatistics) -> None:
+    figures.speed(f"diagnostics_{name}", size, laps.summary(), "bytes/s", "bytes_per_second")

@@ -26,12 +26,14 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
         run_parts(ranks, result, config.p2p_off_seconds, (part,))
         return
     everyone = run_parts(ranks, result, config.seconds)
-    first = precisions(ranks)[0][0].name
+    precision = precisions(ranks)[0][0].name
     slowest, scope = min(
-        (result.metric(f"diagnostics_matmul_{first}_tflops", ranks.scope_of(rank)), ranks.scope_of(rank))
+        (result.metric(f"diagnostics_matmul_{precision}_tflops", ranks.scope_of(rank)), ranks.scope_of(rank))
         for rank in range(ranks.world_size)
     )
-    parts = [f"{ranks.world_size} x {ranks.accelerator.kind}: slowest {first} product {slowest:.3g} TFLOP/s ({scope})"]
+    parts = [
+        f"{ranks.world_size} x {ranks.accelerator.kind}: slowest {precision} product {slowest:.3g} TFLOP/s ({scope})"
+    ]
     if ranks.world_size > 1:
         rate = result.metric("diagnostics_all_reduce_bus_bytes_per_second") or 0.0
         parts.append(f"all_reduce {rate / 1e9:.3g} GB/s on the bus")

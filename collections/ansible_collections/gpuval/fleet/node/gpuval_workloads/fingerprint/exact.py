@@ -52,10 +52,10 @@ class Recorder:
         self.known: dict[int, int] = {}
         self._sums: list[Tensor] = []
 
-    def note(self, label: str, tensor: Tensor, known: int | None = None) -> None:
+    def note(self, label: str, tensor: Tensor, expected: int | None = None) -> None:
         """Note a tensor's digest; ``known`` is what it must be, where the host knows."""
-        if known is not None:
-            self.known[len(self.labels)] = known
+        if expected is not None:
+            self.known[len(self.labels)] = expected
         self.labels.append(label)
         self._sums.append(self.digest(tensor))
 
@@ -71,12 +71,12 @@ class Recorder:
         of a single word changes it for certain, any other but for a chance of about 2^-64.
         """
         data = tensor.detach().to(self._device).contiguous().view(-1).view(torch.uint8)
-        whole = data.numel() // _WORD * _WORD
+        aligned = data.numel() // _WORD * _WORD
         total = torch.zeros((), dtype=torch.int64, device=self._device)
-        if whole:
-            words = data[:whole].view(torch.int64)
+        if aligned:
+            words = data[:aligned].view(torch.int64)
             total = (words * self._odd(words.numel())).sum()
-        tail = data[whole:].to(torch.int64)
+        tail = data[aligned:].to(torch.int64)
         return total + (tail * self._odd(tail.numel())).sum() if tail.numel() else total
 
     def _odd(self, count: int) -> Tensor:

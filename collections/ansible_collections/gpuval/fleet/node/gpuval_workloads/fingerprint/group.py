@@ -92,8 +92,8 @@ def _library_version(path: str | None, call: str) -> str:
         return "unknown"
     try:
         function, value, numbers = getattr(ctypes.CDLL(path), call), ctypes.c_int(), []
-        for which in range(3):
-            if function(which, ctypes.byref(value)) != 0:
+        for number in range(3):
+            if function(number, ctypes.byref(value)) != 0:
                 return "unknown"
             numbers.append(str(value.value))
         return ".".join(numbers)

@@ -111,27 +111,27 @@ def _examine(
     section: Section, part: int, traces: Sequence[Trace], rival: tuple[int, ...], is_decided: bool
 ) -> WrongValues | None:
     repeats = sum(trace.repeats for trace in traces)
-    count, bad_repeats, first, off = 0, 0, None, {}
+    count, bad_repeats, first_wrong, off = 0, 0, None, {}
     for trace in traces:
-        wrong = {i for i, (mine, theirs) in enumerate(zip(trace.digests, rival)) if mine != theirs}
+        wrong = {i for i, (digest, rival_digest) in enumerate(zip(trace.digests, rival)) if digest != rival_digest}
         wrong.update(unknown_bits(section, trace))
         offending = offences(section, trace)
         off.update({name: trace.errors[name] for name in offending})
         if wrong or offending:
             count += (len(wrong) + len(offending)) * trace.repeats
             bad_repeats += trace.repeats
-        if wrong and (first is None or min(wrong) < first):
-            first = min(wrong)
+        if wrong and (first_wrong is None or min(wrong) < first_wrong):
+            first_wrong = min(wrong)
     if not count:
         return None
     words = []
-    if first is not None:
-        against = "what the host knows" if first in section.known else "the other parts"
+    if first_wrong is not None:
+        against = "what the host knows" if first_wrong in section.known else "the other parts"
         if not is_decided:
             against = "the other parts, and which of them is right is unknown" if len(traces) == 1 else "itself"
         elif len(traces) > 1:
             against = f"{against}, and from its own other repeats"
-        words.append(f"first differs at '{section.labels[first]}' from {against}")
+        words.append(f"first differs at '{section.labels[first_wrong]}' from {against}")
     words += [
         f"{name} is off from float64 by {error:.2g}, limit {section.limits[name]:g}" for name, error in off.items()
     ]
@@ -139,4 +139,4 @@ def _examine(
 
 
 def _others(parts: Sequence[Sequence[Trace]], part: int) -> list[Trace]:
-    return [trace for other, traces in enumerate(parts) if other != part for trace in traces]
+    return [trace for index, traces in enumerate(parts) if index != part for trace in traces]

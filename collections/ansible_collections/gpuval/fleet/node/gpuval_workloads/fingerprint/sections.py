@@ -155,9 +155,9 @@ class TrainingReference:
     def weights_error(self, weights: dict[str, Tensor]) -> float:
         """Return the greatest error of a weight, as a share of how far the training moved that tensor's weights."""
         errors = []
-        for name, last in self._last.items():
-            moved = (last - self._first[name]).abs().max()
-            errors.append((weights[name] - last).abs().max() / moved)
+        for name, final in self._last.items():
+            moved = (final - self._first[name]).abs().max()
+            errors.append((weights[name] - final).abs().max() / moved)
         return float(torch.stack(errors).max())
 
 
@@ -206,28 +206,28 @@ class Products:
         self._products = products
         self._operands = []
         on_host = Recorder(torch.device("cpu"))
-        made: dict[tuple, Operands] = {}  # the same numbers in every precision
+        operands_by_size: dict[tuple, Operands] = {}  # the same numbers in every precision
         for product in products:
             key = (product.rows, product.inner, product.columns, product.magnitude)
-            if key not in made:
-                made[key] = Operands(product)
-            numbers = made[key]
+            if key not in operands_by_size:
+                operands_by_size[key] = Operands(product)
+            numbers = operands_by_size[key]
             dtype, scale = DTYPES[product.precision], _SCALES.get(product.precision, 1.0)
             reference = numbers.reference * scale
-            known = int(on_host.digest(reference.to(dtype))) if product.is_exact else None
+            expected = int(on_host.digest(reference.to(dtype))) if product.is_exact else None
             a = numbers.a.to(device).to(dtype) * scale
-            self._operands.append((a, numbers.b.to(device).to(dtype), numbers.rows.to(device), reference, known))
+            self._operands.append((a, numbers.b.to(device).to(dtype), numbers.rows.to(device), reference, expected))
         self._last_rows: list[Tensor] = []
 
     def run(self, recorder: Recorder, between: Callable[[], None]) -> None:
         self._last_rows = []
-        for product, (a, b, rows, _, known) in zip(self._products, self._operands):
+        for product, (a, b, rows, _, expected) in zip(self._products, self._operands):
             out = torch.empty(product.rows, product.columns, dtype=a.dtype, device=a.device)
             for turn in range(1, product.times + 1):
                 torch.matmul(a, b, out=out)
                 recorder.note(f"{product.title}, turn {turn}", out)
             sampled = out[rows]
-            recorder.note(f"{product.title}, rows that the host computed", sampled, known)
+            recorder.note(f"{product.title}, rows that the host computed", sampled, expected)
             self._last_rows.append(sampled)
             between()
 

@@ -39,11 +39,14 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
         lines = "; ".join(f"{ranks.scope_of(rank)}: {group}" for rank, group in enumerate(groups))
         raise WorkloadFailure(f"the parts of the node are not alike, so their results cannot be compared: {lines}")
     result.environment["fingerprint_group"] = groups[0]
-    mine = Repeats(config, ranks).run()
-    everyone = ranks.gather(mine)
-    judgements = {name: judge(mine.section(name), [theirs.traces[name] for theirs in everyone]) for name in SECTIONS}
+    repeats = Repeats(config, ranks).run()
+    everyone = ranks.gather(repeats)
+    judgements = {
+        name: judge(repeats.section(name), [rank_repeats.traces[name] for rank_repeats in everyone])
+        for name in SECTIONS
+    }
     if ranks.is_first:
-        report(ranks, result, mine, everyone, judgements)
+        report(ranks, result, repeats, everyone, judgements)
 
 
 def make_deterministic(ranks: Ranks) -> None:
@@ -130,7 +133,7 @@ class Repeats:
 def report(
     ranks: Ranks,
     result: WorkloadResult,
-    mine: Repeats,
+    repeats: Repeats,
     everyone: Sequence[Repeats],
     judgements: Mapping[str, Judgement],
 ) -> None:
@@ -141,17 +144,17 @@ def report(
     for judgement in judgements.values():
         for finding in judgement.findings:
             counts[finding.part] += finding.count
-    for part, theirs in enumerate(everyone):
+    for part, rank_repeats in enumerate(everyone):
         scope = ranks.scope_of(part)
-        add("fingerprint_repeats_count", theirs.count, "count", scope)
-        add("fingerprint_repeat_seconds", theirs.seconds / theirs.count, "seconds", scope)
+        add("fingerprint_repeats_count", rank_repeats.count, "count", scope)
+        add("fingerprint_repeat_seconds", rank_repeats.seconds / rank_repeats.count, "seconds", scope)
         add("fingerprint_mismatch_count", counts[part], "count", scope)
-        for name, error in worst_errors(theirs).items():
+        for name, error in worst_errors(rank_repeats).items():
             add(f"fingerprint_{name}_error_ratio", error, "ratio", scope)
     for name, judgement in judgements.items():
         if judgement.right is not None:
-            result.fingerprints[f"fingerprint_{name}_sha256"] = sha256(mine.labels[name], judgement.right)
-    _say(ranks, result, mine, judgements)
+            result.fingerprints[f"fingerprint_{name}_sha256"] = sha256(repeats.labels[name], judgement.right)
+    _say(ranks, result, repeats, judgements)
 
 
 def worst_errors(repeats: Repeats) -> dict[str, float]:
@@ -163,14 +166,14 @@ def worst_errors(repeats: Repeats) -> dict[str, float]:
     return worst
 
 
-def _say(ranks: Ranks, result: WorkloadResult, mine: Repeats, judgements: Mapping[str, Judgement]) -> None:
+def _say(ranks: Ranks, result: WorkloadResult, repeats: Repeats, judgements: Mapping[str, Judgement]) -> None:
     findings = [finding for judgement in judgements.values() for finding in judgement.findings]
     if not findings:
         training = judgements["training"].right
         result.message = (
-            f"{ranks.world_size} x {ranks.accelerator.kind}, {mine.count} repeats: all agree bit for bit, training "
-            f"{sha256(mine.labels['training'], training or ())[:12]}; "
-            f"loss off from float64 by {worst_errors(mine)['training_fp32_loss']:.1g}"
+            f"{ranks.world_size} x {ranks.accelerator.kind}, {repeats.count} repeats: all agree bit for bit, training "
+            f"{sha256(repeats.labels['training'], training or ())[:12]}; "
+            f"loss off from float64 by {worst_errors(repeats)['training_fp32_loss']:.1g}"
         )
         return
     uuids = {device["index"]: device["uuid"] for device in result.environment["devices"]}

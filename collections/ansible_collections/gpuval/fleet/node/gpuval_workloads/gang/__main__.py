@@ -136,9 +136,9 @@ def _environment(
         "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would take what it finds
     }
     defaults |= interface_environment(gang, address, with_nccl=accelerator.kind == "cuda")
-    kept = {name: value for name, value in defaults.items() if name not in environ}
+    variables = {name: value for name, value in defaults.items() if name not in environ}
     count = {"GPUVAL_GPU_COUNT": str(gang.own.slots)} if accelerator.is_gpu else {}
-    return {**kept, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
+    return {**variables, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
 
 
 def _take_part(
@@ -178,11 +178,11 @@ def _take_part(
             described["joined"] = True
             result.environment["gang"] = described
             result.write()  # a member that is killed from here on has joined
-            checks.ask([theirs.get("host") for theirs in brought])
+            checks.ask([report.get("host") for report in brought])
             work.run(brought, arguments, stopper)
             channel.end(None, joining.FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
-            own = first_failure(folder)  # a rank's own message explains more than its exit
+            rank_failure = first_failure(folder)  # a rank's own message explains more than its exit
             stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
             if isinstance(error, SystemExit) and not stop:
                 wrong.add_to(result)
@@ -191,10 +191,10 @@ def _take_part(
                 joining.end_from_outside(channel)
                 raise
             try:
-                _report_end(channel, gang, error, own)
+                _report_end(channel, gang, error, rank_failure)
             except StoppedError as stopped:
                 stop = stopped.stop
-            if own and stop:
+            if rank_failure and stop:
                 described["stopped_by"] = stop.node
             take_failure(result, folder)
             if stop:
@@ -207,15 +207,18 @@ def _end_by_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: Mapping | None) -> None:
+def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, rank_failure: Mapping | None) -> None:
     """Report why this member ends and which node is at fault; ``own``: the note of the rank that failed first here.
 
     If all ranks raise a failure about one of them, its node is at fault; none if it is about ranks of several nodes.
     """
-    if own:
-        about = {gang.members[gang.owner(rank)[0]].node for rank in own["about"]}
+    if rank_failure:
+        about = {gang.members[gang.owner(rank)[0]].node for rank in rank_failure["about"]}
         channel.end(
-            own["message"], joining.FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None
+            rank_failure["message"],
+            joining.FAREWELL_SECONDS,
+            weight=CAUSE,
+            node=about.pop() if len(about) == 1 else None,
         )
     elif isinstance(error, SharedError):
         channel.end(str(error), joining.FAREWELL_SECONDS, weight=SHARED)
@@ -227,13 +230,13 @@ def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: 
 
 def _compare(gang: Gang, brought: list[dict], config: GangConfig) -> None:
     """Raise ``SharedError`` if a member has other software than the leader, or has it at another path."""
-    same = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
-    for member, theirs in zip(gang.members, brought):
-        for what in same:
-            if theirs[what] != brought[0][what]:
+    compared = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
+    for member, versions in zip(gang.members, brought):
+        for component in compared:
+            if versions[component] != brought[0][component]:
                 raise SharedError(
-                    f"{member.node} has {what} {theirs[what]}, {gang.leader.node} has {brought[0][what]}: a gang needs "
-                    "the same everywhere"
+                    f"{member.node} has {component} {versions[component]}, {gang.leader.node} has "
+                    f"{brought[0][component]}: a gang needs the same everywhere"
                 )
 
 
@@ -260,9 +263,11 @@ class _ByTorchrun:
         return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
 
     def run(self, _brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
-        place, self._stopper = torchrun_place(self._gang), stopper
+        rendezvous, self._stopper = torchrun_place(self._gang), stopper
         try:
-            torchrun(place, self._module, arguments, self._accelerator, self._gang.own.slots, self._folder, stopper)
+            torchrun(
+                rendezvous, self._module, arguments, self._accelerator, self._gang.own.slots, self._folder, stopper
+            )
         finally:
             self._returned.set()
             signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has put its own there
@@ -274,9 +279,11 @@ class _ByTorchrun:
             return
         self._result.environment["gang"]["stopped_by"] = stop.node
         wrong.add_to(self._result)
-        own = first_failure(self._folder)
+        rank_failure = first_failure(self._folder)
         reason = (
-            f"{own['message']}; the gang has ended: {stop.message}" if own else f"the gang has ended: {stop.message}"
+            f"{rank_failure['message']}; the gang has ended: {stop.message}"
+            if rank_failure
+            else f"the gang has ended: {stop.message}"
         )
         with suppress(OSError):
             self._result.write()
@@ -321,7 +328,7 @@ class _OverSsh:
 
     def ssh_options(self, brought: list[dict]) -> list[str]:
         """Return how the leader reaches the members' servers."""
-        host_keys = [theirs["host_key"] for theirs in brought]
+        host_keys = [report["host_key"] for report in brought]
         return client(self._gang, self._folder, self._keys / joining.KEY_FILE, host_keys)
 
     def _is_over(self) -> bool:
@@ -333,11 +340,11 @@ class _OverSsh:
             return code is not None
         notes = notes_of(self._folder, FAILURE_FILE) + notes_of(self._folder, CRASH_FILE)
         if notes:
-            first = min(notes, key=lambda note: note["time"])
-            raise WorkloadCrash(f"rank {first['rank']} broke off with {first['message']}")
-        for place, (beat, state) in beats_of(self._folder, self._gang).items():
+            earliest = min(notes, key=lambda note: note["time"])
+            raise WorkloadCrash(f"rank {earliest['rank']} broke off with {earliest['message']}")
+        for local_rank, (beat, state) in beats_of(self._folder, self._gang).items():
             if state in GONE and not (self._folder / OUTCOME_FILE).exists():  # it may have ended well meanwhile
-                rank = self._gang.first_rank(self._gang.index) + place
+                rank = self._gang.first_rank(self._gang.index) + local_rank
                 raise KilledError(
                     f"rank {rank} (pid {beat.pid}) was killed: look in the kernel log for an out-of-memory kill"
                 )
@@ -419,19 +426,19 @@ class _ByMpi:
         assert self._tools  # the leader has what all members have
         options = self._over_ssh.ssh_options(brought)
         put(self._folder / "hostfile", hostfile(self._gang))
-        found, why = mpi.measure(
+        result, why = mpi.measure(
             self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None,
             self._config.seconds * 2, self._config.most_bytes,
         )  # fmt: skip
         if stopper.stop:
             raise StallError(stopper.stop.message)
-        answer = self._folder / (OUTCOME_FILE if found else self.OTHERWISE_FILE)
-        answer.write_text(found.to_json() if found else why, encoding="utf-8")
+        answer = self._folder / (OUTCOME_FILE if result else self.OTHERWISE_FILE)
+        answer.write_text(result.to_json() if result else why, encoding="utf-8")
         missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, answer)
         if missed:
             raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
-        if found:
-            self._complete(found)
+        if result:
+            self._complete(result)
         return why
 
     def _wait(self, stopper: Stopper) -> str:
@@ -446,10 +453,10 @@ class _ByMpi:
                 raise StallError(stopper.stop.message)
             time.sleep(POLL_SECONDS)
 
-    def _complete(self, found: WorkloadResult) -> None:
+    def _complete(self, result: WorkloadResult) -> None:
         """Add what this node's own log contains."""
-        collectives.complete(found, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
-        (self._folder / OUTCOME_FILE).write_text(found.to_json(), encoding="utf-8")
+        collectives.complete(result, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
+        (self._folder / OUTCOME_FILE).write_text(result.to_json(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     chosen = [c for c in (*COLLECTIVES, SEND_RECEIVE) if not config.only or c.name in config.only]
     if ranks.world_size == 1:
         chosen = [c for c in chosen if c is not SEND_RECEIVE]
-    found = collectives(
+    measured = collectives(
         ranks, Meter(ranks, reporter.report), config.seconds, PREFIX, chosen, config.most_bytes,
         lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
     )  # fmt: skip
@@ -43,9 +43,9 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
     result.add_metric("gang_nodes_count", nodes, "count")
     result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
     result.add_metric("gang_processes_count", ranks.world_size, "count")
-    for figure in found.figures:
+    for figure in measured.figures:
         result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope, figure.revision)
-    for name, unit, x, y in found.curves:
+    for name, unit, x, y in measured.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
     errors = sum(ranks.gather(result.metric(ERRORS)))
     result.add_metric(ERRORS, errors, "count")
@@ -76,12 +76,12 @@ def complete(
 
 def _add_asked(result: WorkloadResult, config: CollectivesConfig) -> None:
     """Put into the result which collectives were asked for, and how many of all were measured."""
-    asked = config.only or NAMES
-    result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in asked else "no" for name in NAMES})
+    requested = config.only or NAMES
+    result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in requested else "no" for name in NAMES})
     measured = {m["name"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second") and m["value"]}
     count = sum(f"{PREFIX}_{name}_bus_bytes_per_second" in measured for name in NAMES)
     result.add_metric("gang_collectives_count", count, "count")
-    result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(asked)), "count")
+    result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(requested)), "count")
 
 
 def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[str]:
@@ -104,7 +104,7 @@ def _add_transport(result: WorkloadResult, accelerator: TorchDevices) -> list[st
     result.environment["networks_initialised"] = sorted(transport.initialised(text))
     chosen = transport.choices(text.splitlines())
     result.environment["algorithms"] = {
-        name: {str(size): "/".join(way) for size, way in sorted(sizes.items())} for name, sizes in chosen.items()
+        name: {str(size): "/".join(choice) for size, choice in sorted(sizes.items())} for name, sizes in chosen.items()
     }
     version = nccl_log.version(text)
     if version:
@@ -138,11 +138,11 @@ def _complain(result: WorkloadResult, config: CollectivesConfig, accelerator: To
     carried = sum(port.rate_bits_per_second or 0 for port in ports if port.is_active) / 8
     if carried and bus is not None and transport.is_ib(networks):
         result.add_metric("gang_bus_over_ports_ratio", bus / carried, "ratio")
-    found = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS))
-    if found is None:
+    complaint = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS))
+    if complaint is None:
         return "NCCL's log does not tell by which network the collectives went"
-    result.add_metric("gang_network_unexpected_count", int(bool(found)), "count")
-    return found
+    result.add_metric("gang_network_unexpected_count", int(bool(complaint)), "count")
+    return complaint
 
 
 def _judge(result: WorkloadResult, errors: int, nodes: int, complaint: str) -> None:

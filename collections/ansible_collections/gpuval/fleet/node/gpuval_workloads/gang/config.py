@@ -26,7 +26,7 @@ class GangConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig(GangConfig):
+class GangTrainingConfig(GangConfig):
     """A training; ``seconds`` are of ZeRO, the two trainings it is held against take a quarter of that each."""
 
     zero: int = 2
@@ -65,7 +65,7 @@ class CollectivesConfig(GangConfig):
 
 
 #: The module of which every rank runs one.
-RANKS = {TrainingConfig: "gpuval_workloads.gang.training", CollectivesConfig: "gpuval_workloads.gang.collectives"}
+RANKS = {GangTrainingConfig: "gpuval_workloads.gang.training", CollectivesConfig: "gpuval_workloads.gang.collectives"}
 
 
 def largest_bytes(text: str) -> int:
@@ -76,7 +76,7 @@ def largest_bytes(text: str) -> int:
     return number
 
 
-def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesConfig:
+def parse_arguments(arguments: Sequence[str]) -> GangTrainingConfig | CollectivesConfig:
     """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
@@ -89,13 +89,21 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesCon
 
     description = "Train a Llama by DeepSpeed ZeRO, beside plain DDP on each node alone and across all."
     add = works.add_parser("training", parents=[common], description=description).add_argument
-    add("--zero", type=int, choices=[1, 2, 3], default=TrainingConfig.zero, help="1 optimizer, 2 gradients, 3 weights")
-    add("--size", choices=["auto", *SIZES], default=TrainingConfig.size, help="auto: by the device's memory")
+    add(
+        "--zero",
+        type=int,
+        choices=[1, 2, 3],
+        default=GangTrainingConfig.zero,
+        help="1 optimizer, 2 gradients, 3 weights",
+    )
+    add("--size", choices=["auto", *SIZES], default=GangTrainingConfig.size, help="auto: by the device's memory")
     add("--batch-size", type=positive_int, help="sequences per process and step")
     add("--sequence-length", type=positive_int, help="tokens per sequence")
-    add("--seconds", type=positive_float, default=TrainingConfig.seconds, help="of ZeRO after its warm-up")
-    add("--precision", choices=["auto", "bf16", "fp32"], default=TrainingConfig.precision, help="auto: bf16 on GPUs")
-    add("--seed", type=int, default=TrainingConfig.seed)
+    add("--seconds", type=positive_float, default=GangTrainingConfig.seconds, help="of ZeRO after its warm-up")
+    add(
+        "--precision", choices=["auto", "bf16", "fp32"], default=GangTrainingConfig.precision, help="auto: bf16 on GPUs"
+    )
+    add("--seed", type=int, default=GangTrainingConfig.seed)
 
     description = "Measure collectives across the nodes, and check every element."
     add = works.add_parser("collectives", parents=[common], description=description).add_argument
@@ -108,6 +116,6 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesCon
     values = vars(parser.parse_args(list(arguments)))
     work = values.pop("work")
     if work == "training":
-        return TrainingConfig(**values)
+        return GangTrainingConfig(**values)
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return CollectivesConfig(**fields)

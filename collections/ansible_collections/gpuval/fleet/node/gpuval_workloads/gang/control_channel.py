@@ -190,13 +190,13 @@ class ControlChannel:
     async def _lead(self) -> None:
         self._brought[0] = self._bring
         address, port = self._gang.leader.address, self._gang.control_port
-        place = address if is_ip(address) else None  # a host's name may be its loopback interface here
+        listen_address = address if is_ip(address) else None  # a host's name may be its loopback interface here
         begun = time.monotonic()
         try:
             _allow_files(len(self._gang.members) + OTHER_FILES)
             backlog = max(100, len(self._gang.members))
             server = await asyncio.start_server(
-                self._receive, place, port, limit=MAX_LINE + MAX_BROUGHT, backlog=backlog
+                self._receive, listen_address, port, limit=MAX_LINE + MAX_BROUGHT, backlog=backlog
             )
         except OSError as error:
             self._end_with(GangStop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
@@ -222,10 +222,12 @@ class ControlChannel:
         """End the gang when a member that has not joined cannot do so any more."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            found = await self._loop.run_in_executor(None, self._find_ended, [one.node for one in self._missing()])
+            ended = await self._loop.run_in_executor(
+                None, self._find_ended, [member_missing.node for member_missing in self._missing()]
+            )
             for member in self._missing():
-                if found and member.node == found[0]:
-                    self._end_with(_stop_for([member], f" ended before it joined: {found[1]}"))
+                if ended and member.node == ended[0]:
+                    self._end_with(_stop_for([member], f" ended before it joined: {ended[1]}"))
 
     def _absent(self) -> GangStop:
         return _stop_for(
@@ -235,7 +237,7 @@ class ControlChannel:
         )
 
     async def _watch(self) -> None:
-        watch, last = StallJudge(self._limits.stall_seconds), time.monotonic()
+        watch, last_look = StallJudge(self._limits.stall_seconds), time.monotonic()
         beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
         while True:
             if self._stop:
@@ -251,7 +253,7 @@ class ControlChannel:
             await asyncio.sleep(BEAT_SECONDS)
             await self._send_all({"kind": "beat"})
             now = time.monotonic()
-            seconds, last = min(now - last, 2 * BEAT_SECONDS), now
+            seconds, last_look = min(now - last_look, 2 * BEAT_SECONDS), now
             for index, heard in self._heard.items():
                 if index not in self._ended and now - heard > self._limits.silence_seconds:
                     silence = f" was lost: no heartbeat for {now - heard:.0f} s"
@@ -279,14 +281,14 @@ class ControlChannel:
         if late:
             self._end_with(self._not_begun(late))
             return
-        for index, theirs in self._theirs.items():
-            first = self._gang.first_rank(index)
-            beats.update({first + place: beat for place, beat in theirs.items()})
-        found = watch.look(beats, seconds)
-        if found:
-            rank, words = found
-            index, place = self._gang.owner(rank)
-            words = f": rank {rank} (process {place} of the node) {words}"
+        for index, node_beats in self._theirs.items():
+            first_rank = self._gang.first_rank(index)
+            beats.update({first_rank + local_rank: beat for local_rank, beat in node_beats.items()})
+        stall = watch.look(beats, seconds)
+        if stall:
+            rank, words = stall
+            index, local_rank = self._gang.owner(rank)
+            words = f": rank {rank} (process {local_rank} of the node) {words}"
             self._end_with(_stop_for([self._gang.members[index]], words))
 
     def _not_begun(self, late: Sequence[int]) -> GangStop:
@@ -309,7 +311,9 @@ class ControlChannel:
                 message = await _read(reader, None)
                 self._heard[index] = time.monotonic()
                 if message["kind"] == "beat":
-                    self._theirs[index] = {int(place): (Beat(**beat), state) for place, beat, state in message["beats"]}
+                    self._theirs[index] = {
+                        int(local_rank): (Beat(**beat), state) for local_rank, beat, state in message["beats"]
+                    }
                 elif message["kind"] == "arrived":
                     await self._add_arrival(index, str(message["name"]), str(message["word"]))
                 elif message["kind"] == "end":
@@ -347,12 +351,16 @@ class ControlChannel:
     def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
         self._ended[index] = dict(message)
         if message["message"] is not None:
-            own, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
+            sender, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
             if weight == SHARED:
                 self._broke(SHARED, GangStop(None, str(message["message"])))
                 return
-            member = own if node == OWN else next((one for one in self._gang.members if one.node == node), None)
-            reason = f"{_name(member or own)}: {message['message']}"
+            member = (
+                sender
+                if node == OWN
+                else next((candidate for candidate in self._gang.members if candidate.node == node), None)
+            )
+            reason = f"{_name(member or sender)}: {message['message']}"
             self._broke(CAUSE if weight == CAUSE else EFFECT, GangStop(member.node if member else None, reason))
 
     async def _send_all(self, message: Mapping[str, Any]) -> None:
@@ -415,7 +423,7 @@ class ControlChannel:
 
     async def _beat(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            beats = [[place, vars(beat), state] for place, (beat, state) in self._beats().items()]
+            beats = [[local_rank, vars(beat), state] for local_rank, (beat, state) in self._beats().items()]
             with suppress(_BrokenError):  # the reader sees it too
                 await _send(writer, {"kind": "beat", "beats": beats})
             await asyncio.sleep(BEAT_SECONDS)
@@ -533,10 +541,10 @@ def _unpacked(text: Any, max_bytes: int) -> Any:
         raise _BrokenError(f"what the members say is invalid: {error}") from None
 
 
-def _allow_files(wanted: int) -> None:
+def _allow_files(files: int) -> None:
     """Raise the limit of open files as far as allowed: each member's connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

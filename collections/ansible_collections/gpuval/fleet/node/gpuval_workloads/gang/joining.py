@@ -66,9 +66,9 @@ def check_port(gang: Gang, port: int, setting: str) -> None:
     if not gang.is_leader:
         return
     try:
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("", port))  # as PyTorch does
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))  # as PyTorch does
     except OSError as error:
         raise WorkloadFailure(
             f"port {port} of {gang.own.node}, the rendezvous of the ranks, cannot be used: {error.strerror}; "
@@ -95,9 +95,9 @@ def serve_ssh(gang: Gang, folder: Path, keys: Path, stack: ExitStack) -> SshServ
         raise WorkloadFailure(
             f"the run's key {public} cannot be read ({error.strerror}): gpuval.fleet.keys brings it"
         ) from None
-    given, kept_back = passed(os.environ, TOKEN_VARIABLE)
+    variables, kept_back = passed(os.environ, TOKEN_VARIABLE)
     if kept_back:
         print(f"not passed to ranks over SSH because of quotes or line ends: {', '.join(kept_back)}", flush=True)
-    server = SshServer(gang, folder / "ssh", key, given)
+    server = SshServer(gang, folder / "ssh", key, variables)
     stack.callback(processes.end_below)
     return stack.enter_context(server)

@@ -67,11 +67,11 @@ class Stopper:
 
 def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
     """The last heartbeats of this member's ranks, by place on the node, with the states of their processes."""
-    first, beats = gang.first_rank(gang.index), {}
-    for place in range(gang.own.slots):
-        beat = read_beat(directory / BEAT_FILE.format(rank=first + place))
+    first_rank, beats = gang.first_rank(gang.index), {}
+    for local_rank in range(gang.own.slots):
+        beat = read_beat(directory / BEAT_FILE.format(rank=first_rank + local_rank))
         if beat:
-            beats[place] = (beat, process_state(beat.pid))
+            beats[local_rank] = (beat, process_state(beat.pid))
     return beats
 
 

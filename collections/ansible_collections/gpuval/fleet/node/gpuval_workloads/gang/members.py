@@ -88,9 +88,9 @@ def parse(text: str) -> Gang:
         raise ValueError(f"{GANG_VARIABLE}: there is no member {gang.index} among {len(members)}")
     if any(member.slots < 1 for member in members):
         raise ValueError(f"{GANG_VARIABLE}: a member has no processes")
-    for what in ("node", "address"):
-        if len({getattr(member, what) for member in members}) < len(members):
-            raise ValueError(f"{GANG_VARIABLE}: two members have the same {what}")
+    for attribute in ("node", "address"):
+        if len({getattr(member, attribute) for member in members}) < len(members):
+            raise ValueError(f"{GANG_VARIABLE}: two members have the same {attribute}")
     return gang
 
 

@@ -45,22 +45,22 @@ class Tools:
 
 def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | None, str]:
     """The tools of this node for all collectives, or those named; else None, and why not."""
-    first = [Path(environ[FOLDER_VARIABLE])] if environ.get(FOLDER_VARIABLE) else []
-    places = ExecutableSearch(first, environ)
+    folders = [Path(environ[FOLDER_VARIABLE])] if environ.get(FOLDER_VARIABLE) else []
+    places = ExecutableSearch(folders, environ)
     mpirun = places.find("mpirun")
     if mpirun is None:
         return None, "there is no mpirun on PATH"
-    wanted = only or tuple(PROGRAMS)
-    found = {name: places.find(PROGRAMS[name]) for name in wanted if name in PROGRAMS}
-    lacking = [PROGRAMS.get(name, name) for name in wanted if not found.get(name)]
+    names = only or tuple(PROGRAMS)
+    path_by_name = {name: places.find(PROGRAMS[name]) for name in names if name in PROGRAMS}
+    lacking = [PROGRAMS.get(name, name) for name in names if not path_by_name.get(name)]
     if lacking:
         return None, f"{', '.join(lacking)} is neither in {FOLDER_VARIABLE}, on PATH, nor in the usual places"
-    alone = [path.name for path in found.values() if path and not is_for_mpi(path)]
+    alone = [path.name for path in path_by_name.values() if path and not is_for_mpi(path)]
     if alone:
         return None, f"{', '.join(alone)} was built without MPI (make MPI=1)"
     if not is_open_mpi(mpirun):
         return None, f"{mpirun} is not that of Open MPI"
-    return Tools(str(mpirun), {name: str(path) for name, path in found.items()}), ""
+    return Tools(str(mpirun), {name: str(path) for name, path in path_by_name.items()}), ""
 
 
 def is_for_mpi(path: Path) -> bool:
@@ -84,10 +84,10 @@ def is_open_mpi(mpirun: Path) -> bool:
 
 def differing(brought: Sequence[Mapping], gang: Gang) -> str:
     """Why the members' tools cannot be used together; empty where they can."""
-    for member, theirs in zip(gang.members, brought):
-        if not theirs.get("tools"):
-            return f"{member.node} has no nccl-tests: {theirs.get('no_tools') or 'none were looked for'}"
-        if theirs["tools"] != brought[0]["tools"]:
+    for member, report in zip(gang.members, brought):
+        if not report.get("tools"):
+            return f"{member.node} has no nccl-tests: {report.get('no_tools') or 'none were looked for'}"
+        if report["tools"] != brought[0]["tools"]:
             return f"{member.node} has its nccl-tests or mpirun elsewhere than {gang.leader.node}"
     return ""
 
@@ -107,9 +107,9 @@ def command(mpirun: str, gang: Gang, hostfile: Path, ssh_options: Sequence[str])
     }
     # The others' interfaces may have other names; all of them know which of theirs is in a network.
     network = network_of(gang.own.address, [member.address for member in gang.members])
-    way = network or interface_of(gang.own.address)
-    if way:
-        settings |= {"oob_tcp_if_include": way, "btl_tcp_if_include": way}
+    interface = network or interface_of(gang.own.address)
+    if interface:
+        settings |= {"oob_tcp_if_include": interface, "btl_tcp_if_include": interface}
     return [
         mpirun,
         *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
@@ -151,13 +151,13 @@ def measure(
     sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
     answers: dict[str, ToolAnswer] = {}
     deadline = time.monotonic() + seconds
-    for done, (name, program) in enumerate(tools.programs.items()):
+    for number, (name, program) in enumerate(tools.programs.items()):
         while True:
-            share = max(5.0, (deadline - time.monotonic()) * 2 / (len(tools.programs) - done + 1))
-            whole = [*command(tools.mpirun, gang, folder / "hostfile", ssh_options), program, *arguments(sizes[0])]
-            print(f"{name}: {shlex.join(whole)}", flush=True)
+            share = max(5.0, (deadline - time.monotonic()) * 2 / (len(tools.programs) - number + 1))
+            argv = [*command(tools.mpirun, gang, folder / "hostfile", ssh_options), program, *arguments(sizes[0])]
+            print(f"{name}: {shlex.join(argv)}", flush=True)
             ended = run(
-                whole,
+                argv,
                 share + START_SECONDS,
                 environment={**os.environ, **environment(gang, ssh_options)},
                 echo=lambda line: print(line, flush=True),
@@ -171,12 +171,12 @@ def measure(
                 break
             print(f"{name} up to {sizes[0]} bytes takes too long: up to {sizes[1]} bytes now", flush=True)
             sizes.pop(0)
-        if answer.verdict == PASS and not any(one.name == f"{PREFIX}_ranks_count" for one in answer.figures):
+        if answer.verdict == PASS and not any(figure.name == f"{PREFIX}_ranks_count" for figure in answer.figures):
             answer = ToolAnswer.none("does not say over which ranks")
         if answer.verdict == FAIL:
             errors = errors_of([*answers.values(), answer])
             wrong.keep(gang.first_rank(0), f"{PREFIX}_collective_error_count", errors)
-        elif answer.verdict != PASS and any(one.verdict == FAIL for one in answers.values()):
+        elif answer.verdict != PASS and any(figure.verdict == FAIL for figure in answers.values()):
             break
         elif answer.verdict != PASS:
             return None, f"{name}: {answer.reason}"
@@ -187,7 +187,10 @@ def measure(
 def errors_of(answers: Iterable[ToolAnswer]) -> int:
     """How many elements were wrong; of a program that says so and counts none, one."""
     counts = [
-        (answer.verdict == FAIL, sum(one.value for one in answer.figures if one.name == f"{PREFIX}_error_count"))
+        (
+            answer.verdict == FAIL,
+            sum(figure.value for figure in answer.figures if figure.name == f"{PREFIX}_error_count"),
+        )
         for answer in answers
     ]
     return int(sum(max(is_wrong, count) for is_wrong, count in counts))
@@ -218,8 +221,8 @@ def result_of(answers: Mapping[str, ToolAnswer], gang: Gang) -> tuple[WorkloadRe
 
 def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, file: Path) -> list[str]:
     """Copy a file into the folder that ``variable`` names on every other member; return nodes not reached."""
-    place = shlex.quote(f"/{file.name}")
-    script = f'umask 077; cat > "${variable}"{place}.part && mv "${variable}"{place}.part "${variable}"{place}'
+    target = shlex.quote(f"/{file.name}")
+    script = f'umask 077; cat > "${variable}"{target}.part && mv "${variable}"{target}.part "${variable}"{target}'
     sending = {}
     for member in gang.members[1:]:
         with file.open("rb") as stream:

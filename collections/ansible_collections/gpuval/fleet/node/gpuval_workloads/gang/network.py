@@ -43,18 +43,18 @@ def own_address(gang: Gang, seconds: float) -> str:
     another member.
     Raises ``WorkloadCrash`` as :func:`resolved`.
     """
-    found = resolved(gang.own.address, seconds)
-    others = [member.address for member in gang.members if member is not gang.own]
-    if found != gang.own.address and others and ipaddress.ip_address(found.partition("%")[0]).is_loopback:
+    address = resolved(gang.own.address, seconds)
+    other_addresses = [member.address for member in gang.members if member is not gang.own]
+    if address != gang.own.address and other_addresses and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         with suppress(OSError, ValueError, WorkloadCrash):
-            return route_to(resolved(others[0], 0)).source or found
-    return found
+            return route_to(resolved(other_addresses[0], 0)).source or address
+    return address
 
 
 def interface_of(address: str) -> str | None:
     """Return the name of the interface that has the address; None where none has it, or it is a name."""
-    held = _held(address)
-    return held[0] if held else None
+    interface = _held(address)
+    return interface[0] if interface else None
 
 
 def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[str, str]:
@@ -66,22 +66,22 @@ def interface_environment(gang: Gang, address: str, *, with_nccl: bool) -> dict[
     return {"GLOO_SOCKET_IFNAME": interface, **({"NCCL_SOCKET_IFNAME": f"={interface}"} if with_nccl else {})}
 
 
-def network_of(address: str, others: Iterable[str]) -> str | None:
+def network_of(address: str, addresses_of_others: Iterable[str]) -> str | None:
     """Return the network of an address of this host, ``10.0.0.0/24``, widened until it has the others as well.
 
     None where that makes no sense: names, IPv6, the loopback interface, an address that no interface has, and where it
     would have to be widened further than to a /16.
     """
-    held = _held(address)
+    interface = _held(address)
     try:
-        theirs = [ipaddress.IPv4Address(other) for other in others]
+        ip_addresses = [ipaddress.IPv4Address(member_address) for member_address in addresses_of_others]
     except ValueError:
         return None
-    if not held or held[1].version == 6 or held[1].is_loopback:
+    if not interface or interface[1].version == 6 or interface[1].is_loopback:
         return None
-    network = held[1].network
+    network = interface[1].network
     widest = min(WIDEST_PREFIX, network.prefixlen)
-    while any(other not in network for other in theirs):
+    while any(member_address not in network for member_address in ip_addresses):
         network = network.supernet()
     return str(network) if network.prefixlen >= widest else None
 
@@ -90,7 +90,14 @@ def _held(address: str) -> tuple[str, ipaddress.IPv4Interface | ipaddress.IPv6In
     """The interface of this host that has the address, and its network."""
     if not is_ip(address):
         return None
-    wanted = ipaddress.ip_address(address.partition("%")[0])
+    ip_address = ipaddress.ip_address(address.partition("%")[0])
     with suppress(OSError):
-        return next(((socket.if_indextoname(number), own) for number, own in addresses() if own.ip == wanted), None)
+        return next(
+            (
+                (socket.if_indextoname(number), interface_address)
+                for number, interface_address in addresses()
+                if interface_address.ip == ip_address
+            ),
+            None,
+        )
     return None

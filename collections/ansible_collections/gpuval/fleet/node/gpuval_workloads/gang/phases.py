@@ -46,9 +46,9 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> TrainingPhase:
     _window(phase, ranks, step, WARMUP_STEPS - 1)
     phase.steps = LapStatistics()
     while True:
-        left = seconds - phase.steps.seconds
-        count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, left) / recent))) if recent else 1
-        count = agree(ranks, count if left > 0 or not phase.steps.count else 0)
+        seconds_left = seconds - phase.steps.seconds
+        count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, seconds_left) / recent))) if recent else 1
+        count = agree(ranks, count if seconds_left > 0 or not phase.steps.count else 0)
         if not count:
             return phase
         before = phase.steps.seconds
@@ -81,14 +81,17 @@ def _window(phase: TrainingPhase, ranks: Ranks, step: Step, count: int) -> None:
         if ranks.local_rank == 0:
             wrong.keep(ranks.rank, NONFINITE, len(bad))
         number = bad[0][0]
-        first = [rank for step, rank in bad if step == number]
+        culprits = [rank for step, rank in bad if step == number]
         node_of = ranks.gather(ranks.of_node.start)
-        is_one_node = len({node_of[rank] for rank in first}) == 1
-        which = f"rank {first[0]}" if len(first) == 1 else f"{len(first)} ranks at once, {first[0]} among them"
+        is_one_node = len({node_of[rank] for rank in culprits}) == 1
+        ranks_named = (
+            f"rank {culprits[0]}" if len(culprits) == 1 else f"{len(culprits)} ranks at once, {culprits[0]} among them"
+        )
         # through gradients it comes to all that train together
-        where = f"{which}: run the diagnostics and fingerprint stages on {'their node' if is_one_node else 'all nodes'}"
+        suspects = "their node" if is_one_node else "all nodes"
+        where = f"{ranks_named}: run the diagnostics and fingerprint stages on {suspects}"
         message = (
             f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {where}"
         )
-        raise WorkloadFailure(message, first)
+        raise WorkloadFailure(message, culprits)
     phase.losses += by_rank.mean(dim=0).tolist()

@@ -17,20 +17,22 @@ def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
     """
     if len(beats) < slots:
         return f"{len(beats)} of {slots} ranks have begun"
-    ticks, done = (min(getattr(beat, what) for beat, _ in beats.values()) for what in ("ticks", "device_done"))
-    device = f", its device {done}" if done else ""
+    ticks, device_done = (
+        min(getattr(beat, counter) for beat, _ in beats.values()) for counter in ("ticks", "device_done")
+    )
+    device = f", its device {device_done}" if device_done else ""
     return f"{slots} of {slots} ranks are at work; the last one has counted {ticks} steps of progress{device}"
 
 
 def progress_printer(text_of: Callable[[], str]) -> Periodic:
     """Enter it: a thread prints what ``text_of`` returns now and then, if it has changed."""
-    last = ""
+    last_text = ""
 
     def look() -> None:
-        nonlocal last
+        nonlocal last_text
         text = text_of()
-        if text != last:
-            last = text
+        if text != last_text:
+            last_text = text
             print(text, flush=True)
 
     return Periodic(PRINT_SECONDS, look, "progress")

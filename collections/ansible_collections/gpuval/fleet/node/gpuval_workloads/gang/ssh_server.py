@@ -61,7 +61,7 @@ class SshServer:
         self.host_key = " ".join((folder / "host_key.pub").read_text(encoding="utf-8").split()[:2])
 
     def __enter__(self) -> SshServer:
-        own = self._gang.own
+        member = self._gang.own
         if os.geteuid() == 0:  # what sshd as root insists on
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
         # One line for all: of several sshd takes the first only.
@@ -70,7 +70,7 @@ class SshServer:
         configuration.write_text(
             _CONFIGURATION.format(
                 port=self._gang.ssh_port,
-                listen=f"ListenAddress {own.address}\n" if is_ip(own.address) else "",  # of a name: everywhere
+                listen=f"ListenAddress {member.address}\n" if is_ip(member.address) else "",  # of a name: everywhere
                 folder=self._folder,
                 user=user(),
                 environment=f"SetEnv {words}\n" if words else "",
@@ -87,7 +87,7 @@ class SshServer:
                 why = f"ended with exit code {code}" if code is not None else "does not answer"
                 self.__exit__()
                 raise WorkloadFailure(
-                    f"the SSH server for DeepSpeed at {own.address} port {self._gang.ssh_port} {why}; see the log "
+                    f"the SSH server for DeepSpeed at {member.address} port {self._gang.ssh_port} {why}; see the log "
                     "above. Choose another port if it is in use, or launcher torchrun, which needs none"
                 )
             time.sleep(0.1)
@@ -150,9 +150,9 @@ def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], lis
 
     The latter are values with quotes, backslashes and what is not printed, which versions of sshd read differently.
     """
-    wanted = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
-    able = {n: v for n, v in wanted.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
-    return able, sorted(wanted.keys() - able.keys())
+    candidates = {n: v for n, v in environ.items() if n not in (secret, *OF_THE_LOGIN) and not n.startswith("SSH_")}
+    able = {n: v for n, v in candidates.items() if (n + v).isprintable() and not set(n + v) & set('"\\')}
+    return able, sorted(candidates.keys() - able.keys())
 
 
 def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
@@ -161,16 +161,16 @@ def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) ->
     The key is copied to a file of this user's alone: ssh takes no other, and it may be brought as one. Raises
     ``WorkloadFailure`` where it cannot be read.
     """
-    key, known = folder / brought.name, folder / "known_hosts"
+    key, known_hosts = folder / brought.name, folder / "known_hosts"
     try:
         key.touch(mode=0o600)
         key.write_bytes(brought.read_bytes())
     except OSError as error:
         raise WorkloadFailure(f"the gang's key {brought} cannot be read: {error.strerror}") from None
     lines = (f"[{m.address}]:{gang.ssh_port} {host_key}\n" for m, host_key in zip(gang.members, host_keys))
-    known.write_text("".join(lines), encoding="utf-8")
+    known_hosts.write_text("".join(lines), encoding="utf-8")
     options = {
-        "UserKnownHostsFile": str(known),
+        "UserKnownHostsFile": str(known_hosts),
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "IdentityFile": str(key),

@@ -24,7 +24,7 @@ from ..training.task import Task, build_task
 from ..training.updates import COURSE_REVISION, COURSE_STEPS, adamw, course, set_rate, update
 from . import zero
 from .collectives import absent_nodes
-from .config import TrainingConfig, parse_arguments
+from .config import GangTrainingConfig, parse_arguments
 from .phases import NONFINITE, TrainingPhase, train
 
 COMPARED_SHARE = 0.25
@@ -33,18 +33,20 @@ COMPARED_SHARE = 0.25
 
 def main(ranks: Ranks, result: WorkloadResult) -> None:
     config = parse_arguments(sys.argv[1:])
-    assert isinstance(config, TrainingConfig)
+    assert isinstance(config, GangTrainingConfig)
     torch.manual_seed(config.seed)
     engine_version = zero.version()  # at once where it is not there
     result.environment.update(software_environment(ranks), deepspeed=engine_version, zero_stage=config.zero)
     nodes = _nodes(ranks)
     result.environment["nodes"] = len(nodes)
     groups = [dist.new_group(list(node)) for node in nodes]  # every rank has to make all of them
-    own = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
+    node_group = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
 
     phases: dict[str, TrainingPhase] = {}
     if len(nodes) > 1:
-        phases["node"] = _distributed("DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, own)
+        phases["node"] = _distributed(
+            "DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, node_group
+        )
         _free_memory(ranks)
     phases["ddp"] = _distributed("DDP across the gang", config, ranks, config.seconds * COMPARED_SHARE, None)
     _free_memory(ranks)
@@ -57,12 +59,12 @@ def main(ranks: Ranks, result: WorkloadResult) -> None:
 
 def _nodes(ranks: Ranks) -> list[range]:
     """The ranks of every node, in order."""
-    own = (ranks.of_node.start, ranks.of_node.stop)
-    return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(own))))]
+    bounds = (ranks.of_node.start, ranks.of_node.stop)
+    return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(bounds))))]
 
 
 def _distributed(
-    name: str, config: TrainingConfig, ranks: Ranks, seconds: float, group: dist.ProcessGroup | None
+    name: str, config: GangTrainingConfig, ranks: Ranks, seconds: float, group: dist.ProcessGroup | None
 ) -> TrainingPhase:
     """Train by PyTorch's DDP in a group of ranks."""
     task = build_task(config.of_one_node(), ranks)
@@ -91,7 +93,7 @@ def _free_memory(ranks: Ranks) -> None:
     ranks.empty_cache()
 
 
-def _sharded(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
+def _sharded(task: Task, config: GangTrainingConfig, ranks: Ranks) -> tuple[TrainingPhase, float]:
     """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end."""
     optimizer, numbers = adamw(task, ranks.accelerator), itertools.count(1)
     engine = zero.engine(task, config.zero, optimizer, ranks)
@@ -125,11 +127,11 @@ def _report(
 ) -> None:
     """Complete the node's result: its own GPUs' figures, and those of the gang."""
     everyone = ranks.gather({name: phase.steps.summary() for name, phase in phases.items()})
-    add, last = result.add_metric, phases["zero"]
+    add, zero_phase = result.add_metric, phases["zero"]
     rates = {}
     for name in phases:
         # All wait for the slowest; alone, the nodes do not wait for each other, and their rates add up.
-        rates[name] = sum(task.items_per_batch / theirs[name][0] for theirs in everyone)
+        rates[name] = sum(task.items_per_batch / rank_rates[name][0] for rank_rates in everyone)
         for rank in ranks.of_node:
             tflops = task.flops_per_batch / everyone[rank][name][0] / 1e12
             add(f"gang_{name}_model_tflops", tflops, "TFLOP/s", ranks.scope_of(rank))
@@ -140,24 +142,24 @@ def _report(
     add("gang_processes_count", ranks.world_size, "count")
     for name, rate in rates.items():
         add(f"gang_{name}_tokens_per_second", rate, "tokens/s")
-        mean = statistics.fmean(task.flops_per_batch / theirs[name][0] / 1e12 for theirs in everyone)
+        mean = statistics.fmean(task.flops_per_batch / rank_rates[name][0] / 1e12 for rank_rates in everyone)
         add(f"gang_{name}_model_tflops", mean, "TFLOP/s")
     if "node" in rates:
         add("gang_scaling_ratio", rates["ddp"] / rates["node"], "ratio")
     add("gang_zero_ratio", rates["zero"] / rates["ddp"], "ratio")
-    add("gang_loss_first", last.losses[0], "loss")
-    add("gang_loss_last", last.losses[-1], "loss")
+    add("gang_loss_first", zero_phase.losses[0], "loss")
+    add("gang_loss_last", zero_phase.losses[-1], "loss")
     for step in COURSE_STEPS:
-        if step <= len(last.losses):
-            add(f"gang_loss_step_{step}", last.losses[step - 1], "loss", revision=COURSE_REVISION)
+        if step <= len(zero_phase.losses):
+            add(f"gang_loss_step_{step}", zero_phase.losses[step - 1], "loss", revision=COURSE_REVISION)
     add("gang_loss_spread_ratio", spread, "ratio")
-    add("gang_steps_count", len(last.losses), "count")
+    add("gang_steps_count", len(zero_phase.losses), "count")
     add(NONFINITE, 0, "count")  # else the training has ended at once
-    result.add_series("gang_loss", "loss", range(1, len(last.losses) + 1), last.losses)
+    result.add_series("gang_loss", "loss", range(1, len(zero_phase.losses) + 1), zero_phase.losses)
     scaling = f", {rates['ddp'] / rates['node']:.2f} of the nodes alone" if "node" in rates else ""
     result.message = (
         f"{nodes} nodes, {ranks.world_size} processes: ZeRO {rates['zero']:,.0f} tokens/s, DDP {rates['ddp']:,.0f}"
-        f"{scaling}; loss {last.losses[0]:.3f} to {last.losses[-1]:.3f}"
+        f"{scaling}; loss {zero_phase.losses[0]:.3f} to {zero_phase.losses[-1]:.3f}"
     )
 
 

@@ -37,20 +37,20 @@ def initialised(text: str) -> set[str]:
 
 def reads_gpu_memory(text: str) -> bool | None:
     """Whether the network reads the GPUs' memory itself on every channel (GPUDirect RDMA); None without channels."""
-    ways = {"GDRDMA" in match[2] for match in _CHANNEL.finditer(text)}
-    return all(ways) if ways else None
+    answers = {"GDRDMA" in match[2] for match in _CHANNEL.finditer(text)}
+    return all(answers) if answers else None
 
 
 def choices(lines: Iterable[str]) -> dict[str, dict[int, tuple[str, str]]]:
     """For each collective and its size in bytes the algorithm and protocol chosen (the log's TUNING lines)."""
-    found: dict[str, dict[int, tuple[str, str]]] = {}
+    choice_by_size: dict[str, dict[int, tuple[str, str]]] = {}
     for line in lines:
         match = _CHOICE.search(line)
         if match:
             name, size, algorithm, protocol = match.groups()
             chosen = (_word(algorithm, ALGORITHMS), _word(protocol, PROTOCOLS))
-            found.setdefault(name, {})[int(size)] = chosen
-    return found
+            choice_by_size.setdefault(name, {})[int(size)] = chosen
+    return choice_by_size
 
 
 def _word(text: str, words: tuple[str, ...]) -> str:
@@ -59,7 +59,7 @@ def _word(text: str, words: tuple[str, ...]) -> str:
 
 def is_ib(networks: Sequence[str]) -> bool:
     """Whether everything between the nodes went by InfiniBand or RoCE."""
-    return bool(networks) and all(any(fnmatchcase(name, one) for one in IB) for name in networks)
+    return bool(networks) and all(any(fnmatchcase(name, pattern) for pattern in IB) for name in networks)
 
 
 def complaint(
@@ -75,10 +75,12 @@ def complaint(
         return None
     used = " and ".join(networks)
     if expected:
-        others = [name for name in networks if not any(fnmatchcase(name.lower(), one.lower()) for one in expected)]
-        if len(others) < len(networks):  # NVLink between the nodes of a rack beside what joins the racks
-            others = [name for name in others if name != NVLINK]
-        return f"the collectives went by {used}, not by {' or '.join(expected)} as declared" if others else ""
+        unexpected = [
+            name for name in networks if not any(fnmatchcase(name.lower(), pattern.lower()) for pattern in expected)
+        ]
+        if len(unexpected) < len(networks):  # NVLink between the nodes of a rack beside what joins the racks
+            unexpected = [name for name in unexpected if name != NVLINK]
+        return f"the collectives went by {used}, not by {' or '.join(expected)} as declared" if unexpected else ""
     if SOCKET in networks and rdma_ports:
         listed = ", ".join(f"{port.name} {port.state or 'unknown'}" for port in rdma_ports[:8])
         return (

@@ -44,11 +44,11 @@ def engine(task: Task, stage: int, optimizer: torch.optim.Optimizer, ranks: Rank
     settings = configuration(task, stage)
     ranks.say(f"{TEMPLATE}: {json.dumps(settings)}")
     deepspeed.init_distributed(dist_backend=ranks.accelerator.backend, auto_mpi_discovery=False, verbose=False)
-    made, *_ = deepspeed.initialize(
+    model_engine, *_ = deepspeed.initialize(
         model=task.model,
         optimizer=optimizer,
         model_parameters=task.model.parameters(),
         config=settings,
         dist_init_required=False,
     )
-    return made
+    return model_engine

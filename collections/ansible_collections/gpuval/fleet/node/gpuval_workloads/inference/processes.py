@@ -64,8 +64,8 @@ class ServerProcess:
         if code is None:
             return "still runs"
         self._reader.join(timeout=2)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"{how} ({self._first_error})" if self._first_error else how
+        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{ending} ({self._first_error})" if self._first_error else ending
 
     def stop(self) -> list[int]:
         """Stop the server and everything it spawned; return the process ids that are left, normally none.
@@ -77,9 +77,9 @@ class ServerProcess:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(TERM_SECONDS)
-        left = end(self._alive, REST_SECONDS, KILL_SECONDS)
+        survivors = end(self._alive, REST_SECONDS, KILL_SECONDS)
         self._reader.join(timeout=2)
-        return sorted(left)
+        return sorted(survivors)
 
     def _alive(self) -> set[int]:
         self._process.poll()  # reaps the server itself

@@ -116,9 +116,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> InferenceOptions:
         type=positive_int,
         help="GPUs that vllm splits the model over; default: as fits its heads",
     )
-    given = vars(parser.parse_args(arguments))
-    del given["until_stopped"]  # what no other bound means
-    return InferenceOptions(server_arguments=tuple(given.pop("server_arg")), **given)
+    values_given = vars(parser.parse_args(arguments))
+    del values_given["until_stopped"]  # what no other bound means
+    return InferenceOptions(server_arguments=tuple(values_given.pop("server_arg")), **values_given)
 
 
 def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
@@ -164,18 +164,18 @@ def serve_and_measure(options: InferenceOptions, environ: Mapping[str, str], res
             _warm_up(session, body, result)
             _measure(session, body, result)
         finally:
-            left = process.stop()
-            rest = f", but not {left}" if left else ""
-            print(f"stopped {server.kind} (process {process.pid}) and what it spawned{rest}", flush=True)
-    _check_gone(left, endpoint)
+            survivors = process.stop()
+            exception = f", but not {survivors}" if survivors else ""
+            print(f"stopped {server.kind} (process {process.pid}) and what it spawned{exception}", flush=True)
+    _check_gone(survivors, endpoint)
 
 
 def _ends_at(options: InferenceOptions, environ: Mapping[str, str]) -> float | None:
     """Return when to end what has no other bound: early enough to stop the server and report before the deadline."""
-    left = environ.get("GPUVAL_SECONDS_LEFT")
-    if options.seconds is not None or options.requests is not None or not left:
+    seconds_text = environ.get("GPUVAL_SECONDS_LEFT")
+    if options.seconds is not None or options.requests is not None or not seconds_text:
         return None
-    seconds = float(left)
+    seconds = float(seconds_text)
     return time.monotonic() + seconds - min(RESERVE_SECONDS, seconds * RESERVE_SHARE)
 
 
@@ -194,7 +194,7 @@ def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
     """Ask PyTorch in a process of its own: this one must not hold a GPU while the server works."""
     if environ.get("GPUVAL_ACCELERATOR") == "cpu":
         return CPU
-    asked = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
         env=_with_own_package(environ),
         capture_output=True,
@@ -202,9 +202,9 @@ def _accelerator(environ: Mapping[str, str]) -> TorchDevices:
         timeout=DEVICE_SECONDS,
         check=False,
     )
-    if asked.returncode != 0 or not asked.stdout.strip():
-        raise WorkloadFailure(f"PyTorch cannot be asked for the GPUs: {asked.stderr.strip()[-600:]}")
-    answer = json.loads(asked.stdout.splitlines()[-1])
+    if completed.returncode != 0 or not completed.stdout.strip():
+        raise WorkloadFailure(f"PyTorch cannot be asked for the GPUs: {completed.stderr.strip()[-600:]}")
+    answer = json.loads(completed.stdout.splitlines()[-1])
     if isinstance(answer, dict):
         raise WorkloadFailure(answer["failure"]) if "failure" in answer else servers.NoServerError(answer["lacks"])
     return TorchDevices(*answer)
@@ -350,10 +350,10 @@ def _last(process: ServerProcess) -> str:
     return "\n".join(process.last_lines().splitlines()[-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
 
 
-def _check_gone(left: Sequence[int], endpoint: InferenceEndpoint) -> None:
-    if left:
+def _check_gone(survivors: Sequence[int], endpoint: InferenceEndpoint) -> None:
+    if survivors:
         raise WorkloadFailure(
-            f"processes {', '.join(map(str, left))} of the server did not end after KILL: they hang in the kernel "
+            f"processes {', '.join(map(str, survivors))} of the server did not end after KILL: they hang in the kernel "
             "(look for a GPU or file system that does not answer); reboot the node"
         )
     with socket.socket() as probe:

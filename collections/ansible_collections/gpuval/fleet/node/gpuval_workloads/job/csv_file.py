@@ -39,14 +39,18 @@ def read(path: Path) -> tuple[list[tuple[str, str, str]], str]:
     lacking += [] if columns & set(NAMES) else ["model"]
     if not rows or lacking:
         raise CsvError(f"{path.name}: no rows" if not rows else f"{path.name}: no column {', '.join(lacking)}")
-    found = [_figure({(key or "").strip(): value for key, value in row.items()}) for row in rows[:MAX_ROWS]]
-    figures = [figure for figure in found if figure[0] and _is_number(figure[1]) and figure[2]]
+    rows_read = [_figure({(key or "").strip(): value for key, value in row.items()}) for row in rows[:MAX_ROWS]]
+    figures = [figure for figure in rows_read if figure[0] and _is_number(figure[1]) and figure[2]]
     if not figures:
         raise CsvError(f"{path.name}: no row has a number as performance")
     several = Counter(name for name, _value, _unit in figures)
     cut = [f"{path.name} has {len(rows)} rows, of which the first {MAX_ROWS} count"] if len(rows) > MAX_ROWS else []
-    empty = len(found) - len(figures)
-    cut += [f"{path.name}: {empty} of {len(found)} rows lack model, metric or a number as performance"] if empty else []
+    empty = len(rows_read) - len(figures)
+    cut += (
+        [f"{path.name}: {empty} of {len(rows_read)} rows lack model, metric or a number as performance"]
+        if empty
+        else []
+    )
     named = [(f"{name}_{unit}" if several[name] > 1 else name, value, unit) for name, value, unit in figures]
     return named, "; ".join(cut)
 

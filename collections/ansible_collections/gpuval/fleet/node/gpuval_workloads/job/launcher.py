@@ -21,9 +21,12 @@ def main() -> None:
     launch = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
     before = launch["environment"]
     variables = {name: value for name, value in os.environ.items() if name not in OWN and before.get(name) != value}
-    here = Path.cwd().resolve()
-    inside = folder.resolve() in (here, *here.parents)
-    changed = {"folder": os.path.relpath(here, folder.resolve()) if inside else str(here), "environment": variables}
+    current = Path.cwd().resolve()
+    inside = folder.resolve() in (current, *current.parents)
+    changed = {
+        "folder": os.path.relpath(current, folder.resolve()) if inside else str(current),
+        "environment": variables,
+    }
     rank = [sys.executable, "-m", "gpuval_workloads.job.rank", *sys.argv[1:]]
     environment = {**before, **launch["settings"], CHANGED: json.dumps(changed)}
     os.execve(launch["launcher"][0], [*launch["launcher"], "-x", CHANGED, *rank], environment)  # noqa: S606 - no shell

@@ -107,21 +107,21 @@ class JobRun:
             return f"{step.creates} exists; gpuval_job_force runs it all the same"
         return ""
 
-    def _step(self, step: JobStep, what: str) -> int:
+    def _step(self, step: JobStep, title: str) -> int:
         """Run one step; returns the exit code of the stage that it means, 0 to go on."""
-        print(f"== {what}", flush=True)
-        self._write("running", what)
+        print(f"== {title}", flush=True)
+        self._write("running", title)
         before = self._stamp()
         code, late = self._wait(step)
         print(flush=True)  # its last line may lack its end, and what follows is read by lines
-        theirs = self._read() if self._stamp() != before else {}
-        if theirs is None:
-            return self._fail(f"{what}: its result file is not JSON")
-        self._collect(theirs)
-        state, message = theirs.get("state"), theirs.get("message")
-        message = f"{what}: {message}" if isinstance(message, str) and message else what
+        step_result = self._read() if self._stamp() != before else {}
+        if step_result is None:
+            return self._fail(f"{title}: its result file is not JSON")
+        self._collect(step_result)
+        state, message = step_result.get("state"), step_result.get("message")
+        message = f"{title}: {message}" if isinstance(message, str) and message else title
         if late:
-            self._write("running", f"{what} exceeded its limit of {step.timeout_seconds:g} s")
+            self._write("running", f"{title} exceeded its limit of {step.timeout_seconds:g} s")
             return EXIT_TIMEOUT
         if state == "failure":
             return self._fail(message)
@@ -131,9 +131,9 @@ class JobRun:
         if state == "skipped":
             self._inapplicable = message
             return 0
-        if theirs and state != "success":
+        if step_result and state != "success":
             problem = f"its state is {str(state)[:MAX_STATE]}, not success or failure"
-            return self._fail(f"{what}: its result file never became final: {problem}")
+            return self._fail(f"{title}: its result file never became final: {problem}")
         self._handed_over = self._handed_over or state == "success"
         return 0
 
@@ -233,23 +233,25 @@ class JobRun:
         try:
             if self._file.stat().st_size > MAX_RESULT_BYTES:
                 return None
-            found = json.loads(self._file.read_text(encoding="utf-8", errors="replace"))
+            document = json.loads(self._file.read_text(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
-    def _collect(self, theirs: dict[str, Any]) -> None:
+    def _collect(self, step_result: dict[str, Any]) -> None:
         """Keep what a step handed over; the runner checks its form."""
         for key in LISTS:
-            given = theirs.get(key)
-            if isinstance(given, list):
-                new = {_identity(one) for one in given}
-                self._collected[key] = [one for one in self._collected[key] if _identity(one) not in new] + given
+            entries_new = step_result.get(key)
+            if isinstance(entries_new, list):
+                new = {_identity(entry_new) for entry_new in entries_new}
+                self._collected[key] = [
+                    entry_new for entry_new in self._collected[key] if _identity(entry_new) not in new
+                ] + entries_new
         for key in MAPPINGS:
-            if isinstance(theirs.get(key), dict):
-                self._collected[key].update(theirs[key])
+            if isinstance(step_result.get(key), dict):
+                self._collected[key].update(step_result[key])
 
 
 def _identity(item: Any) -> str:

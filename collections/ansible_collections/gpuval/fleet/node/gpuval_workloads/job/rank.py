@@ -32,12 +32,14 @@ def main() -> int:
     folder = Path(os.environ[RANK_DIRECTORY_VARIABLE])
     launch = json.loads((folder / FILE).read_text(encoding="utf-8"))
     command = sys.argv[1:] or launch["command"]
-    own = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
+    rank_variables = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
     changed = {"folder": "", "environment": {}, **json.loads(os.environ.get(CHANGED, "{}"))}
-    place = Path(launch["folder"], changed["folder"])
-    rank = own.get("RANK") or own.get("OMPI_COMM_WORLD_RANK") or str(os.getpid())
+    rank_folder = Path(launch["folder"], changed["folder"])
+    rank = rank_variables.get("RANK") or rank_variables.get("OMPI_COMM_WORLD_RANK") or str(os.getpid())
     try:
-        process = subprocess.Popen(command, cwd=place, env={**launch["environment"], **changed["environment"], **own})
+        process = subprocess.Popen(
+            command, cwd=rank_folder, env={**launch["environment"], **changed["environment"], **rank_variables}
+        )
     except OSError as error:
         return _failed(folder, rank, 127, f"{error.filename}: {error.strerror}: does the image have it?")
     ended: list[int] = []

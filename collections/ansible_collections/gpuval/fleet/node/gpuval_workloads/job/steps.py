@@ -59,14 +59,14 @@ def unpack(text: str) -> JobSteps:
 
 
 def environment(
-    job: JobSteps, given: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
+    job: JobSteps, variables: Mapping[str, str], folder: str, together: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The environment of all steps. Names that scripts for many nodes read mean this node alone, or the nodes that
     ``together`` describes."""
-    gpus = given.get("GPUVAL_GPU_COUNT", "")
+    gpus = variables.get("GPUVAL_GPU_COUNT", "")
     processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
-    node = given.get("GPUVAL_NODE", "localhost")
-    identifier = identifier_of(job, given)
+    node = variables.get("GPUVAL_NODE", "localhost")
+    identifier = identifier_of(job, variables)
     alone = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": MASTER_PORT,
@@ -81,10 +81,16 @@ def environment(
         "HOSTNAME_PREFIX": node,
         "RANK_0_FQDN": "127.0.0.1",
     }
-    kept = {name: value for name, value in given.items() if name != VARIABLE}
-    place = {**alone, **(together or {})}
-    return {**place, **kept, "GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}
+    stage_variables = {name: value for name, value in variables.items() if name != VARIABLE}
+    placement_variables = {**alone, **(together or {})}
+    return {
+        **placement_variables,
+        **stage_variables,
+        "GPUVAL_PYTHON": sys.executable,
+        "GPUVAL_JOB_NAME": job.name,
+        "GPUVAL_JOB_DIR": folder,
+    }
 
 
-def identifier_of(job: JobSteps, given: Mapping[str, str]) -> str:
-    return f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"
+def identifier_of(job: JobSteps, variables: Mapping[str, str]) -> str:
+    return f"{variables.get('GPUVAL_RUN_ID', 'run')}-{job.name}"

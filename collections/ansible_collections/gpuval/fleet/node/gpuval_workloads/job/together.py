@@ -44,25 +44,25 @@ POLL_SECONDS = 0.2
 WAITING_SECONDS = 30.0
 
 
-def shaped(gang: Gang, asked: Mapping[str, Any], is_cpu: bool) -> Gang:
+def shaped(gang: Gang, request: Mapping[str, Any], is_cpu: bool) -> Gang:
     """The gang as a job wants it: ordered, no more members than asked for, so many processes on each.
 
     The index of a member that is not needed is the number of those that are, or more. Raises ``ValueError``.
     """
     members = list(gang.members)
-    if asked["order"] != "inventory":
+    if request["order"] != "inventory":
         groups: dict[str, list[int]] = {}
-        for place, member in enumerate(members):
-            groups.setdefault(member.labels.get(asked["order"], ""), []).append(place)
-        members = [members[place] for places in groups.values() for place in places]
+        for position, member in enumerate(members):
+            groups.setdefault(member.labels.get(request["order"], ""), []).append(position)
+        members = [members[position] for places in groups.values() for position in places]
     index = members.index(gang.own)
-    if len(members) < asked["least"]:
+    if len(members) < request["least"]:
         raise ValueError(
-            f"gang {gang.name} has {len(members)} nodes and the job needs {asked['least']} (least_nodes): add nodes of "
-            "this kind, or repair those that are left out"
+            f"gang {gang.name} has {len(members)} nodes and the job needs {request['least']} (least_nodes): "
+            "add nodes of this kind, or repair those that are left out"
         )
-    members = members[: asked["most"] or len(members)]
-    count = asked["gpus_per_node"]
+    members = members[: request["most"] or len(members)]
+    count = request["gpus_per_node"]
     if count:
         few = [f"{member.node} has {member.slots}" for member in members if member.slots < count and not is_cpu]
         if few:
@@ -92,13 +92,13 @@ class GangRun(JobRun):
         is_cpu = os.environ.get("GPUVAL_ACCELERATOR", "cpu") == "cpu"
         os.environ.pop(VARIABLE, None)  # too long for the SSH server, and of no use from here on
         try:
-            whole = from_environment(os.environ)
-            gang = shaped(whole, self._job.gang, is_cpu)
+            declared = from_environment(os.environ)
+            gang = shaped(declared, self._job.gang, is_cpu)
         except ValueError as error:
             return self._fail(str(error))
-        self._described = {"name": gang.name, "nodes": len(gang.members), "node": whole.own.node, "joined": False}
+        self._described = {"name": gang.name, "nodes": len(gang.members), "node": declared.own.node, "joined": False}
         if gang.index >= len(gang.members):
-            count = f"{len(gang.members)} of {len(whole.members)} nodes"
+            count = f"{len(gang.members)} of {len(declared.members)} nodes"
             self._write("success", f"spare: the job uses {count} (most_nodes)")
             return EXIT_SUCCESS
         self._gang = gang
@@ -141,7 +141,7 @@ class GangRun(JobRun):
                 self._job, os.environ, str(self._folder), self._together(str(brought[0]["time"]))
             )
             if self._launchers & set(OVER_SSH):
-                keys = [theirs["host_key"] for theirs in brought]
+                keys = [report["host_key"] for report in brought]
                 self._options = client(gang, self._folder, joining.keys_folder(os.environ) / joining.KEY_FILE, keys)
             code = self._work()
         except (WorkloadFailure, WorkloadCrash) as error:  # of a launcher, or of a rank on this node
@@ -157,14 +157,14 @@ class GangRun(JobRun):
             self._channel.end(None, joining.FAREWELL_SECONDS)
             return EXIT_SUCCESS
         is_named = self._state == "failure" or code == EXIT_TIMEOUT
-        how = self._message if is_named else f"{self._message}: exit code {code}"
-        self._report(how, EFFECT if code < 128 else CAUSE)
+        ending = self._message if is_named else f"{self._message}: exit code {code}"
+        self._report(ending, EFFECT if code < 128 else CAUSE)
         return code
 
-    def _report(self, how: str, weight: int) -> None:
+    def _report(self, message: str, weight: int) -> None:
         """Report the end of the job here to the others; it may be an effect of what happened to one of them."""
         try:
-            self._channel.end(how, joining.FAREWELL_SECONDS, weight=weight)
+            self._channel.end(message, joining.FAREWELL_SECONDS, weight=weight)
         except StoppedError as error:
             self._described["stopped_by"] = error.stop.node
             self._write(self._state, f"{self._message}; the gang has ended: {error.stop.message}")
@@ -206,19 +206,19 @@ class GangRun(JobRun):
     def _lacking(self, brought: Sequence[Mapping[str, Any]]) -> str:
         """Why the job cannot run; all members come to the same."""
         by_reason: dict[str, list[str]] = {}
-        for member, theirs in zip(self._gang.members, brought):
-            if theirs.get("lacks"):
-                by_reason.setdefault(str(theirs["lacks"]), []).append(member.node)
-            elif self._launchers & set(OVER_SSH) and theirs["python"] != brought[0]["python"]:
+        for member, report in zip(self._gang.members, brought):
+            if report.get("lacks"):
+                by_reason.setdefault(str(report["lacks"]), []).append(member.node)
+            elif self._launchers & set(OVER_SSH) and report["python"] != brought[0]["python"]:
                 reason = "Python is at another path than on the first node: set gpuval_workload_python or use one image"
                 by_reason.setdefault(reason, []).append(member.node)
         return "; ".join(f"{', '.join(nodes[:10])}: {reason}" for reason, nodes in by_reason.items())
 
     def _port(self) -> int:
-        given = os.environ.get("MASTER_PORT", MASTER_PORT)
-        if not given.isdigit():
-            raise WorkloadFailure(f"MASTER_PORT {given!r} is not a port: correct the job's environment")
-        return int(given)
+        port_text = os.environ.get("MASTER_PORT", MASTER_PORT)
+        if not port_text.isdigit():
+            raise WorkloadFailure(f"MASTER_PORT {port_text!r} is not a port: correct the job's environment")
+        return int(port_text)
 
     def _together(self, timestamp: str) -> dict[str, str]:
         """What scripts for many nodes read."""
@@ -255,30 +255,30 @@ class GangRun(JobRun):
             write_atomically(self._folder / rank.FILE, json.dumps(launch))
         return self._meet(f"begin of step {step.name}", reason)
 
-    def _step(self, step: JobStep, what: str) -> int:
-        self._what = what
+    def _step(self, step: JobStep, title: str) -> int:
+        self._what = title
         if self._gang.is_leader or not (step.once or step.launcher in OVER_SSH):
-            return super()._step(step, what)
-        how = "runs there" if step.once else f"is started from there by {step.launcher}"
-        print(f"== {what}: waiting for {self._gang.leader.node}: it {how}", flush=True)
-        self._write("running", f"{what}: waiting for {self._gang.leader.node}")
+            return super()._step(step, title)
+        launch_words = "runs there" if step.once else f"is started from there by {step.launcher}"
+        print(f"== {title}: waiting for {self._gang.leader.node}: it {launch_words}", flush=True)
+        self._write("running", f"{title}: waiting for {self._gang.leader.node}")
         return EXIT_SUCCESS
 
     def _after(self, step: JobStep, *, ran: bool) -> None:
         """Raises ``WorkloadCrash`` for a process on this node of whose end the launcher has not heard, and where this
         node and the first differ about whether the job is for them."""
-        theirs, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
+        reports, leader = self._meet(f"end of step {step.name}", self._inapplicable), self._gang.leader.node
         if step.once:
-            self._inapplicable = theirs
-        if bool(theirs) != bool(self._inapplicable):
-            where = f"on {leader} and not here" if theirs else f"here and not on {leader}"
+            self._inapplicable = reports
+        if bool(reports) != bool(self._inapplicable):
+            where = f"on {leader} and not here" if reports else f"here and not on {leader}"
             raise WorkloadCrash(f"{self._what}: skipped {where}: choose nodes of one kind")
         if ran and step.launcher in OVER_SSH and not step.once:
-            done = len(list(self._folder.glob(rank.DONE.format(step=step.name, rank="*"))))
-            if done < self._gang.own.slots:
+            ended_ranks = len(list(self._folder.glob(rank.DONE.format(step=step.name, rank="*"))))
+            if ended_ranks < self._gang.own.slots:
                 raise WorkloadCrash(
-                    f"{self._what}: {self._gang.own.slots - done} of {self._gang.own.slots} processes here never ended "
-                    "by themselves: look in the log and in the kernel log (out of memory?)"
+                    f"{self._what}: {self._gang.own.slots - ended_ranks} of {self._gang.own.slots} processes here "
+                    "never ended by themselves: look in the log and in the kernel log (out of memory?)"
                 )
 
     def _start(self, step: JobStep, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -287,14 +287,16 @@ class GangRun(JobRun):
             return super()._start(step, variables)
         gang = replace(gang, port=self._port())
         if step.launcher == TORCHRUN:
-            place = torchrun_place(gang)
-            place += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
-            return self._popen([sys.executable, "-m", "torch.distributed.run", *place, *command_of(step)], variables)
+            rendezvous = torchrun_place(gang)
+            rendezvous += [f"--nproc-per-node={gang.own.slots}", "--no-python"]
+            return self._popen(
+                [sys.executable, "-m", "torch.distributed.run", *rendezvous, *command_of(step)], variables
+            )
         if step.launcher == DEEPSPEED:
             self._deepspeed = DeepSpeedLauncher(gang, self._folder, self._options)
             return self._deepspeed.start(RANK_MODULE, [])
-        whole = [*self._mpi_command(), sys.executable, "-m", RANK_MODULE]
-        return self._popen(whole, {**variables, **mpi.environment(gang, self._options)})
+        mpi_argv = [*self._mpi_command(), sys.executable, "-m", RANK_MODULE]
+        return self._popen(mpi_argv, {**variables, **mpi.environment(gang, self._options)})
 
     def _mpi_command(self) -> list[str]:
         return mpi.command(str(self._mpirun), self._gang, self._folder / HOSTFILE, self._options)
@@ -360,5 +362,5 @@ class GangRun(JobRun):
         super()._write(state, message)
 
 
-def _missing(launcher: str, what: str) -> str:
-    return f"launcher {launcher}: there is no {what}: use an image that has it, or another launcher"
+def _missing(launcher: str, program: str) -> str:
+    return f"launcher {launcher}: there is no {program}: use an image that has it, or another launcher"

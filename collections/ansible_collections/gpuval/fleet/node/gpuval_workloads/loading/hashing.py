@@ -30,8 +30,8 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None]) 
         pending = set(futures)
         reported = time.monotonic()
         while pending:
-            done, pending = wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
-            for future in done:
+            completed, pending = wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+            for future in completed:
                 digest = future.result()
                 if digest is not None:
                     digests[futures[future]] = digest

@@ -78,9 +78,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> LoadingOptions:
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
     parser.add_argument("--transfers", type=positive_int, default=8, help="files at the same time (default 8)")
     parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
-    given = parser.parse_args(arguments)
-    folder = f"{manifest.DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
-    return LoadingOptions(folder, given.overwrite, given.transfers, given.multi_thread_streams, given.dataset)
+    values_given = parser.parse_args(arguments)
+    folder = f"{manifest.DATASET_FOLDER}{values_given.dataset}" if values_given.dataset else values_given.model_folder
+    return LoadingOptions(
+        folder, values_given.overwrite, values_given.transfers, values_given.multi_thread_streams, values_given.dataset
+    )
 
 
 def load_or_exit(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadResult) -> None:
@@ -122,12 +124,12 @@ def load(options: LoadingOptions, environ: Mapping[str, str], result: WorkloadRe
     _remove_partials(places.folder, digests)
     paths = [path for path in places.folder.rglob("*") if path.is_file()]
     local = {path.relative_to(places.folder).as_posix(): path.stat().st_size for path in paths}
-    others = local.keys() - digests.keys() - {manifest.NAME}
+    unlisted = local.keys() - digests.keys() - {manifest.NAME}
     if options.dataset:  # a program that reads the whole folder would read them
-        for path in others:
+        for path in unlisted:
             (places.folder / path).unlink()
     else:
-        _warn("on the node but not in SHA256SUMS, left alone", others)
+        _warn("on the node but not in SHA256SUMS, left alone", unlisted)
 
     sizes = {path: listing[path] for path in sorted(digests)}
     candidates = [] if options.overwrite else [path for path, size in sizes.items() if local.get(path) == size]
@@ -192,13 +194,13 @@ def _manifest(rclone: Rclone, places: ModelPlaces, listing: Mapping[str, int], n
     return digests
 
 
-def _without_code(digests: Mapping[str, str], what: str) -> Mapping[str, str]:
+def _without_code(digests: Mapping[str, str], source_name: str) -> Mapping[str, str]:
     """The files of a model that hold data alone, as an upload by gpuval leaves it: who writes the bucket is not trusted
     to run code on nodes. Raises ``IncompleteStoreError`` where none is left."""
     running = [path for path in digests if path.lower().endswith(manifest.RUNS_CODE)]
     _warn("can run code when they are read, not loaded", running)
     if len(running) == len(digests):
-        raise IncompleteStoreError(f"the {what} has only files that can run code ({_named(running)}): {PRELOAD}")
+        raise IncompleteStoreError(f"the {source_name} has only files that can run code ({_named(running)}): {PRELOAD}")
     return {path: digest for path, digest in digests.items() if path not in running}
 
 
@@ -215,8 +217,8 @@ def _transfer(
         count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
         result.add_metric("loading_bytes", count, "bytes")
         rate = human_rate(progress.bytes_per_second)
-        done = f"{human_bytes(count)} of {human_bytes(needed)}"
-        result.report(f"transferred {done}, {progress.files_done} of {len(todo)} files, {rate}")
+        amount = f"{human_bytes(count)} of {human_bytes(needed)}"
+        result.report(f"transferred {amount}, {progress.files_done} of {len(todo)} files, {rate}")
 
     started = time.monotonic()
     retries = _copy(rclone, places, todo, options, result, report)
@@ -280,7 +282,7 @@ def _load_again(
     with other bytes, ``TransportError`` where each try brings other bytes.
     """
     result.report(f"loading again what does not match {manifest.NAME}: {_named(wrong)}")
-    _, again = _hash(places, [path for path, digest in wrong.items() if digest], result)
+    _, second_digests = _hash(places, [path for path, digest in wrong.items() if digest], result)
     sent = {path: rclone.digest(places.source, path) for path, digest in wrong.items() if digest}
     for path in wrong:
         (places.folder / path).unlink(missing_ok=True)
@@ -290,7 +292,9 @@ def _load_again(
     _, second = _hash(places, right, result)
     origins: dict[str, list[str]] = defaultdict(list)
     for path, digest in wrong.items():
-        digests_seen = damage.FileDigests(digests[path], digest, again.get(path), sent.get(path), second.get(path))
+        digests_seen = damage.FileDigests(
+            digests[path], digest, second_digests.get(path), sent.get(path), second.get(path)
+        )
         origins[damage.origin_of(digests_seen)].append(path)
     for path in {*wrong} - {*origins[damage.HEALED]}:
         (places.folder / path).unlink(missing_ok=True)
@@ -361,12 +365,12 @@ def _allow_writing(folder: Path, *, allowed: bool) -> None:
                     path.chmod(0o644 if allowed else 0o444)
 
 
-def _remove_partials(folder: Path, wanted: Mapping[str, object]) -> None:
+def _remove_partials(folder: Path, expected: Mapping[str, object]) -> None:
     """Remove what an interrupted rclone left: `<file>.<8 hex digits>.partial` of files that are ours to write."""
     for path in folder.rglob("*.partial"):
         relative = path.relative_to(folder).as_posix()
         match = _PARTIAL.search(relative)
-        if match and match.end() == len(relative) and relative[: match.start()] in wanted:
+        if match and match.end() == len(relative) and relative[: match.start()] in expected:
             path.unlink()
 
 
@@ -375,9 +379,9 @@ def _free_bytes(folder: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _warn(what: str, paths: Collection[str]) -> None:
+def _warn(warning: str, paths: Collection[str]) -> None:
     if paths:
-        print(f"warning: {what}: {_named(paths)}", flush=True)
+        print(f"warning: {warning}: {_named(paths)}", flush=True)
 
 
 def _named(paths: Collection[str]) -> str:

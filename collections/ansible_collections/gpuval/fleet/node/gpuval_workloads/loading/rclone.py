@@ -100,9 +100,9 @@ def find_rclone(environ: Mapping[str, str]) -> str:
     named = environ.get("GPUVAL_RCLONE")
     candidates = [named] if named else ["rclone", str(Path(sys.executable).parent / "rclone")]
     for candidate in candidates:
-        found = shutil.which(candidate, path=environ.get("PATH"))
-        if found:
-            return found
+        path = shutil.which(candidate, path=environ.get("PATH"))
+        if path:
+            return path
     where = (
         f"GPUVAL_RCLONE is {named!r}, which is no program" if named else "rclone is neither on PATH nor beside Python"
     )
@@ -249,12 +249,12 @@ class Rclone:
 
     def _capture(self, arguments: list[str]) -> tuple[int, str, str]:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 self._command(arguments), capture_output=True, text=True, timeout=CALL_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             return 1, "", f"no answer within {CALL_SECONDS} s"
-        return done.returncode, done.stdout, self._masked(done.stderr)
+        return completed.returncode, completed.stdout, self._masked(completed.stderr)
 
     def _command(self, arguments: list[str]) -> list[str]:
         connection = ["--contimeout", "15s", "--timeout", "60s"]
@@ -263,18 +263,18 @@ class Rclone:
         return [self._binary, "--config", str(self._config), *trusted, *connection, *arguments]
 
     def _transport_error(self, errors: str) -> TransportError:
-        last = _ADDRESS.sub("...", _last_line(errors))
+        last_line = _ADDRESS.sub("...", _last_line(errors))
         clock = skew.in_words(skew.seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
         if clock:
-            return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last}")
+            return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last_line}")
         if _contains(errors, _UNTRUSTED):
             return TransportError(
-                f"the store's certificate is not trusted by this node, so nothing was read: {last}. Launch the node "
-                "again so that it gets the present authority; for an S3 service set gpuval_s3_ca_file"
+                f"the store's certificate is not trusted by this node, so nothing was read: {last_line}. "
+                "Launch the node again so that it gets the present authority; for an S3 service set gpuval_s3_ca_file"
             )
         if _contains(errors, _REFUSED):
             return TransportError(
-                f"{REFUSED_KEY} of the model store: {last}. Compare the node's clock with the controller's, then "
+                f"{REFUSED_KEY} of the model store: {last_line}. Compare the node's clock with the controller's, then "
                 "launch the node again so that it gets the present key"
             )
         return TransportError(f"the store cannot be read: {': '.join(_cause_of(errors))}")

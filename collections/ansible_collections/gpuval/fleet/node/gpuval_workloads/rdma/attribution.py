@@ -50,23 +50,27 @@ def ring(members: Sequence[int]) -> Rounds:
     """Client and server of the pairs of each round: every node beside both neighbours of a ring, one at a time."""
     count = len(members)
     pairs = list(zip(members, members[1:])) + ([(members[-1], members[0])] if count > 2 else [])
-    last = [pairs.pop()] if count > 2 and count % 2 else []
-    return [each for each in (pairs[0::2], pairs[1::2], last) if each]
+    odd_pair = [pairs.pop()] if count > 2 and count % 2 else []
+    return [group for group in (pairs[0::2], pairs[1::2], odd_pair) if group]
 
 
 def second_look(pairs: Sequence[RailPair], least: float) -> Rounds:
     """Nodes with slow rails that are neither good nor bad, each beside two nodes that are good on all of theirs."""
-    found = attribute(pairs, least)
-    open_ends = {end for pair in found.unexplained for end in pair.ends} - found.good
+    attribution = attribute(pairs, least)
+    open_ends = {end for pair in attribution.unexplained for end in pair.ends} - attribution.good
     open_nodes = sorted({node for node, _rail in open_ends})
-    slow = {node for pair in pairs if _is_slow(pair, least) for node, _rail in set(pair.ends) - found.good}
-    good = sorted({node for node, _rail in found.good} - slow)
+    slow = {node for pair in pairs if _is_slow(pair, least) for node, _rail in set(pair.ends) - attribution.good}
+    good = sorted({node for node, _rail in attribution.good} - slow)
     rounds: Rounds = []
-    for place, node in enumerate(open_nodes):
-        met = {one for pair in pairs for one in (pair.client, pair.server) if node in (pair.client, pair.server)}
-        fresh = [one for one in good if one not in met]
-        for partner in islice(cycle(fresh), place, place + min(PARTNERS, len(fresh))):
-            free = (each for each in rounds if not {node, partner} & {one for pair in each for one in pair})
+    for position, node in enumerate(open_nodes):
+        met = {index for pair in pairs for index in (pair.client, pair.server) if node in (pair.client, pair.server)}
+        fresh = [index for index in good if index not in met]
+        for partner in islice(cycle(fresh), position, position + min(PARTNERS, len(fresh))):
+            free = (
+                round_pairs
+                for round_pairs in rounds
+                if not {node, partner} & {index for pair in round_pairs for index in pair}
+            )
             chosen: Optional[list[tuple[int, int]]] = next(free, None)
             if chosen is None and len(rounds) < MAX_ROUNDS:
                 rounds.append(chosen := [])
@@ -93,15 +97,15 @@ def attribute(pairs: Iterable[RailPair], least: float) -> RdmaFindings:
 
 def matched(client: Collection[str], server: Collection[str]) -> list[tuple[str, str]]:
     """The ports of two nodes that are one rail: those of one name, or by their order where no name is the same."""
-    same = [name for name in client if name in server]
-    return [(name, name) for name in same] if same else list(zip(client, server))
+    shared_names = [name for name in client if name in server]
+    return [(name, name) for name in shared_names] if shared_names else list(zip(client, server))
 
 
 def absent(ports: Mapping[int, Collection[str]], index: int) -> list[str]:
     """Ports that half of the nodes or more have, and this one has not, though it names its ports as they do."""
     counted = Counter(name for names in ports.values() for name in names)
-    others = {name for node, names in ports.items() if node != index for name in names}
-    is_alike = bool(others & set(ports[index]))
+    names_elsewhere = {name for node, names in ports.items() if node != index for name in names}
+    is_alike = bool(names_elsewhere & set(ports[index]))
     usual = [name for name, count in counted.items() if 2 * count >= len(ports)]
     return [name for name in usual if is_alike and name not in ports[index]]
 

@@ -123,26 +123,26 @@ class RdmaMember:
     ) -> None:
         self.options, self.gang = options, gang
         self._channel, self._node, self._tool, self._slack, self._meetings = channel, node, tool, slack, 0
-        self.ports: list[dict[str, Optional[float]]] = [one["ports"] for one in brought]
-        self.lacks: list[str] = [one["lacks"] for one in brought]
-        self.able = [index for index, one in enumerate(brought) if one["ports"] and not one["lacks"]]
+        self.ports: list[dict[str, Optional[float]]] = [report["ports"] for report in brought]
+        self.lacks: list[str] = [report["lacks"] for report in brought]
+        self.able = [index for index, report in enumerate(brought) if report["ports"] and not report["lacks"]]
 
     def name(self, index: int) -> str:
         return self.gang.members[index].node
 
     def title(self, pair: RailPair) -> str:
-        other = "" if pair.other == pair.rail else f">{pair.other}"
-        return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{other}"
+        server_port = "" if pair.other == pair.rail else f">{pair.other}"
+        return f"{self.name(pair.client)}>{self.name(pair.server)} {pair.rail}{server_port}"
 
     def measure(self, rounds: Rounds) -> list[RailPair]:
         """What all members measured, the same list on each. Raises ``StoppedError`` when one is lost."""
-        found: list[RailPair] = []
+        rail_pairs: list[RailPair] = []
         for number, pairs in enumerate(rounds, 1):
             print(f"round {number} of {len(rounds)}", flush=True)
-            own = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
-            for words in self._meet(json.dumps([each for made in own for each in made])):
-                found += [RailPair(*each) for each in json.loads(words)]
-        return found
+            own_pairs = [self._pair(*pair) for pair in pairs if self.gang.index in pair]
+            for words in self._meet(json.dumps([rail_pair for measured in own_pairs for rail_pair in measured])):
+                rail_pairs += [RailPair(*rail_pair) for rail_pair in json.loads(words)]
+        return rail_pairs
 
     def _meet(self, words: str) -> list[str]:
         """What each of the members has to say, once all are here: the time of a pair is limited."""
@@ -157,30 +157,30 @@ class RdmaMember:
             time.sleep(POLL_SECONDS)
         return answer
 
-    def _pair(self, one: int, other: int) -> list[RailPair]:
+    def _pair(self, client_index: int, server_index: int) -> list[RailPair]:
         """The rails of a pair, one after another. The client has what was measured, the server an empty list."""
-        serves, hung = self.gang.index == other, 0
-        found: list[RailPair] = []
-        matched = attribution.matched(self.ports[one], self.ports[other])
-        rails = [RailPair(one, own, other, their) for own, their in matched]
+        serves, hung = self.gang.index == server_index, 0
+        results: list[RailPair] = []
+        matched = attribution.matched(self.ports[client_index], self.ports[server_index])
+        rails = [RailPair(client_index, client_port, server_index, their) for client_port, their in matched]
         try:
-            with _connect(self.gang.members[other].address, self.gang.port, serves) as peer:
+            with _connect(self.gang.members[server_index].address, self.gang.port, serves) as peer:
                 peer.settimeout(2 * (self.options.seconds + self._slack) + run.LISTEN_SECONDS)
                 with peer.makefile("rw", encoding="utf-8") as stream:
                     for rail in rails:
                         if serves:
                             self._serve(stream, self._test(rail.other))
                         elif hung >= MAX_HUNG:
-                            found.append(rail._replace(problem=HUNG, tested=False))
+                            results.append(rail._replace(problem=HUNG, tested=False))
                         else:
-                            outcome, printed = self._ask(stream, self._test(rail.rail), other)
+                            outcome, printed = self._ask(stream, self._test(rail.rail), server_index)
                             hung += outcome.hung
-                            found.append(self._made(rail, outcome, printed))
+                            results.append(self._made(rail, outcome, printed))
         except (OSError, ValueError, TypeError) as error:
             why = f"lost the connection to the other node: {error or type(error).__name__}"
             print(why, flush=True)
-            found += [rail._replace(problem=why, tested=False) for rail in rails[len(found) :]]
-        return [] if serves else found
+            results += [rail._replace(problem=why, tested=False) for rail in rails[len(results) :]]
+        return [] if serves else results
 
     def _test(self, port: str) -> PerftestMeasurement:
         end = next(rail.end for rail in self._node.rails if rail.end.name == port)
@@ -196,11 +196,11 @@ class RdmaMember:
             side.end()
         _send(stream, side.ended.output[-MAX_OUTPUT:] if side.ended else "")
 
-    def _ask(self, stream: IO[str], test: PerftestMeasurement, other: int) -> tuple[run.PerftestOutcome, str]:
+    def _ask(self, stream: IO[str], test: PerftestMeasurement, server_index: int) -> tuple[run.PerftestOutcome, str]:
         """How the client's end ended here, and what the server printed on the other node."""
         port, outcome = _receive(stream), run.PerftestOutcome(problem="the server did not begin to listen")
         if isinstance(port, int):
-            address = self.gang.members[other].address
+            address = self.gang.members[server_index].address
             side = run.client(test, self._tool, self._node.cpus, port, run.limit(test, self._slack), address)
             try:
                 side.thread.join()
@@ -213,18 +213,18 @@ class RdmaMember:
     def _made(self, rail: RailPair, outcome: run.PerftestOutcome, printed: str) -> RailPair:
         speed = perftest.bandwidth(outcome.output)
         rates = [self.ports[rail.client][rail.rail], self.ports[rail.server][rail.other]]
-        known = [rate for rate in rates if rate]
-        if speed and known:
-            made = rail._replace(share=speed / (2 * min(known)))
+        rates_known = [rate for rate in rates if rate]
+        if speed and rates_known:
+            measured = rail._replace(share=speed / (2 * min(rates_known)))
         elif speed:
-            made = rail._replace(problem=f"{speed:.3g} bytes/s, port rate unknown", tested=False)
+            measured = rail._replace(problem=f"{speed:.3g} bytes/s, port rate unknown", tested=False)
         else:
-            there, problem = perftest.complaint([printed]), outcome.problem or "printed no bandwidth"
-            problem += f"; on {self.name(rail.server)}: {there}" if there else ""
+            complaint, problem = perftest.complaint([printed]), outcome.problem or "printed no bandwidth"
+            problem += f"; on {self.name(rail.server)}: {complaint}" if complaint else ""
             is_setup = not outcome.hung and (outcome.is_setup_problem or perftest.is_setup_problem([printed]))
-            made = rail._replace(problem=problem, tested=not is_setup)
-        print(f"{self.title(rail)}: {_speed(made)}", flush=True)
-        return made
+            measured = rail._replace(problem=problem, tested=not is_setup)
+        print(f"{self.title(rail)}: {_speed(measured)}", flush=True)
+        return measured
 
 
 def _connect(host: str, port: int, serves: bool) -> socket.socket:
@@ -261,17 +261,17 @@ def _speed(pair: RailPair) -> str:
 
 def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPair]) -> None:
     index = member.gang.index
-    own = [pair for pair in pairs if index in (pair.client, pair.server)]
+    own_pairs = [pair for pair in pairs if index in (pair.client, pair.server)]
     is_there = bool(member.options.devices) and any((*member.ports, *member.lacks))
     result.fingerprints["rdma_rails"] = "present" if is_there else "none"
-    found = attribution.attribute(pairs, member.options.least)
-    slow = [rail for node, rail in sorted(found.bad | found.shared) if node == index]
-    shared = [rail for rail in slow if (index, rail) in found.shared]
-    unexplained = [pair for pair in found.unexplained if pair in own]
-    untested = _untested(member, own) if is_there else {}
-    result.environment["pairs"] = {member.title(pair): _speed(pair) for pair in own[:MAX_LISTED]}
+    attributed = attribution.attribute(pairs, member.options.least)
+    slow = [rail for node, rail in sorted(attributed.bad | attributed.shared) if node == index]
+    shared = [rail for rail in slow if (index, rail) in attributed.shared]
+    unexplained = [pair for pair in attributed.unexplained if pair in own_pairs]
+    untested = _untested(member, own_pairs) if is_there else {}
+    result.environment["pairs"] = {member.title(pair): _speed(pair) for pair in own_pairs[:MAX_LISTED]}
     best: dict[str, float] = {}
-    for pair in own:
+    for pair in own_pairs:
         (_, rail), (partner, _) = pair.ends if pair.client == index else pair.ends[::-1]
         if pair.share is not None:
             result.add_metric(
@@ -288,23 +288,23 @@ def _conclude(result: WorkloadResult, member: RdmaMember, pairs: Sequence[RailPa
         result.environment["left_out"] = {"pairs of nodes": result.message}
         return
     if not untested:
-        result.add_metric("rdma_rails_measured_count", sum(pair.tested for pair in own), "count")
+        result.add_metric("rdma_rails_measured_count", sum(pair.tested for pair in own_pairs), "count")
     parts = []
     for rail in slow[:MAX_NAMED]:
-        speeds = "; ".join(f"{member.title(pair)}: {_speed(pair)}" for pair in own if (index, rail) in pair.ends)
+        speeds = "; ".join(f"{member.title(pair)}: {_speed(pair)}" for pair in own_pairs if (index, rail) in pair.ends)
         alike = ", as on many nodes: look at the switch that they share" if rail in shared else ""
         parts.append(f"{member.name(index)} {rail} is slow with partners that are good with others{alike} ({speeds})")
     for pair in unexplained[:MAX_NAMED]:
-        are_good = found.good.issuperset(pair.ends)
+        are_good = attributed.good.issuperset(pair.ends)
         why = "both ends are good with others" if are_good else "too few good partners to tell which end"
         parts.append(f"{member.title(pair)}: {_speed(pair)}, {why}")
     parts.append(program.listed("not tested", untested))
     if best:
-        parts.append(f"{len(own)} pairs of ports, the slowest port reached {min(best.values()):.0%} of its rate")
+        parts.append(f"{len(own_pairs)} pairs of ports, the slowest port reached {min(best.values()):.0%} of its rate")
     result.message = "; ".join(filter(None, parts))[:MAX_MESSAGE]
 
 
-def _untested(member: RdmaMember, own: Sequence[RailPair]) -> dict[str, str]:
+def _untested(member: RdmaMember, own_pairs: Sequence[RailPair]) -> dict[str, str]:
     """By port of this node why nothing is known of it."""
     index = member.gang.index
     ports = member.ports[index]
@@ -314,15 +314,17 @@ def _untested(member: RdmaMember, own: Sequence[RailPair]) -> dict[str, str]:
         return {"all ports": "this node has no RDMA device, and others of its gang have"}
     if len(member.able) < 2:
         return {"all ports": "no other node of the gang can take part"}
-    found = dict.fromkeys(
+    reason_by_port = dict.fromkeys(
         attribution.absent({node: member.ports[node] for node in member.able}, index),
         "no link on this node, others of its gang have one",
     )
     for port in ports:
-        its = [pair for pair in own if (index, port) in pair.ends]
-        if not any(pair.tested for pair in its):
-            found[port] = its[-1].problem if its else "its partners have no port of this name with a link"
-    return found
+        port_pairs = [pair for pair in own_pairs if (index, port) in pair.ends]
+        if not any(pair.tested for pair in port_pairs):
+            reason_by_port[port] = (
+                port_pairs[-1].problem if port_pairs else "its partners have no port of this name with a link"
+            )
+    return reason_by_port
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ class RdmaNode:
 def look(sysfs: Sysfs, patterns: Sequence[str]) -> RdmaNode:
     """The devices that a pattern fits."""
     devices = [d for d in rdma.devices(sysfs) if any(fnmatchcase(d.name, pattern) for pattern in patterns)]
-    found = {d.name: pcie.link(sysfs, d.pci_address) for d in devices if d.pci_address}
-    links = {name: link for name, link in found.items() if link}
+    link_by_device = {d.name: pcie.link(sysfs, d.pci_address) for d in devices if d.pci_address}
+    links = {name: link for name, link in link_by_device.items() if link}
     places = {device.name: rdma.place(sysfs, device.name) for device in devices}
     ports = [port for device in devices for port in device.ports]
     addresses = {device.name: device.pci_address for device in devices}
@@ -112,11 +112,11 @@ def _rail(sysfs: Sysfs, port: rdma.Port, address: str | None, gpus: Sequence[str
 
 def _nearest(sysfs: Sysfs, nic: str, gpus: Sequence[str]) -> str | None:
     """The GPU that shares most bridges with a NIC; None where it shares none, and data go by the CPU."""
-    way = sysfs.way(f"{pcie.DEVICES}/{nic}")
+    nic_path = sysfs.way(f"{pcie.DEVICES}/{nic}")
 
     def shared(gpu: str) -> int:
-        both = zip(way[:-1], sysfs.way(f"{pcie.DEVICES}/{gpu}")[:-1])
-        return sum(pcie.is_address(one) for one, other in both if one == other)
+        steps = zip(nic_path[:-1], sysfs.way(f"{pcie.DEVICES}/{gpu}")[:-1])
+        return sum(pcie.is_address(nic_step) for nic_step, gpu_step in steps if nic_step == gpu_step)
 
     best = max(gpus, key=shared, default=None)
     return best if best and shared(best) else None
@@ -138,7 +138,7 @@ def memory_of(rail: Rail, options: frozenset[str]) -> tuple[str, ...]:
     if rail.gpu_address is None:
         return ()
     values = {"address": rail.gpu_address, "index": str(rail.gpu_index)}
-    return next(((f"{name}={values[by]}",) for name, by in GPU_OPTIONS if name in options), ())
+    return next(((f"{name}={values[option_key]}",) for name, option_key in GPU_OPTIONS if name in options), ())
 
 
 def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs: bool) -> list[PerftestMeasurement]:
@@ -154,11 +154,11 @@ def tests(rails: Sequence[Rail], options: frozenset[str], seconds: float, pairs:
         for client, server in zip(ends, ends[1:] + (ends[:1] if len(ends) > 2 else [])):
             chosen += [PerftestMeasurement(WRITE, server, client, both_ways=True)]
     count = sum(test.tool in (WRITE, SEND) for test in chosen)
-    each = int(seconds / count) if count else 0
-    return [PerftestMeasurement(t.tool, t.server, t.client, each, t.both_ways, t.memory) for t in chosen]
+    test_seconds = int(seconds / count) if count else 0
+    return [PerftestMeasurement(t.tool, t.server, t.client, test_seconds, t.both_ways, t.memory) for t in chosen]
 
 
 def _alone(rail: Rail, options: frozenset[str]) -> list[PerftestMeasurement]:
     end, memory = rail.end, memory_of(rail, options)
-    found = [PerftestMeasurement(tool, end, end) for tool in TOOLS]
-    return [*found, PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else found
+    measurements = [PerftestMeasurement(tool, end, end) for tool in TOOLS]
+    return [*measurements, PerftestMeasurement(WRITE, end, end, memory=memory)] if memory else measurements

@@ -79,13 +79,13 @@ class PerftestMeasurement:
 
     def arguments(self, end: PerftestEnd, port: int) -> list[str]:
         """The options at one end, with the TCP port by which both find each other. Both ends need the same."""
-        found = ["-d", end.device, "-i", str(end.port), "-p", str(port), "-F"]
-        found += [] if end.gid_index is None else ["-x", str(end.gid_index)]
+        words = ["-d", end.device, "-i", str(end.port), "-p", str(port), "-F"]
+        words += [] if end.gid_index is None else ["-x", str(end.gid_index)]
         if self.tool in (WRITE, SEND):
-            found += ["--report_gbits", "-s", str(BANDWIDTH_BYTES), "-q", str(QUEUE_PAIRS)]
-            found += ["-D", str(max(LEAST_SECONDS, self.seconds)), "-f", str(MARGIN_SECONDS)]
-            return [*found, *(["-b"] if self.both_ways else []), *self.memory]
-        return [*found, "-s", str(LATENCY_BYTES), "-n", str(LATENCY_REPEATS)]
+            words += ["--report_gbits", "-s", str(BANDWIDTH_BYTES), "-q", str(QUEUE_PAIRS)]
+            words += ["-D", str(max(LEAST_SECONDS, self.seconds)), "-f", str(MARGIN_SECONDS)]
+            return [*words, *(["-b"] if self.both_ways else []), *self.memory]
+        return [*words, "-s", str(LATENCY_BYTES), "-n", str(LATENCY_REPEATS)]
 
 
 def options(help_text: str) -> frozenset[str]:
@@ -113,9 +113,13 @@ class Latency:
 
 def latency(output: str) -> Latency | None:
     row = _row(output)
-    found = [row.get(f"{name}[usec]", 0.0) for name in ("t_typical", "99% percentile", "99.9% percentile")]
+    microseconds = [row.get(f"{name}[usec]", 0.0) for name in ("t_typical", "99% percentile", "99.9% percentile")]
     # in this order they are percentiles, and of a clock that runs forward
-    return Latency(*(value * 1e-6 for value in found)) if 0 < found[0] <= found[1] <= found[2] else None
+    return (
+        Latency(*(value * 1e-6 for value in microseconds))
+        if 0 < microseconds[0] <= microseconds[1] <= microseconds[2]
+        else None
+    )
 
 
 def complaint(outputs: Sequence[str]) -> str:

@@ -73,9 +73,9 @@ def measure(
     tools = _tools(node, report, has_gpus, options.ordered, rdma.without_driver(sysfs))
     if tools:
         help_text = command.run([tools[perftest.WRITE], "--help"], HELP_SECONDS).output
-        found = perftest.options(help_text)
-        tests = nodes.tests(node.rails, found, options.seconds, not options.without_pairs)
-        _tell_gpu_memory(node, report, found, has_gpus)
+        perftest_options = perftest.options(help_text)
+        tests = nodes.tests(node.rails, perftest_options, options.seconds, not options.without_pairs)
+        _tell_gpu_memory(node, report, perftest_options, has_gpus)
         measured = _run_all(result, node, report, tests, tools, options.seconds, slack)
     _count_errors(result, sysfs, node, report, before)
     _conclude(result, node, report, measured)
@@ -114,14 +114,14 @@ def _tools(
                 "no port has a link: bring them up, or declare gpuval_nic_count: 0 where none is to be used"
             )
         return {}
-    found = {name: shutil.which(name) for name in perftest.TOOLS}
-    missing = [name for name, path in found.items() if not path]
+    path_by_tool = {name: shutil.which(name) for name in perftest.TOOLS}
+    missing = [name for name, path in path_by_tool.items() if not path]
     if missing:
         report.untested[f"{len(node.rails)} ports"] = f"{', '.join(missing)} not found: {INSTALL}"
         if has_gpus:
             report.gpu_untested["all GPUs"] = "perftest is missing"
         return {}
-    return {name: Path(path) for name, path in found.items() if path}
+    return {name: Path(path) for name, path in path_by_tool.items() if path}
 
 
 def _tell_gpu_memory(node: RdmaNode, report: RdmaReport, options: frozenset[str], has_gpus: bool) -> None:
@@ -210,12 +210,12 @@ def _add_figures(
     """Put the figures of a test into the result; return why there are none."""
     scope = link_scope(test.name)
     if test.tool in _LATENCIES:
-        found, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
-        if not found:
+        latency, name = perftest.latency(output), f"rdma_{_LATENCIES[test.tool]}_latency"
+        if not latency:
             return "printed no plausible latency"
-        result.add_metric(f"{name}_p50_seconds", found.typical, "seconds", scope)
-        result.add_metric(f"{name}_p99_seconds", found.p99, "seconds", scope)
-        result.add_metric(f"{name}_p999_seconds", found.p999, "seconds", scope)
+        result.add_metric(f"{name}_p50_seconds", latency.typical, "seconds", scope)
+        result.add_metric(f"{name}_p99_seconds", latency.p99, "seconds", scope)
+        result.add_metric(f"{name}_p999_seconds", latency.p999, "seconds", scope)
         return ""
     speed = perftest.bandwidth(output)
     if speed is None:
@@ -237,11 +237,11 @@ def _count_errors(
 ) -> None:
     ports = [rail.port for rail in node.rails]
     moved = rdma.moved(before, rdma.counters(sysfs, ports))
-    for port, one in moved.items():
+    for port, change in moved.items():
         scope = f"link:{port}"
-        result.add_metric("rdma_link_error_count", one.link_errors, "count", scope)
-        result.add_metric("rdma_retransmission_count", one.retransmissions, "count", scope)
-        words = one.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
+        result.add_metric("rdma_link_error_count", change.link_errors, "count", scope)
+        result.add_metric("rdma_retransmission_count", change.retransmissions, "count", scope)
+        words = change.words((*rdma.LINK_ERRORS, *rdma.RETRANSMISSIONS))
         if words:
             report.errors[port] = words
     if before.keys() - moved.keys():  # counters that are gone meanwhile are no excuse
@@ -251,9 +251,9 @@ def _count_errors(
         result.environment["left_out"] = {"counters": f"the driver of {', '.join(unread[:8])} has no error counters"}
     if ports and not moved:
         return
-    result.add_metric("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
-    result.add_metric("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
-    result.add_metric("rdma_full_counters_count", sum(len(one.full) for one in moved.values()), "count")
+    result.add_metric("rdma_link_error_count", sum(change.link_errors for change in moved.values()), "count")
+    result.add_metric("rdma_retransmission_count", sum(change.retransmissions for change in moved.values()), "count")
+    result.add_metric("rdma_full_counters_count", sum(len(change.full) for change in moved.values()), "count")
 
 
 def _conclude(result: WorkloadResult, node: RdmaNode, report: RdmaReport, measured: int) -> None:
@@ -270,8 +270,8 @@ def _conclude(result: WorkloadResult, node: RdmaNode, report: RdmaReport, measur
     if len(set(node.pkeys)) > 1:
         parts.append(f"P_Keys: {rdma.describe_pkeys(node.pkeys)[:200]}")
     parts.append(listed("GPU memory not tested", report.gpu_untested))
-    other = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
-    parts.append(listed("not testable by perftest", other))
+    untestable = {port.name: f"{port.link_layer or 'unknown'}, neither InfiniBand nor RoCE" for port in node.other}
+    parts.append(listed("not testable by perftest", untestable))
     if node.rails and report.slowest:
         rates = rdma.describe_ports([rail.port for rail in node.rails])
         parts.append(f"{rates}: {measured} tests, the slowest reached {min(report.slowest):.0%} of its maximum")
@@ -281,12 +281,12 @@ def _conclude(result: WorkloadResult, node: RdmaNode, report: RdmaReport, measur
     result.message = "; ".join(part for part in parts if part)[:MAX_MESSAGE]
 
 
-def listed(title: str, found: dict[str, str]) -> str:
-    if not found:
+def listed(title: str, reason_by_name: dict[str, str]) -> str:
+    if not reason_by_name:
         return ""
     # equal reasons once: a tool that is missing is missing for all
     by_reason: dict[str, list[str]] = defaultdict(list)
-    for name, why in found.items():
+    for name, why in reason_by_name.items():
         by_reason[why].append(name)
-    shown = [f"{', '.join(names[:MAX_NAMED])}: {why}" for why, names in list(by_reason.items())[:MAX_NAMED]]
-    return f"{title}: {'; '.join(shown)}"
+    groups = [f"{', '.join(names[:MAX_NAMED])}: {why}" for why, names in list(by_reason.items())[:MAX_NAMED]]
+    return f"{title}: {'; '.join(groups)}"

@@ -131,15 +131,17 @@ def outcome(
     """Of the ends that ran here. ``is_silent``: the server neither listened nor ended."""
     if client and client.code == 0 and not client.timed_out and not client.problem:
         return PerftestOutcome(client.output)
-    ends = [one for one in (server, client) if one]
+    ends = [side for side in (server, client) if side]
     if server:
         print(server.output, flush=True)  # that of the client is in the log
-    hung = is_silent or any(one.timed_out for one in ends)
-    how = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
-    how = "the server did not begin to listen" if is_silent else how
-    complaint = perftest.complaint([one.output for one in ends])
-    is_setup_problem = any(one.code is None for one in ends) or perftest.is_setup_problem([one.output for one in ends])
-    return PerftestOutcome("", f"{how}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
+    hung = is_silent or any(side.timed_out for side in ends)
+    ending = f"the client {client.how()}" if client else f"the server {server.how()}" if server else "it never began"
+    ending = "the server did not begin to listen" if is_silent else ending
+    complaint = perftest.complaint([side.output for side in ends])
+    is_setup_problem = any(side.code is None for side in ends) or perftest.is_setup_problem(
+        [side.output for side in ends]
+    )
+    return PerftestOutcome("", f"{ending}{': ' if complaint else ''}{complaint}", is_setup_problem and not hung, hung)
 
 
 def _is_listening(port: int) -> bool:

@@ -62,7 +62,7 @@ def _size(root: Path, name: str) -> int:
 def read_all() -> dict[str, tuple[Health | None, str]]:
     """The health of each disk, or None and why."""
     beyond = f"not asked: the node has more than {MAX_DISKS} disks"
-    return {name: read(name) if place < MAX_DISKS else (None, beyond) for place, name in enumerate(disks())}
+    return {name: read(name) if index < MAX_DISKS else (None, beyond) for index, name in enumerate(disks())}
 
 
 def read(name: str) -> tuple[Health | None, str]:
@@ -72,15 +72,15 @@ def read(name: str) -> tuple[Health | None, str]:
     problems = []
     if name.startswith("nvme") and nvme:
         ended = command.run([nvme, "smart-log", f"/dev/{name}", "-o", "json"], TOOL_SECONDS)
-        found = parse_nvme(ended.output) if ended.code == 0 else None
-        if found:
-            return found, ""
+        health = parse_nvme(ended.output) if ended.code == 0 else None
+        if health:
+            return health, ""
         problems.append(f"nvme {_ending(ended)}" if ended.code else "nvme printed an incomplete log")
     if smartctl:
         ended = command.run([smartctl, "-j", "-a", f"/dev/{name}"], TOOL_SECONDS)
-        found, problem = parse_smartctl(ended.output)
-        if found:
-            return found, ""
+        health, problem = parse_smartctl(ended.output)
+        if health:
+            return health, ""
         problems.append(f"smartctl {problem or _ending(ended)}")
     if not problems:
         package = "nvme-cli or smartmontools" if name.startswith("nvme") else "smartmontools"
@@ -115,7 +115,7 @@ def _nvme(
     bits, errors = _int(critical), _int(media)
     if bits is None or errors is None:
         return None
-    named = [text for place, text in enumerate(CRITICAL) if bits >> place & 1]
+    named = [text for bit, text in enumerate(CRITICAL) if bits >> bit & 1]
     warning = ", ".join(named) or (f"critical warning {bits:#x}" if bits else "")
     return Health(warning, errors, _int(unsafe), _ratio(used), _ratio(spare), number(celsius))
 
@@ -149,24 +149,24 @@ def parse_smartctl(text: str) -> tuple[Health | None, str]:
     counters = document.get("scsi_error_counter_log")
     if isinstance(counters, dict):
         errors += [_int(_dict(counters, side).get("total_uncorrected_errors")) for side in ("read", "write", "verify")]
-    known = [count for count in errors if count is not None]
+    counts = [count for count in errors if count is not None]
     warning = "" if status else "SMART status: failed"
     if failing_now:
         warning = ", ".join([*filter(None, [warning]), f"{', '.join(failing_now)} below its threshold"])
     used = number(document.get("scsi_percentage_used_endurance_indicator"))
-    return Health(warning, sum(known) if known else None, None, _ratio(used), None, celsius), ""
+    return Health(warning, sum(counts) if counts else None, None, _ratio(used), None, celsius), ""
 
 
 def _dict(value: dict, key: str) -> dict:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
+    mapping = value.get(key)
+    return mapping if isinstance(mapping, dict) else {}
 
 
 def _int(value: object) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)
+    numeric = number(value)
+    return None if numeric is None else int(numeric)
 
 
 def _ratio(percent: object) -> float | None:
-    found = number(percent)
-    return None if found is None else found / 100
+    numeric = number(percent)
+    return None if numeric is None else numeric / 100

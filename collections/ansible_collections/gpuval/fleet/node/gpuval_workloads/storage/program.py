@@ -86,10 +86,12 @@ def main(result: WorkloadResult) -> None:
         *(StorageTarget(path, raw=True) for path in options.raw_device),
     ]
     before = health.read_all()
-    found = _measure_all(result, targets, options, work)
-    _report(result, targets, found, options)
+    findings_by_target = _measure_all(result, targets, options, work)
+    _report(result, targets, findings_by_target, options)
     _report_health(result, before, health.read_all())
-    faults = [f"{t.path}: {f.mismatch or f.io_error}" for t, f in found.items() if f.mismatch or f.io_error]
+    faults = [
+        f"{t.path}: {f.mismatch or f.io_error}" for t, f in findings_by_target.items() if f.mismatch or f.io_error
+    ]
     result.message = result.message[:MAX_MESSAGE]
     if faults:
         raise WorkloadFailure("; ".join([*faults, result.message])[:MAX_MESSAGE])
@@ -99,9 +101,9 @@ def _measure_all(
     result: WorkloadResult, targets: Sequence[StorageTarget], options: argparse.Namespace, work: Path
 ) -> dict[StorageTarget, TargetFindings]:
     program = fio.find()
-    found = {target: TargetFindings() for target in targets}
+    findings_by_target = {target: TargetFindings() for target in targets}
     for number, target in enumerate(targets):
-        findings = found[target]
+        findings = findings_by_target[target]
         seconds, limit = options.seconds / len(targets), options.max_written_bytes / len(targets)
         result.report(f"{target.path}: {seconds:.0f} s, target {number + 1} of {len(targets)}")
         try:
@@ -115,7 +117,7 @@ def _measure_all(
             findings.problem = str(error) if program else f"{error}; {NO_FIO}"
         except OSError as error:
             findings.problem = f"{target.path}: {error.strerror or error}"
-    return found
+    return findings_by_target
 
 
 def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace) -> int:
@@ -125,14 +127,14 @@ def _file_bytes(target: StorageTarget, limit: float, options: argparse.Namespace
         raise TargetError(f"{target.path} {why}: it was not touched")
     if not target.raw and in_memory(target):
         raise TargetError(f"{target.path} is memory (tmpfs): name a folder on a disk in storage_paths")
-    free, whole = free_bytes(target)
-    keep = 0 if target.raw else options.keep_free_ratio * whole
+    free, total = free_bytes(target)
+    keep = 0 if target.raw else options.keep_free_ratio * total
     sharers = max(1, options.sharers) if target.shared else 1
     size = table.file_bytes(limit, options.file_bytes, free, keep, sharers)
     if not size:
-        rest = f"{sharers} nodes share the rest, " if sharers > 1 else ""
+        sharing = f"{sharers} nodes share the rest, " if sharers > 1 else ""
         raise TargetError(
-            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {rest}"
+            f"{target.path}: {free / 1e6:.0f} MB are free, {keep / 1e6:.0f} MB are to stay free, {sharing}"
             f"{limit / 1e6:.0f} MB may be written: too little for a file of "
             f"{table.LEAST_FILE_BYTES >> 20} MiB; make room, or raise storage_max_written_bytes"
         )
@@ -143,57 +145,63 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _measure(program: str, file: Path, size: int, seconds: float, limit: float, found: TargetFindings) -> None:
+def _measure(program: str, file: Path, size: int, seconds: float, limit: float, findings: TargetFindings) -> None:
     """Run the tests on a file, then verify it; the first that fails is the last."""
     engine, measured = fio.choose_engine(program, file, table.MIB)
-    found.direct = engine.direct
-    if not _take(found, measured):
+    findings.direct = engine.direct
+    if not _take(findings, measured):
         return
     for test in table.TESTS:
         begun = time.monotonic()
         measured = fio.call(program, file, table.work(test, size, seconds, limit), engine, say)
         say(f"{test.name}: {measured.figures()} in {time.monotonic() - begun:.1f} s")
-        if not _take(found, measured):
-            found.problem = found.problem and f"{test.name}: {found.problem}"
+        if not _take(findings, measured):
+            findings.problem = findings.problem and f"{test.name}: {findings.problem}"
             return
-        _add_figures(found, test.name, measured)
+        _add_figures(findings, test.name, measured)
         if test is table.TESTS[0] and measured.write and measured.write.total_bytes < size:
             size = measured.write.total_bytes // table.MIB * table.MIB  # it was slow: less was written in the time
             if not size:
-                found.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
+                findings.problem = f"less than 1 MiB was written in {seconds * test.time_share:.0f} s"
                 return
-    rate = found.figures["sequential_write_bytes_per_second"]
-    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, found)
+    rate = findings.figures["sequential_write_bytes_per_second"]
+    _verify(program, file, table.verify_bytes(size, rate, seconds, limit), seconds, engine, findings)
 
 
-def _verify(program: str, file: Path, size: int, seconds: float, engine: fio.FioEngine, found: TargetFindings) -> None:
+def _verify(
+    program: str, file: Path, size: int, seconds: float, engine: fio.FioEngine, findings: TargetFindings
+) -> None:
     """Write blocks with checksums, then read them back past the page cache, or after it was emptied."""
     patience = 2 * seconds * table.VERIFY_SHARE + fio.GRACE_SECONDS
-    how = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
-    write = fio.FioWork("write", "128k", 16, size, patience, limit_bytes=size, arguments=(*how, "--do_verify=0"))
+    verify_options = ("--verify=crc32c", "--verify_state_save=0", "--invalidate=1")
+    write = fio.FioWork(
+        "write", "128k", 16, size, patience, limit_bytes=size, arguments=(*verify_options, "--do_verify=0")
+    )
     measured = fio.call(program, file, write, engine, say)
-    if not _take(found, measured) or measured.write is None:
+    if not _take(findings, measured) or measured.write is None:
         return
     size = measured.write.total_bytes
-    measured = fio.call(program, file, fio.FioWork("read", "128k", 16, size, patience, arguments=how), engine, say)
+    measured = fio.call(
+        program, file, fio.FioWork("read", "128k", 16, size, patience, arguments=verify_options), engine, say
+    )
     say(f"verify: {measured.figures()}")
-    if _take(found, measured) and measured.read is not None:
-        found.verified_bytes = measured.read.total_bytes
+    if _take(findings, measured) and measured.read is not None:
+        findings.verified_bytes = measured.read.total_bytes
 
 
-def _take(found: TargetFindings, measured: fio.FioMeasurement) -> bool:
+def _take(findings: TargetFindings, measured: fio.FioMeasurement) -> bool:
     """Keep what was written and what went wrong; returns whether to go on."""
-    found.written_bytes += measured.write.total_bytes if measured.write else 0
+    findings.written_bytes += measured.write.total_bytes if measured.write else 0
     if measured.error == fio.MISMATCH:
-        found.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
+        findings.mismatch = f"wrong data: what was read is not what was written: {measured.problem}"
     elif measured.is_disk_error:
-        found.io_error = f"error of the disk or file system: {measured.problem}"
+        findings.io_error = f"error of the disk or file system: {measured.problem}"
     elif measured.problem:
-        found.problem = measured.problem
+        findings.problem = measured.problem
     return not measured.problem
 
 
-def _add_figures(found: TargetFindings, name: str, measured: fio.FioMeasurement) -> None:
+def _add_figures(findings: TargetFindings, name: str, measured: fio.FioMeasurement) -> None:
     sides = [side for side in (measured.read, measured.write) if side]
     slow = measured.read or measured.write  # of a mix, work waits for what it reads
     figures = {
@@ -201,20 +209,22 @@ def _add_figures(found: TargetFindings, name: str, measured: fio.FioMeasurement)
         "requests_per_second": sum(side.requests_per_second for side in sides),
         **{table.PERCENTILES[percent]: value for percent, value in (slow.latency_seconds.items() if slow else ())},
     }
-    found.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
+    findings.figures.update({f"{name}_{figure}": value for figure, value in figures.items()})
 
 
 def _report(
     result: WorkloadResult,
     targets: Sequence[StorageTarget],
-    found: Mapping[StorageTarget, TargetFindings],
+    findings_by_target: Mapping[StorageTarget, TargetFindings],
     options: argparse.Namespace,
 ) -> None:
     notes = []
     result.add_metric("storage_targets_count", len(targets), "count")
-    result.add_metric("storage_direct_count", sum(_is_whole(f) and f.direct for f in found.values()), "count")
-    result.add_metric("storage_written_bytes", sum(f.written_bytes for f in found.values()), "bytes")
-    for target, findings in found.items():
+    result.add_metric(
+        "storage_direct_count", sum(_is_whole(f) and f.direct for f in findings_by_target.values()), "count"
+    )
+    result.add_metric("storage_written_bytes", sum(f.written_bytes for f in findings_by_target.values()), "bytes")
+    for target, findings in findings_by_target.items():
         scope = target.scope
         if findings.problem:
             notes.append(
@@ -241,30 +251,30 @@ def _report(
             result.add_metric("storage_floor_misses_count", len(missed), "count", scope)
     result.environment.update(
         targets=[{"path": str(t.path), "scope": t.scope, "shared": t.shared, "raw": t.raw, "direct": f.direct,
-                  "written_bytes": f.written_bytes} for t, f in found.items()],
+                  "written_bytes": f.written_bytes} for t, f in findings_by_target.items()],
     )  # fmt: skip
-    whole = [findings for findings in found.values() if _is_whole(findings)]
+    tested = [findings for findings in findings_by_target.values() if _is_whole(findings)]
     result.fingerprints["storage_io"] = (
-        "buffered" if any(not f.direct for f in whole) else "direct" if whole else "none"
+        "buffered" if any(not f.direct for f in tested) else "direct" if tested else "none"
     )
     counted = "1 target" if len(targets) == 1 else f"{len(targets)} targets"
     result.message = "; ".join(dict.fromkeys(notes)) or f"{counted} measured and verified"
 
 
-def _is_whole(found: TargetFindings) -> bool:
+def _is_whole(findings: TargetFindings) -> bool:
     """Whether all was measured and verified."""
-    return found.verified_bytes > 0 and not found.problem
+    return findings.verified_bytes > 0 and not findings.problem
 
 
-def _missed(name: str, limit: float, found: TargetFindings) -> str:
+def _missed(name: str, limit: float, findings: TargetFindings) -> str:
     """A floor (a ceiling of latency) that is not kept, in words."""
-    value = found.figures.get(name)
-    if value is None or not found.direct:
+    value = findings.figures.get(name)
+    if value is None or not findings.direct:
         return f"no {name} (floor {_with_unit(name, limit)})"
     rate = name.endswith("_per_second")
-    kept = value >= limit if rate else value <= limit
+    is_met = value >= limit if rate else value <= limit
     side = "under" if rate else "over"
-    return "" if kept else f"{name} {_with_unit(name, value)}, {side} the declared {_with_unit(name, limit)}"
+    return "" if is_met else f"{name} {_with_unit(name, value)}, {side} the declared {_with_unit(name, limit)}"
 
 
 def _with_unit(name: str, value: float) -> str:
@@ -305,13 +315,13 @@ def _report_health(result: WorkloadResult, before: Mapping[str, Reading], after:
         for metric, value, unit in figures:
             if value is not None:
                 result.add_metric(metric, value, unit, f"link:{name}")
-        for what, figure in (("media", "media_errors"), ("power", "unsafe_shutdowns"), ("used", "used_ratio")):
-            telling[what] += any(getattr(one, figure) is not None for one in (earlier, now))
+        for aspect, figure in (("media", "media_errors"), ("power", "unsafe_shutdowns"), ("used", "used_ratio")):
+            telling[aspect] += any(getattr(reading, figure) is not None for reading in (earlier, now))
         if now.warning:
             result.message += f"; {name}: {now.warning}"
     result.add_metric("storage_disks_count", count, "count")
-    for what, number in telling.items():
-        result.add_metric(f"storage_disks_with_{what}_count", number, "count")
+    for aspect, number in telling.items():
+        result.add_metric(f"storage_disks_with_{aspect}_count", number, "count")
     if not unread:
         result.add_metric("storage_disks_lost_count", lost, "count")
     result.add_metric("storage_disks_untested_count", len(untested), "count")

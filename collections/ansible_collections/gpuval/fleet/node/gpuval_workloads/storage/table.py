@@ -61,14 +61,14 @@ def file_bytes(
 
 def work(test: Test, size_bytes: int, seconds: float, limit_bytes: float) -> FioWork:
     """The call of fio for a test on a file of this size, given the time and the bytes of its target."""
-    whole = ("--time_based=1",) if not test.writes else ()
+    time_options = ("--time_based=1",) if not test.writes else ()
     # Of a mix, io_size counts both directions; the part that is read costs no endurance.
     limit = int(test.write_share * limit_bytes) if test.writes else 0
     if test.name == "sequential_write":
         limit = size_bytes
     return FioWork(
         test.rw, test.block, test.depth, size_bytes, seconds * test.time_share, jobs(test),
-        limit, ("--norandommap=1", "--invalidate=1", *whole, *test.arguments),
+        limit, ("--norandommap=1", "--invalidate=1", *time_options, *test.arguments),
     )  # fmt: skip
 
 
@@ -79,5 +79,5 @@ def jobs(test: Test) -> int:
 
 def verify_bytes(size_bytes: int, bytes_per_second: float, seconds: float, limit_bytes: float) -> int:
     """How much of the file is written and read back in the time for it, by the rate that was measured."""
-    wanted = min(size_bytes, FILE_SHARE * limit_bytes, bytes_per_second * seconds * VERIFY_SHARE / 3)
-    return max(MIB, int(wanted) // MIB * MIB)
+    size = min(size_bytes, FILE_SHARE * limit_bytes, bytes_per_second * seconds * VERIFY_SHARE / 3)
+    return max(MIB, int(size) // MIB * MIB)

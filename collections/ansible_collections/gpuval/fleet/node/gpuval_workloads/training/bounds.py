@@ -26,23 +26,25 @@ class TrainingBounds:
         warmup = 5 if is_gpu else 2
         return cls(warmup if max_steps is None else min(warmup, max_steps - 1), max_steps, seconds)
 
-    def next_window(self, done: int, measured_seconds: float, step_seconds: float) -> int:
+    def next_window(self, steps_done: int, measured_seconds: float, step_seconds: float) -> int:
         """Return how many steps to take before all ranks compare notes again; 0 ends the training.
 
         ``done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a recent
         step's time. At least one step follows the warm-up, however late it is.
         """
-        if done < self.warmup_steps:
-            return self.warmup_steps - done if done else 1  # the very first may compile kernels for minutes: show it
+        if steps_done < self.warmup_steps:
+            return (
+                self.warmup_steps - steps_done if steps_done else 1
+            )  # the very first may compile kernels for minutes: show it
         window = MAX_WINDOW_STEPS
         if step_seconds > 0:
             window = max(1, min(window, int(WINDOW_SECONDS / step_seconds)))
         if self.max_steps is not None:
-            window = min(window, self.max_steps - done)
-        if self.seconds is not None and done > self.warmup_steps:
-            left = self.seconds - measured_seconds
-            if left <= 0:
+            window = min(window, self.max_steps - steps_done)
+        if self.seconds is not None and steps_done > self.warmup_steps:
+            seconds_left = self.seconds - measured_seconds
+            if seconds_left <= 0:
                 return 0
             if step_seconds > 0:
-                window = min(window, max(1, round(left / step_seconds)))
+                window = min(window, max(1, round(seconds_left / step_seconds)))
         return window

@@ -50,10 +50,10 @@ def compile_layers(
             torch.cuda.empty_cache()  # the training lays its memory out anew
         problems = ranks.gather(problem)
     seconds = time.perf_counter() - started
-    for rank, theirs in enumerate(problems):
-        if theirs:
+    for rank, rank_problem in enumerate(problems):
+        if rank_problem:
             undo(model)
-            return seconds, f"{ranks.scope_of(rank)}: {theirs}"
+            return seconds, f"{ranks.scope_of(rank)}: {rank_problem}"
     ranks.say(f"compiled after {seconds:.0f} s")
     return seconds, ""
 

@@ -202,5 +202,5 @@ def _checked(path: Path, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 def _share(parts: list[tuple[Tensor, Tensor]], source: str, rank: int, world_size: int) -> Shard:
     images, labels = (torch.cat(tensors) for tensors in zip(*parts))
-    mine = slice(rank, len(labels) // world_size * world_size, world_size)
-    return Shard(images[mine].contiguous(), labels[mine].contiguous(), source)
+    rank_slice = slice(rank, len(labels) // world_size * world_size, world_size)
+    return Shard(images[rank_slice].contiguous(), labels[rank_slice].contiguous(), source)

@@ -55,9 +55,9 @@ class StepPace:
         """Return the times of the steps so far; waits for the device."""
         self._clock.wait()
         times, start = [], self._start
-        for *own, received, end in self._steps[:-1]:
+        for *computed, received, end in self._steps[:-1]:
             seconds = self._clock.between(start, end)
-            wait = self._clock.between(own[-1], received) if own else 0.0
+            wait = self._clock.between(computed[-1], received) if computed else 0.0
             times.append(StepTime(seconds, seconds - wait, wait))
             start = end
         return times

@@ -82,9 +82,9 @@ def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) ->
 def differing(tensor: Tensor) -> Tensor:
     """Return how many elements of this rank's tensor are not rank 0's, bit by bit; NaNs too are compared as bits."""
     bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
-    first = bits.clone()
-    dist.broadcast(first.view(torch.uint8), src=0)
-    return (bits != first).sum()
+    first_rank_bits = bits.clone()
+    dist.broadcast(first_rank_bits.view(torch.uint8), src=0)
+    return (bits != first_rank_bits).sum()
 
 
 def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[RankFigure]]) -> list[str]:

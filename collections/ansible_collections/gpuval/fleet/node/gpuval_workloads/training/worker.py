@@ -224,9 +224,9 @@ class TrainingLoop:
         add("training_processes_count", self.ranks.world_size, "count")
         add("training_nonfinite_count", self.nonfinite, "count")
         if self.losses:
-            first, last = self.losses.first_and_last()
-            add("training_loss_first", first, "loss")
-            add("training_loss_last", last, "loss")
+            first_loss, last_loss = self.losses.first_and_last()
+            add("training_loss_first", first_loss, "loss")
+            add("training_loss_last", last_loss, "loss")
             for step, loss in self.losses.at.items():
                 add(f"training_loss_step_{step}", loss, "loss", revision=COURSE_REVISION)
             steps, losses = self.losses.thinned()
@@ -237,38 +237,38 @@ class TrainingLoop:
     def _report(self) -> None:
         """Gather every rank's figures; rank 0 completes the result with them."""
         self._add_figures()
-        mine: dict[str, float | None] = {"peak_memory": None, "seconds": None}
+        rank_report: dict[str, float | None] = {"peak_memory": None, "seconds": None}
         if self.ranks.accelerator.kind == "cuda":
-            mine["peak_memory"] = torch.cuda.max_memory_allocated()
+            rank_report["peak_memory"] = torch.cuda.max_memory_allocated()
         if self.step_times.count:
             seconds, compute, wait = zip(*((t.seconds, t.compute, t.wait) for t in self.step_times.kept))
-            mine["seconds"] = self.step_seconds / self.step_times.count
-            mine["p50"], mine["p99"] = (percentile(seconds, percent) for percent in (50, 99))
-            mine["compute"], mine["wait"] = median(compute), median(wait)
-            mine["lost"] = self.compute.summary().lost_ratio
-        everyone = self.ranks.gather(mine)
+            rank_report["seconds"] = self.step_seconds / self.step_times.count
+            rank_report["p50"], rank_report["p99"] = (percentile(seconds, percent) for percent in (50, 99))
+            rank_report["compute"], rank_report["wait"] = median(compute), median(wait)
+            rank_report["lost"] = self.compute.summary().lost_ratio
+        everyone = self.ranks.gather(rank_report)
         add = self.result.add_metric
         rates = []
-        for rank, theirs in enumerate(everyone):
-            if theirs["seconds"]:
-                rates.append(self.task.flops_per_batch / theirs["seconds"] / 1e12)
+        for rank, other_report in enumerate(everyone):
+            if other_report["seconds"]:
+                rates.append(self.task.flops_per_batch / other_report["seconds"] / 1e12)
                 add("training_model_tflops", rates[-1], "TFLOP/s", self.ranks.scope_of(rank))
-                add("training_step_p50_seconds", theirs["p50"], "seconds", f"rank:{rank}")
-                add("training_step_p99_seconds", theirs["p99"], "seconds", f"rank:{rank}")
-                add("training_compute_p50_seconds", theirs["compute"], "seconds", self.ranks.scope_of(rank))
-                add("training_compute_lost_ratio", theirs["lost"], "ratio", self.ranks.scope_of(rank))
-                add("training_wait_p50_seconds", theirs["wait"], "seconds", self.ranks.scope_of(rank))
-            if theirs["peak_memory"] is not None:
-                add("training_peak_memory_bytes", theirs["peak_memory"], "bytes", self.ranks.scope_of(rank))
+                add("training_step_p50_seconds", other_report["p50"], "seconds", f"rank:{rank}")
+                add("training_step_p99_seconds", other_report["p99"], "seconds", f"rank:{rank}")
+                add("training_compute_p50_seconds", other_report["compute"], "seconds", self.ranks.scope_of(rank))
+                add("training_compute_lost_ratio", other_report["lost"], "ratio", self.ranks.scope_of(rank))
+                add("training_wait_p50_seconds", other_report["wait"], "seconds", self.ranks.scope_of(rank))
+            if other_report["peak_memory"] is not None:
+                add("training_peak_memory_bytes", other_report["peak_memory"], "bytes", self.ranks.scope_of(rank))
         if rates:
             add("training_model_tflops", sum(rates) / len(rates), "TFLOP/s")
-        remarks = self._remarks([theirs["compute"] for theirs in everyone if theirs["seconds"]])
+        remarks = self._remarks([other_report["compute"] for other_report in everyone if other_report["seconds"]])
         if self.result.state == "running":
-            first, last = self.losses.first_and_last()
+            first_loss, last_loss = self.losses.first_and_last()
             rate = self.result.metric(f"training_{self.task.item}_per_second")
             self.result.message = (
                 f"{len(self.losses)} steps on {self.ranks.world_size} x {self.ranks.accelerator.kind}: "
-                f"loss {first:.3f} to {last:.3f}, {rate:,.0f} {self.task.item}/s{remarks}"
+                f"loss {first_loss:.3f} to {last_loss:.3f}, {rate:,.0f} {self.task.item}/s{remarks}"
             )
 
     def _remarks(self, compute_seconds: list[float]) -> str:

@@ -155,9 +155,11 @@ def _header(lines: list[str], index: int) -> _Columns | None:
     names = line.split()
     if "size" not in names or "busbw" not in names or not any(name in _TIME for name in names):
         return None
-    starts = tuple(place for place, name in enumerate(names) if name in _TIME)
+    starts = tuple(column for column, name in enumerate(names) if name in _TIME)
     # Warnings of NCCL may stand between the header's rows.
-    below = next((one for one in lines[index + 1 : index + 1 + NEAR] if one.lstrip().startswith("#")), "")
+    below = next(
+        (header_line for header_line in lines[index + 1 : index + 1 + NEAR] if header_line.lstrip().startswith("#")), ""
+    )
     below = below.replace("#", " ", 1)
     units = re.findall(r"\([^)\s]*\)", below)
     factors: list[float | None] = []
@@ -170,7 +172,14 @@ def _header(lines: list[str], index: int) -> _Columns | None:
         if name not in _WITHOUT_UNIT:
             unit = next(in_order) if in_order else ends.get(match.end())
         factors.append(_UNITS.get(unit or ""))
-    above = next((one for one in reversed(lines[max(0, index - NEAR) : index]) if one.lstrip().startswith("#")), "")
+    above = next(
+        (
+            header_line
+            for header_line in reversed(lines[max(0, index - NEAR) : index])
+            if header_line.lstrip().startswith("#")
+        ),
+        "",
+    )
     titles = re.findall(r"out-of-place|in-place", above) or ["out-of-place", "in-place"]
     return _Columns(tuple(names), tuple(factors), starts, tuple(titles))
 
@@ -187,18 +196,22 @@ def _row(fields: list[str], columns: _Columns) -> CollectiveRow | None:
         return None
     ends = [*starts[1:], len(columns.names)]
     for title, start, end in zip(columns.titles, starts, ends):
-        place = {name: start + offset for offset, name in reversed(list(enumerate(columns.names[start:end])))}
-        seconds, rate = number(fields[start]), number(fields[place["busbw"]]) if "busbw" in place else None
+        column_by_name = {name: start + offset for offset, name in reversed(list(enumerate(columns.names[start:end])))}
+        seconds, rate = (
+            number(fields[start]),
+            number(fields[column_by_name["busbw"]]) if "busbw" in column_by_name else None,
+        )
         if seconds is None and fields[start] != "N/A":
             return None
         factor = columns.factors[start] or 0.0
-        rate_factor = columns.factors[place["busbw"]] if "busbw" in place else None
-        wrong = whole(fields[place["#wrong"]].rstrip("*")) if "#wrong" in place else None
+        rate_factor = columns.factors[column_by_name["busbw"]] if "busbw" in column_by_name else None
+        wrong = whole(fields[column_by_name["#wrong"]].rstrip("*")) if "#wrong" in column_by_name else None
         blocks[title] = CollectiveMeasurement(
             None if seconds is None else seconds * factor,
             None if rate is None or rate_factor is None else rate * rate_factor,
             wrong,
-            is_checked=wrong is not None or ("error" in place and number(fields[place["error"]]) is not None),
+            is_checked=wrong is not None
+            or ("error" in column_by_name and number(fields[column_by_name["error"]]) is not None),
         )
     size_bytes = whole(fields[size])
     if size_bytes is None or not blocks:
@@ -289,32 +302,32 @@ def _curves(table: CollectivesTable, collective: str, prefix: str) -> list[SizeC
 
 def run(job: ToolTask) -> ToolAnswer:
     """Run every collective that is there, one after another, over all GPUs."""
-    found: dict[str, Path] = {}
+    path_by_collective: dict[str, Path] = {}
     for collective, binary in BINARIES.items():
         path = job.places.find(binary)
         if path:
-            found[collective] = path
+            path_by_collective[collective] = path
     if job.gpus is None:
         return ToolAnswer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
     if job.gpus < 2:
         return ToolAnswer(INAPPLICABLE, reason="collectives need 2 GPUs")
     answers = []
     largest = list(LARGEST)
-    for done, (collective, path) in enumerate(found.items()):
+    for tools_done, (collective, path) in enumerate(path_by_collective.items()):
         while True:
-            answer, timed_out = _measure(job, collective, path, largest[0], len(found) - done)
+            answer, timed_out = _measure(job, collective, path, largest[0], len(path_by_collective) - tools_done)
             if not timed_out or len(largest) == 1 or job.seconds_left() < 1:
                 break
             largest.pop(0)
         answers.append(answer)
     merged = merge(answers, job.tool, job.gpus)
-    merged.not_run = [binary for collective, binary in BINARIES.items() if collective not in found]
+    merged.not_run = [binary for collective, binary in BINARIES.items() if collective not in path_by_collective]
     return merged
 
 
-def _measure(job: ToolTask, collective: str, path: Path, largest: str, left: int) -> tuple[ToolAnswer, bool]:
+def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_left: int) -> tuple[ToolAnswer, bool]:
     """Run one collective, ``left`` of them to go with this one; return what it says and whether it was stopped."""
-    seconds = job.seconds_left() * 2 / (left + 1)
+    seconds = job.seconds_left() * 2 / (tools_left + 1)
     if seconds < 1:
         return ToolAnswer.none(f"{collective}: no time was left for it"), False
     arguments: list[str | Path] = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
@@ -329,13 +342,13 @@ def merge(answers: list[ToolAnswer], prefix: str, ranks: int) -> ToolAnswer:
     """Put the answers for several collectives together: errors and unchecked results are summed."""
     figures: dict[str, ToolFigure] = {}
     for figure in (figure for answer in answers for figure in answer.figures):
-        known = figures.get(figure.name)
-        if known is None:
+        earlier = figures.get(figure.name)
+        if earlier is None:
             figures[figure.name] = figure
         elif figure.name == f"{prefix}_ranks_count":
-            figures[figure.name] = min(known, figure, key=lambda one: one.value)
+            figures[figure.name] = min(earlier, figure, key=lambda one: one.value)
         else:
-            figures[figure.name] = replace(figure, value=known.value + figure.value)
+            figures[figure.name] = replace(figure, value=earlier.value + figure.value)
     faults = [fault for answer in answers for fault in answer.faults]
     reasons = [answer.reason for answer in answers if answer.reason]
     good = [answer for answer in answers if answer.verdict == PASS]

@@ -71,8 +71,8 @@ def _read(text: str) -> tuple[list[DcgmResult], str]:
     Raises ``LookupError`` that says why there are none that count.
     """
     text = plain(text)
-    found = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
-    document, layout = next(((document, layout) for document, layout in found if document is not None), (None, ""))
+    documents = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
+    document, layout = next(((document, layout) for document, layout in documents if document is not None), (None, ""))
     if document is None:
         raise LookupError("its JSON is missing or cut short")
     body, metadata = next(iter(dicts([document[layout]])), {}), document.get("metadata")
@@ -83,7 +83,9 @@ def _read(text: str) -> tuple[list[DcgmResult], str]:
     tests = [(test, str(group.get("category", ""))) for group in groups for test in dicts(group.get("tests"))]
     tests = tests or [(test, str(test.get("name", ""))) for test in dicts(body.get("tests"))]
     findings = [
-        replace(finding, is_of_hardware=of.lower() not in SOFTWARE) for test, of in tests for finding in _findings(test)
+        replace(finding, is_of_hardware=subject.lower() not in SOFTWARE)
+        for test, subject in tests
+        for finding in _findings(test)
     ]
     if not findings:
         raise LookupError("its JSON holds no results")
@@ -93,14 +95,14 @@ def _read(text: str) -> tuple[list[DcgmResult], str]:
 
 def _findings(test: dict) -> list[DcgmResult]:
     name = shortened(str(test.get("name", "unnamed")), 48)
-    found = [finding for result in dicts(test.get("results")) for finding in _of_result(name, result)]
+    results = [finding for result in dicts(test.get("results")) for finding in _of_result(name, result)]
     summary = test.get("test_summary")
     if isinstance(summary, dict):
         status = _status(summary)
         # Of the test as a whole; of interest where no result has it of a part.
-        if (status not in ("pass", "skip") and all(finding.status != status for finding in found)) or not found:
-            found.append(_finding(name, None, status, summary))
-    return found or [DcgmResult(name, None, "no result")]
+        if (status not in ("pass", "skip") and all(finding.status != status for finding in results)) or not results:
+            results.append(_finding(name, None, status, summary))
+    return results or [DcgmResult(name, None, "no result")]
 
 
 def _of_result(name: str, result: dict) -> list[DcgmResult]:
@@ -186,8 +188,8 @@ def judge(text: str, gpus: int | None, level: int = 2) -> ToolAnswer:
 def _words(finding: DcgmResult) -> str:
     warnings = "; ".join(dict.fromkeys(shortened(text, 300) for text in finding.warnings[:SHOWN])) or "no reason given"
     code = f" (DCGM error {', '.join(map(str, finding.codes[:SHOWN]))})" if finding.codes else ""
-    of = f" of {finding.entity}" if finding.entity else ""
-    return f"{finding.test}{of}: {warnings}{code}"
+    location = f" of {finding.entity}" if finding.entity else ""
+    return f"{finding.test}{location}: {warnings}{code}"
 
 
 def _figures(findings: list[DcgmResult], counts: Counter) -> list[ToolFigure]:
@@ -208,7 +210,7 @@ def _figures(findings: list[DcgmResult], counts: Counter) -> list[ToolFigure]:
 
 def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
     """Return the figures in DCGM's info texts: "GPU to Host bandwidth: 58.62 GB/s", "... 11103.02 gigaflops"."""
-    found = []
+    figures = []
     for text in finding.info:
         for part in re.split(r",\s", text[:4096]):
             figure = _OF_A_GPU.sub("", part.strip())
@@ -218,10 +220,10 @@ def _measured(finding: DcgmResult, name: str) -> list[ToolFigure]:
             rate = number(gigaflops[1]) if gigaflops else None
             if labelled and value is not None and ending:
                 label = f"{name}_{metric_part(labelled[1], 32)}_{ending}"
-                found.append(ToolFigure(label, value * factor, unit, finding.scope))
+                figures.append(ToolFigure(label, value * factor, unit, finding.scope))
             elif rate is not None:
-                found.append(ToolFigure(f"{name}_tflops", rate / 1e3, "TFLOP/s", finding.scope))
-    return found
+                figures.append(ToolFigure(f"{name}_tflops", rate / 1e3, "TFLOP/s", finding.scope))
+    return figures
 
 
 def run(job: ToolTask) -> ToolAnswer:

@@ -62,5 +62,5 @@ class GaudiPorts:
     def _count(self) -> dict[int, int]:
         return count(self._call("--status")) if self.known else {}
 
-    def _call(self, what: str) -> str:
-        return self._job.call([self._script, what], CALL_SECONDS, name="hl_qual_ports").output
+    def _call(self, operation: str) -> str:
+        return self._job.call([self._script, operation], CALL_SECONDS, name="hl_qual_ports").output

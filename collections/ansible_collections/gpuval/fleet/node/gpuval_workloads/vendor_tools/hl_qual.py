@@ -38,8 +38,8 @@ def judge(text: str, gpus: int | None) -> ToolAnswer:
         if _SUMMARY.search(line):
             in_summary = True
         elif _BANNER.search(line):
-            found = _VERDICT.search(next((below for below in lines[index + 1 :] if below.strip()), ""))
-            passed = found[1] == "PASSED" if found else None
+            match = _VERDICT.search(next((below for below in lines[index + 1 :] if below.strip()), ""))
+            passed = match[1] == "PASSED" if match else None
             in_summary = False
         elif in_summary and verdict and ": " in line:
             devices.append((shortened(line, 120), verdict[1] == "PASSED"))

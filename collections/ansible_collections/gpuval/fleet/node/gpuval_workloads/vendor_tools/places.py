@@ -38,9 +38,9 @@ _PRESENT = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd", "gaudi": "dev/accel"}
 class ExecutableSearch:
     """Looks for executables in given folders, then on PATH, then in the usual places."""
 
-    def __init__(self, first: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:
+    def __init__(self, preferred: Sequence[Path], environ: Mapping[str, str], usual: Sequence[str] = USUAL) -> None:
         on_path = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
-        self._folders = [*first, *on_path, *map(Path, usual)]
+        self._folders = [*preferred, *on_path, *map(Path, usual)]
 
     def find(self, name: str) -> Path | None:
         """Return the first executable file of this name."""

@@ -82,9 +82,9 @@ def main(result: WorkloadResult) -> None:
     start = time.monotonic()
     kind = vendor(os.environ)
     places = ExecutableSearch(options.path, os.environ)
-    wanted = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
-    present = [tool for tool in wanted if any(places.find(name) for name in tool.executables)]
-    absent = [tool for tool in wanted if tool not in present]
+    selected = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
+    present = [tool for tool in selected if any(places.find(name) for name in tool.executables)]
+    absent = [tool for tool in selected if tool not in present]
     result.environment.update(
         accelerator=kind,
         level=options.level,
@@ -99,9 +99,9 @@ def main(result: WorkloadResult) -> None:
     count = gpu_count(os.environ, kind)
     # What the tools print is in the log of the stage too, which outlasts this folder.
     folder = Path(os.environ.get("GPUVAL_WORK_DIR") or tempfile.mkdtemp(prefix="gpuval-"), "vendor_tools")
-    for place, tool in enumerate(present):
-        left = start + options.seconds - time.monotonic()
-        share = left * tool.weight / sum(later.weight for later in present[place:])
+    for index, tool in enumerate(present):
+        seconds_left = start + options.seconds - time.monotonic()
+        share = seconds_left * tool.weight / sum(later.weight for later in present[index:])
         job = ToolTask(tool.name, places, count, options.level, time.monotonic() + share, folder)
         result.report(f"{tool.name}: runs, {share:.0f} s are for it")
         answer = tool.run(job) if job.seconds_left() > 0 else ToolAnswer.none("no time was left for it")
@@ -112,7 +112,7 @@ def main(result: WorkloadResult) -> None:
         for curve in answer.curves:
             result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
     _conclude(result, answers, options.required)
-    if not wanted:
+    if not selected:
         result.message = f"no vendor tool is for a node of kind {kind}"
     elif present and absent:
         result.message += f"; not on this node: {', '.join(tool.name for tool in absent)}"

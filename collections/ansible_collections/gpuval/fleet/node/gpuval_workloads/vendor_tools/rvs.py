@@ -76,8 +76,8 @@ def parse(text: str) -> RvsReport:
 
 def _gpus(report: RvsReport, above: list[str], row: list[str]) -> list[str]:
     """Add the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
-    for name, place in zip(above, row):
-        gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(place)
+    for name, cell in zip(above, row):
+        gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(cell)
         if gpu and where:
             report.gpus[gpu[1]] = (int(where[1]), where[2])
     return row
@@ -89,21 +89,21 @@ def _log_line(report: RvsReport, line: str) -> None:
         if line.startswith("RVS-ERROR"):
             report.errors.append(shortened(line))
         return
-    level, rest = match[1], match[2]
-    action = _ACTION.match(rest)
-    name, rest = (action[1], action[2]) if action else ("", rest)
-    gpu_match = _GPU.search(rest)
+    level, remainder = match[1], match[2]
+    action = _ACTION.match(remainder)
+    name, remainder = (action[1], action[2]) if action else ("", remainder)
+    gpu_match = _GPU.search(remainder)
     gpu = (gpu_match[1] or gpu_match[2]) if gpu_match else None
     if level == "ERROR":
-        report.errors.append(shortened(f"{name} {rest}".strip()))
+        report.errors.append(shortened(f"{name} {remainder}".strip()))
         return
-    verdict = _VERDICT.search(rest) or _OLD_VERDICT.search(rest)
+    verdict = _VERDICT.search(remainder) or _OLD_VERDICT.search(remainder)
     if verdict:
         passed = verdict[1].upper() in _PASSED
-        report.verdicts.append((name, gpu, passed, shortened(rest, 160)))
+        report.verdicts.append((name, gpu, passed, shortened(remainder, 160)))
     for pattern, best in ((_GFLOPS, report.gflops), (_POWER, report.watts)):
-        found = pattern.search(rest)
-        value = number(found[1]) if found else None
+        value_match = pattern.search(remainder)
+        value = number(value_match[1]) if value_match else None
         if value is not None and gpu:
             best[name, gpu] = max(value, best.get((name, gpu), 0.0))
 
@@ -112,7 +112,9 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
     """Return the verdicts of the JSON log that are not a pass: by module and action, records with ``gpu_id`` and
     ``pass``. Some versions leave a comma after the last action. It has no summary, so it never proves a pass."""
     failures = []
-    modules = [module for found in json_objects(without_trailing_commas(plain(text))) for module in found.values()]
+    modules = [
+        module for document in json_objects(without_trailing_commas(plain(text))) for module in document.values()
+    ]
     for module in modules:
         for name, records in module.items() if isinstance(module, dict) else ():
             for record in dicts(records):
@@ -124,7 +126,7 @@ def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
 
 def judge(report: RvsReport, gpus: int | None) -> ToolAnswer:
     """Return what the log proves; ``gpus`` is how many the node is to have."""
-    failed = [one for one in report.verdicts if not one[2]]
+    failed = [verdict for verdict in report.verdicts if not verdict[2]]
     faults = [
         ToolFault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
         for name, gpu, _, text in failed
@@ -172,8 +174,8 @@ def run(job: ToolTask) -> ToolAnswer:
     try:
         with log.open("rb") as stream:
             failures = failures_in_json(stream.read(16 << 20).decode("utf-8", "replace"))
-        known = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
-        report.verdicts += [one for one in failures if one[:2] not in known]
+        failed_already = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
+        report.verdicts += [failure for failure in failures if failure[:2] not in failed_already]
     except OSError:
         pass  # older versions choose the file's place themselves
     return settle(ended, judge(report, job.gpus))

@@ -50,7 +50,7 @@ def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: f
         write_private(path, json.dumps(document).encode())
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        Service(node, listening, askers).serve(seconds)
+        GreetingService(node, listening, askers).serve(seconds)
         path.unlink(missing_ok=True)
 
     run_detached(serve)
@@ -75,7 +75,7 @@ def stop(base: Path) -> bool:
     return alive
 
 
-class Service:
+class GreetingService:
     """Greets with the node's name; on `bulk N` sends N bytes; on `bye NAME` crosses that node off."""
 
     def __init__(self, node: str, listening: dict[int, socket.socket], askers: set[str]) -> None:

@@ -80,11 +80,11 @@ class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no ans
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
     """A rule is missing; `asked` is what it would have to allow."""
 
-    def __init__(self, asked: Sequence[AccessRequest], namespace: str, detail: str = "") -> None:
+    def __init__(self, requests: Sequence[AccessRequest], namespace: str, detail: str = "") -> None:
         super().__init__(
-            permissions.explain(asked, namespace) + (f"\n(the cluster reports: {detail})" if detail else ""), 403
+            permissions.explain(requests, namespace) + (f"\n(the cluster reports: {detail})" if detail else ""), 403
         )
-        self.asked = list(asked)
+        self.asked = list(requests)
 
 
 class ObjectRefused(ClusterError):  # noqa: N818  (what the answer is)
@@ -175,12 +175,12 @@ class Cluster:
         items, _ = self.list(kind.name, fields=f"metadata.name={name}")
         if not items:
             raise Exists(f"{kind.name} {name} is being deleted: try again", 409)
-        known = items[0]["metadata"]
-        labels = known.get("labels") or {}
-        wanted = manifest["metadata"].get("labels") or {}
-        if any(labels.get(key) != value for key, value in wanted.items()):
+        metadata = items[0]["metadata"]
+        labels = metadata.get("labels") or {}
+        expected_labels = manifest["metadata"].get("labels") or {}
+        if any(labels.get(key) != value for key, value in expected_labels.items()):
             raise Exists(f"{kind.name} {name} in the namespace {self.namespace} is not of this run", 409)
-        if known.get("deletionTimestamp"):
+        if metadata.get("deletionTimestamp"):
             raise Exists(f"{kind.name} {name} is being deleted: try again when it is gone", 409)
         return items[0]
 
@@ -188,13 +188,13 @@ class Cluster:
         self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, whole: bool = False
     ) -> tuple[list[Manifest], str]:
         """All objects of a kind, trimmed unless `whole`, and their resource version. `limit` is the size of a page."""
-        place = KINDS[kind]
+        object_kind = KINDS[kind]
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
-        accept = _METADATA if place.metadata_only else _JSON
+        accept = _METADATA if object_kind.metadata_only else _JSON
         items: list[Manifest] = []
         while True:
             try:
-                page = _document(self._call(self._request(place, "list", "GET", query=query, accept=accept)))
+                page = _document(self._call(self._request(object_kind, "list", "GET", query=query, accept=accept)))
             except Gone:
                 if "continue" not in query:
                     raise
@@ -267,18 +267,20 @@ class Cluster:
         """Raise ``Forbidden`` with all rules that are missing. One request, and one for each that it does not list."""
         status = self._review(permissions.RULES_REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
         listed = status.get("resourceRules") or ()
-        lacking = [asked for asked in needed if not permissions.is_listed(asked, listed) and not self._may(asked)]
+        lacking = [
+            request for request in needed if not permissions.is_listed(request, listed) and not self._may(request)
+        ]
         if lacking:
             raise Forbidden(lacking, self.namespace)
 
-    def _may(self, asked: AccessRequest) -> bool:
+    def _may(self, request: AccessRequest) -> bool:
         attributes = {
-            "namespace": "" if asked.resource in permissions.CLUSTER_SCOPED else self.namespace,
-            "verb": asked.verb,
-            "group": asked.group,
+            "namespace": "" if request.resource in permissions.CLUSTER_SCOPED else self.namespace,
+            "verb": request.verb,
+            "group": request.group,
             "version": "v1",
-            "resource": asked.resource,
-            "subresource": asked.subresource,
+            "resource": request.resource,
+            "subresource": request.subresource,
         }
         spec = {"resourceAttributes": attributes}
         return bool(self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"))
@@ -305,14 +307,14 @@ class Cluster:
         }
         request = self._request(KINDS[kind], "watch", "GET", query=query)
         for login in range(MAX_LOGINS + 1):
-            known = self._logins
+            logins = self._logins
             try:
                 answer = self._once(request, silence_seconds, stream=True)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise self._unreachable(error) from None
             if answer.status != 401 or login == MAX_LOGINS:
                 break
-            self._log_in_again(known)
+            self._log_in_again(logins)
         if answer.status >= 300:
             raise self._error(request.asked, answer)
         return EventStream(answer)
@@ -334,9 +336,9 @@ class Cluster:
             tries, known = tries + 1, self._logins
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 16))
             wait *= random.uniform(0.8, 1.2)  # noqa: S311  (so that clients do not come back together)
-            left = max(0.1, ends - time.monotonic())
+            seconds_left = max(0.1, ends - time.monotonic())
             try:
-                answer = self._once(request, min(READ_SECONDS, left))
+                answer = self._once(request, min(READ_SECONDS, seconds_left))
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 problem: ClusterError = self._unreachable(error)
                 if _is_permanent(error):
@@ -407,10 +409,10 @@ class Cluster:
             response.close()  # the rest is not needed
         return _ApiAnswer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
-    def _log_in_again(self, known: int) -> None:
+    def _log_in_again(self, logins: int) -> None:
         """Read the credentials again, unless another thread already did since login number `known`."""
         with self._lock:
-            if self._logins == known:
+            if self._logins == logins:
                 self._client = log_in(self.access, self._folder)
                 self._logins += 1
 
@@ -421,23 +423,23 @@ class Cluster:
             f"{host} does not answer: {plain_reason(error)}: check the kubeconfig, its context, and the network"
         )
 
-    def _error(self, asked: AccessRequest, answer: Any) -> ClusterError:
+    def _error(self, request: AccessRequest, answer: Any) -> ClusterError:
         status = _status(answer)
         detail = str(status.get("message") or f"HTTP {answer.status}")
         reason, code = status.get("reason"), answer.status
-        what = f"{asked.verb} {asked.full_resource}"
+        operation = f"{request.verb} {request.full_resource}"
         if code == 401:
             return ClusterError("the cluster does not know this user: the credentials are wrong or have expired", 401)
         if code == 403:
             if _NOT_ALLOWED.search(detail) or reason != "Forbidden":
-                return Forbidden([asked], self.namespace, detail)
+                return Forbidden([request], self.namespace, detail)
             return ObjectRefused(detail, 403)
-        if code == 404 and asked.verb == "create" and "namespaces" in detail:
+        if code == 404 and request.verb == "create" and "namespaces" in detail:
             make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
             return Missing(f"{detail}: create the namespace ({make}), or set gpuval_namespace", 404)
         if code in _ERRORS:
-            return _ERRORS[code](f"{what}: {detail}", code)
-        return ClusterError(f"{what}: {detail} (HTTP {code})", code)
+            return _ERRORS[code](f"{operation}: {detail}", code)
+        return ClusterError(f"{operation}: {detail} (HTTP {code})", code)
 
 
 @dataclass(frozen=True)
@@ -456,10 +458,10 @@ class EventStream:
 
     def __iter__(self) -> Iterator[Manifest]:
         """Raises ``ClusterError`` when the connection breaks."""
-        rest = b""
+        incomplete = b""
         try:
             for data in self._response.stream(1 << 16, decode_content=True):
-                *lines, rest = (rest + data).split(b"\n")
+                *lines, incomplete = (incomplete + data).split(b"\n")
                 for line in lines:
                     if line.strip():
                         yield json.loads(line)

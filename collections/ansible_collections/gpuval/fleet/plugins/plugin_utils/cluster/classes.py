@@ -21,7 +21,7 @@ OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 def classify(text: str, among: Collection[str]) -> FailureClass | None:
     """The class of a text, of those with these names; None when unknown. The order is that of the file."""
-    return failure_classes.find(text, [known for known in OF_TEXTS if known.name in among])
+    return failure_classes.find(text, [row for row in OF_TEXTS if row.name in among])
 
 
 def of_error(error: ClusterError) -> FailureClass:

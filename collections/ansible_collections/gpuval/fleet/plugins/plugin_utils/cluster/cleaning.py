@@ -69,27 +69,27 @@ def clean(
     ends = clock() + deadline_seconds
     selectors = _selectors(run_ids)
     result = Cleaned()
-    there: dict[str, Found] = {}
+    objects_by_kind: dict[str, Found] = {}
     # Every kind is listed before the first is deleted: the cluster removes a Job's pods with it.
     for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
         try:
-            there[kind] = _there(cluster, kind, selectors)
+            objects_by_kind[kind] = _there(cluster, kind, selectors)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
     open_kinds = []
-    for kind, found in there.items():
+    for kind, objects in objects_by_kind.items():
         try:
-            if found and not trial:
+            if objects and not trial:
                 _delete(cluster, kind, selectors)
                 open_kinds.append(kind)
         except Forbidden as error:
             result.left.append(_forbidden(kind, error))
             continue
-        if found:
-            result.removed[kind] = sorted(item["metadata"]["name"] for item in found)
+        if objects:
+            result.removed[kind] = sorted(item["metadata"]["name"] for item in objects)
     wait = FIRST_WAIT_SECONDS
     while open_kinds:
-        still = {kind: found for kind in open_kinds if (found := _there(cluster, kind, selectors))}
+        still = {kind: objects for kind in open_kinds if (objects := _there(cluster, kind, selectors))}
         open_kinds = list(still)
         if not still:
             break
@@ -98,8 +98,8 @@ def clean(
             break
         sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
-        for kind, found in still.items():
-            if any(not item["metadata"].get("deletionTimestamp") for item in found):
+        for kind, objects in still.items():
+            if any(not item["metadata"].get("deletionTimestamp") for item in objects):
                 _delete(cluster, kind, selectors)  # made since, by a controller still at work
     return result
 
@@ -128,11 +128,11 @@ def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
 
 
 def _add_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
-    for kind, found in still.items():
-        gone = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in found}
-        result.removed[kind] = sorted(gone)
-        result.left += [_left(kind, item, namespace) for item in found]
-    result.removed = {kind: found for kind, found in result.removed.items() if found}
+    for kind, objects in still.items():
+        removed_names = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in objects}
+        result.removed[kind] = sorted(removed_names)
+        result.left += [_left(kind, item, namespace) for item in objects]
+    result.removed = {kind: objects for kind, objects in result.removed.items() if objects}
 
 
 def _forbidden(kind: str, error: Forbidden) -> Left:
@@ -143,25 +143,26 @@ def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
     meta = item["metadata"]
     name, host = str(meta["name"]), str((item.get("spec") or {}).get("nodeName") or "")
     holders = [str(holder) for holder in meta.get("finalizers") or ()]
-    again = f"clean again, or inspect it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
+    command_words = f"clean again, or inspect it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
     if not meta.get("deletionTimestamp"):
-        return Left(kind, name, "it is recreated, or was not deleted: a controller may be at work", again)
+        return Left(kind, name, "it is recreated, or was not deleted: a controller may be at work", command_words)
     if kind == "Pod" and host:
         return Left(kind, name, f"the node {host} has not ended it", _FORCE.format(namespace=namespace, name=name))
     if holders:
-        return Left(kind, name, f"held by {', '.join(holders)}", again)
-    return Left(kind, name, "its deletion takes longer than gpuval waited", again)
+        return Left(kind, name, f"held by {', '.join(holders)}", command_words)
+    return Left(kind, name, "its deletion takes longer than gpuval waited", command_words)
 
 
 def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:
-    what = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
+    subject = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
     counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
     verb = "would be removed" if trial else "removed"
-    head = f"CLEAN: {what} in namespace {namespace}: {f'{verb}: {counts}' if counts else 'nothing was there'}"
-    shown = [
-        f"- {left.kind} {left.name or '*'} is left: {left.why}" + (f": {left.remedy}" if left.name else "")
-        for left in cleaned.left[:SHOWN]
+    head = f"CLEAN: {subject} in namespace {namespace}: {f'{verb}: {counts}' if counts else 'nothing was there'}"
+    text_lines = [
+        f"- {leftover.kind} {leftover.name or '*'} is left: {leftover.why}"
+        + (f": {leftover.remedy}" if leftover.name else "")
+        for leftover in cleaned.left[:SHOWN]
     ]
     if len(cleaned.left) > SHOWN:
-        shown.append(f"- and {len(cleaned.left) - SHOWN} more")
-    return [head, *shown]
+        text_lines.append(f"- and {len(cleaned.left) - SHOWN} more")
+    return [head, *text_lines]

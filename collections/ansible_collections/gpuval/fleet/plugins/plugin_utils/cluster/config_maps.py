@@ -67,7 +67,7 @@ def gang_config_maps(
 
 
 def _in_config_maps(
-    run_id: str, namespace: str, what: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
+    run_id: str, namespace: str, content_name: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
 ) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
     """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
     maps: list[Manifest] = []
@@ -87,7 +87,7 @@ def _in_config_maps(
     for batch in filter(None, batches):
         data = {key: text for _owner, key, text in batch}
         content = "\n".join(f"{key} {text}" for key, text in sorted(data.items()))
-        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
+        name = names.run_name(run_id, f"{content_name}-{names.digest(content, 10)}")
         maps.append(names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, data=data))
         places.update({owner: PlanPlace(name, key) for owner, key, _text in batch})
     return maps, places

@@ -110,13 +110,16 @@ def found_by_name(run_id: str, node: str, settings: PodSettings) -> Manifest:
     return {"hostname": names.host_name(node), "subdomain": service_name(run_id)}
 
 
-def labelled(thing: Mapping[str, Any], of: GangRound | None) -> Manifest:
+def labelled(manifest: Mapping[str, Any], gang_round: GangRound | None) -> Manifest:
     """An object, and the pods it makes, with the labels of the round that it is part of; of none it stays as it is."""
-    if of is None:
-        return dict(thing)
-    made = copy.deepcopy(dict(thing))
-    labels = {names.PARENT_LABEL: names.label_value(of.parent), names.ROUND_LABEL: names.label_value(of.name)}
-    template = made.get("spec", {}).get("template", {})
-    for metadata in (made["metadata"], *([template["metadata"]] if "metadata" in template else [])):
+    if gang_round is None:
+        return dict(manifest)
+    labelled_manifest = copy.deepcopy(dict(manifest))
+    labels = {
+        names.PARENT_LABEL: names.label_value(gang_round.parent),
+        names.ROUND_LABEL: names.label_value(gang_round.name),
+    }
+    template = labelled_manifest.get("spec", {}).get("template", {})
+    for metadata in (labelled_manifest["metadata"], *([template["metadata"]] if "metadata" in template else [])):
         metadata["labels"] = {**metadata.get("labels", {}), **labels}
-    return made
+    return labelled_manifest

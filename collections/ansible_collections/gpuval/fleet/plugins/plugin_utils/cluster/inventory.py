@@ -27,10 +27,10 @@ LABEL_GROUPS = {
 
 
 def fleet(
-    found: Iterable[Mapping[str, Any]],
+    descriptions: Iterable[Mapping[str, Any]],
     expected: Sequence[ListedNode] | None = None,
     *,
-    others: frozenset[str] | set[str] | None = None,
+    other_names: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
     label_groups: Mapping[str, str] | None = None,
 ) -> InventoryFleet:
@@ -39,10 +39,10 @@ def fleet(
     `found` are descriptions (see `nodes.describe`). With a list, its nodes are the hosts, whether they were found or
     not, and of the rest only those whose names are in `others`.
     """
-    known = {str(description["name"]): description for description in found}
-    choice = choose(known, expected, others)
+    description_by_name = {str(description["name"]): description for description in descriptions}
+    choice = choose(description_by_name, expected, other_names)
     listed = choice.listed
-    chosen = {name: known[name] for name in choice.names if name in known}
+    chosen = {name: description_by_name[name] for name in choice.names if name in description_by_name}
     ordered = {
         name: str(node.variables["gpuval_sku"]) for name, node in listed.items() if "gpuval_sku" in node.variables
     }
@@ -62,9 +62,9 @@ def fleet(
                 group = group_name("sku", sku[name])
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
-            wanted = LABEL_GROUPS if label_groups is None else label_groups
-            groups += _label_groups(description, wanted)
-            own_labels = labels.of_cluster(description["labels"], wanted)
+            prefix_by_label = LABEL_GROUPS if label_groups is None else label_groups
+            groups += _label_groups(description, prefix_by_label)
+            own_labels = labels.of_cluster(description["labels"], prefix_by_label)
             if own_labels:
                 variables["kubernetes_labels"] = own_labels
             group, count = counted.get(name, ("", 0))
@@ -75,9 +75,9 @@ def fleet(
     return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 
-def _label_groups(description: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+def _label_groups(description: Mapping[str, Any], prefix_by_label: Mapping[str, str]) -> list[str]:
     labels, instance = description["labels"], description["instance_type"]
-    named = [group_name(prefix, labels[label]) for label, prefix in wanted.items() if labels.get(label)]
+    named = [group_name(prefix, labels[label]) for label, prefix in prefix_by_label.items() if labels.get(label)]
     return [*named, *([group_name("type", instance)] if instance else [])]
 
 

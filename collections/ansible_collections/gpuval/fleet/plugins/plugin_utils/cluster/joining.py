@@ -31,30 +31,32 @@ class Rule:
     label_groups: Mapping[str, str] = field(default_factory=dict)
 
 
-def most_like(description: Described, others: Iterable[Described], skus: Mapping[str, Mapping[str, str]]) -> str | None:
+def most_like(
+    description: Described, candidates: Iterable[Described], skus: Mapping[str, Mapping[str, str]]
+) -> str | None:
     """The name of a node of the same SKU and GPU resource, of the same instance type if there is one; else None."""
 
-    def kind(one: Described) -> tuple[str, str]:
-        sku = nodes.sku_of(one, skus)
-        return sku, nodes.gpus(one, PodSettings(), sku).resource
+    def kind(described: Described) -> tuple[str, str]:
+        sku = nodes.sku_of(described, skus)
+        return sku, nodes.gpus(described, PodSettings(), sku).resource
 
-    wanted, found = kind(description), None
-    for other in others:
-        if other["name"] == description["name"] or kind(other) != wanted:
+    own_kind, match = kind(description), None
+    for candidate in candidates:
+        if candidate["name"] == description["name"] or kind(candidate) != own_kind:
             continue
-        if other["instance_type"] == description["instance_type"]:
-            return str(other["name"])
-        found = found or str(other["name"])
-    return found
+        if candidate["instance_type"] == description["instance_type"]:
+            return str(candidate["name"])
+        match = match or str(candidate["name"])
+    return match
 
 
 class Newcomers:
     """Takes each node's changes and returns those ready to join. A waiting node is printed once for each reason."""
 
-    def __init__(self, rule: Rule, known: Iterable[str]) -> None:
+    def __init__(self, rule: Rule, known_names: Iterable[str]) -> None:
         self._rule = rule
         #: Part of the run, or excluded by inventory or --limit: they do not join.
-        self._known = set(known)
+        self._known = set(known_names)
         self._waiting: dict[str, Mapping[str, Any]] = {}
         #: Whether the selector chose a node, with the labels that it had then.
         self._chosen: dict[str, tuple[Mapping[str, str], bool]] = {}
@@ -74,7 +76,7 @@ class Newcomers:
     def ready(
         self,
         run_nodes: Mapping[str, Mapping[str, Any]],
-        there: Callable[[], Iterable[Described]],
+        describe_all: Callable[[], Iterable[Described]],
         settings_of: Callable[[str], PodSettings],
     ) -> dict[str, tuple[str, dict[str, Any]]]:
         """By name: the node of the run that is most like it, and what is expected of it. Known afterwards.
@@ -83,7 +85,7 @@ class Newcomers:
         """
         if not self._news:
             return {}
-        described, found = list(there()), {}
+        described, joined = list(describe_all()), {}
         for name, node in sorted(self._waiting.items()):
             description = nodes.describe(node)
             if not self._matches(name, description["labels"]):
@@ -104,18 +106,18 @@ class Newcomers:
                 expected["labels"] = node_labels
             if self._rule.ids.get(name):
                 expected["id"] = str(self._rule.ids[name])
-            found[name] = (like, expected)
+            joined[name] = (like, expected)
         self._news = False
-        for name in found:
+        for name in joined:
             self._known.add(name)
             del self._waiting[name]
-        return found
+        return joined
 
     def _matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        known = self._chosen.get(name)
-        if known is None or known[0] != labels:
-            self._chosen[name] = known = (dict(labels), self._rule.matches(name))
-        return known[1]
+        remembered = self._chosen.get(name)
+        if remembered is None or remembered[0] != labels:
+            self._chosen[name] = remembered = (dict(labels), self._rule.matches(name))
+        return remembered[1]
 
     def _wait(self, name: str, reason: str) -> None:
         if self._printed.get(name) != reason:

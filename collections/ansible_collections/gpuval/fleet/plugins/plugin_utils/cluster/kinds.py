@@ -65,7 +65,9 @@ def trim(kind: str, item: Manifest) -> Manifest:
         result["metadata"] = {**item["metadata"], "annotations": ours}
     if kind == "Pod":
         containers = {
-            part: [{"name": one["name"], "image": one.get("image", "")} for one in spec.get(part) or []]
+            part: [
+                {"name": container["name"], "image": container.get("image", "")} for container in spec.get(part) or []
+            ]
             for part in ("initContainers", "containers")
         }
         return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}

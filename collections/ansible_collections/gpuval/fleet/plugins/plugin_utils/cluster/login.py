@@ -72,10 +72,10 @@ def log_in(access: ClusterAccess, folder: str) -> Any:
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
     configuration, proxy = client.Configuration(), ""
     path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
-    there = any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
+    has_kubeconfig = any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
     with _complaints() as complaints:
         try:
-            if there:
+            if has_kubeconfig:
                 config.load_kube_config(path, access.context or None, configuration, False, folder)
                 _own_files(configuration, folder)
                 proxy = _proxy_url(path, access.context)
@@ -84,7 +84,7 @@ def log_in(access: ClusterAccess, folder: str) -> Any:
             else:
                 config.load_incluster_config(configuration)
         except config.ConfigException as error:
-            if there:
+            if has_kubeconfig:
                 raise ClusterError(f"{path}: {error}") from None
             raise ClusterError(
                 f"no cluster to reach: no kubeconfig ({path}) and not inside a cluster: set gpuval_kubeconfig"

@@ -134,7 +134,7 @@ def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
 def security_level(spec: Mapping[str, Any]) -> str:
     """The strictest Pod Security Standard that allows this pod: restricted, baseline or privileged."""
     volumes = {kind for volume in spec["volumes"] for kind in volume}
-    contexts = [made["securityContext"] for made in (*spec.get("initContainers", ()), *spec["containers"])]
+    contexts = [container["securityContext"] for container in (*spec.get("initContainers", ()), *spec["containers"])]
     added = {name for context in contexts for name in context["capabilities"].get("add", ())}
     if (
         spec.get("hostNetwork")
@@ -189,7 +189,7 @@ def _content(item: PodPlacement) -> dict[str, str]:
     return content
 
 
-def job_of(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> Manifest:
+def job_of(run: ClusterRun, item: PodPlacement, plan_place: PlanPlace) -> Manifest:
     """The Job of one attempt on one node; its plan is one of :func:`pod_plan`."""
     settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
     metadata = _node_metadata(run, plan)
@@ -212,7 +212,7 @@ def job_of(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> Manifest:
                     "labels": {**LABELS, **metadata["labels"]},
                     "annotations": {**ANNOTATIONS, **metadata["annotations"]},
                 },
-                "spec": _pod_spec(run, settings, item, place),
+                "spec": _pod_spec(run, settings, item, plan_place),
             },
         },
     }
@@ -262,8 +262,8 @@ def everything(
     make_namespace: bool = False,
 ) -> list[Manifest]:
     """All objects of a run, in the order in which they are to be applied."""
-    made = config_maps.code_config_map(run_id, namespace_name, archives)
-    run = ClusterRun(run_id, namespace_name, made["metadata"]["name"])
+    programs = config_maps.code_config_map(run_id, namespace_name, archives)
+    run = ClusterRun(run_id, namespace_name, programs["metadata"]["name"])
     maps, places = config_maps.plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
@@ -271,8 +271,8 @@ def everything(
         for manifest in pod_volumes.model_volumes(run_id, namespace_name, item.settings)
     }
     jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
-    own = [made, *maps, *volumes.values(), *(secret_of(run, item) for item in placements), *jobs]
-    return [namespace(namespace_name, jobs), *own] if make_namespace else own
+    objects = [programs, *maps, *volumes.values(), *(secret_of(run, item) for item in placements), *jobs]
+    return [namespace(namespace_name, jobs), *objects] if make_namespace else objects
 
 
 def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: bool) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     return {**stage, "image": image, "container": container, "needs": needs}
 
 
-def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, place: PlanPlace) -> dict[str, Any]:
+def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, plan_place: PlanPlace) -> dict[str, Any]:
     """`settings`: those of the placement, for a gang where it has one."""
     plan, target = item.plan, item.target
     resource = resource_of(settings, item.sku, target.allocatable)
@@ -313,7 +313,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, place:
             plan["models_dir"],
             names.object_name(run.run_id, plan["node"], plan["attempt"]),
             # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
-            last=stage is plan["stages"][-1] and not plan.get("gang"),
+            is_last=stage is plan["stages"][-1] and not plan.get("gang"),
         )
         for stage in plan["stages"]
     ]
@@ -332,7 +332,7 @@ def _pod_spec(run: ClusterRun, settings: PodSettings, item: PodPlacement, place:
         "tolerations": tolerations(settings, resource),
         "containers": containers[-1:],
         "volumes": [
-            {"name": "given", "projected": _given(run, item, place)},
+            {"name": "given", "projected": _given(run, item, plan_place)},
             {"name": "state", "emptyDir": {}},
             {"name": "models", **pod_volumes.model_volume(run.run_id, settings)},
             {"name": "shm", "emptyDir": pod_volumes.shm_of(settings, plan["stages"])},
@@ -364,25 +364,35 @@ def _container(
     models_dir: str,
     secret: str,
     *,
-    last: bool,
+    is_last: bool,
 ) -> dict[str, Any]:
-    asked = stage["container"]
-    command = [asked["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
-    command += ["--stage", stage["name"], *(["--last"] if last else [])]
-    given = {"HOME": STATE, **settings.environment}
-    environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in given.items()]
+    container_settings = stage["container"]
+    command = [
+        container_settings["python"],
+        f"{GIVEN}/runner.pyz",
+        "pod",
+        "--dir",
+        STATE,
+        "--source",
+        GIVEN,
+        "--clear",
+        SHM,
+    ]
+    command += ["--stage", stage["name"], *(["--last"] if is_last else [])]
+    variables = {"HOME": STATE, **settings.environment}
+    environment: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in variables.items()]
     environment += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": _secret_key(stage["name"], name)}}}
         for name in stage.get("secrets", ())
     ]
-    made = {
+    container = {
         "name": names.container_name(stage["name"]),
         "image": stage["image"],
         "command": command,
         "workingDir": STATE,
         "env": environment,
-        "resources": _resources(settings, asked, resource, gpus),
-        "securityContext": _security(settings, asked),
+        "resources": _resources(settings, container_settings, resource, gpus),
+        "securityContext": _security(settings, container_settings),
         # The output of a runner that failed before it began.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -395,21 +405,21 @@ def _container(
             {"name": "shm", "mountPath": SHM},
             *inside,
             *(
-                {"name": f"asked-{index}", "mountPath": one["path"], "readOnly": bool(one.get("read_only"))}
-                for index, one in enumerate(settings.volumes)
+                {"name": f"asked-{index}", "mountPath": volume["path"], "readOnly": bool(volume.get("read_only"))}
+                for index, volume in enumerate(settings.volumes)
             ),
         ],
     }
-    return {**made, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else made
+    return {**container, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else container
 
 
-def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:
+def _resources(settings: PodSettings, container: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:
     limits = {name: str(value) for name, value in settings.resources.get("limits", {}).items()}
     requests = {name: value for name, value in REQUESTS.items() if name not in limits}
     requests.update({name: str(value) for name, value in settings.resources.get("requests", {}).items()})
     for key, name in (("memory_bytes", "memory"), ("cpus", "cpu")):
-        if asked.get(key):
-            limits[name] = requests[name] = f"{asked[key]:g}" if name == "cpu" else str(asked[key])
+        if container.get(key):
+            limits[name] = requests[name] = f"{container[key]:g}" if name == "cpu" else str(container[key])
     if resource:
         limits[resource] = str(gpus)
     # Extended resources need the same number for both.
@@ -418,15 +428,15 @@ def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, g
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
-def _security(settings: PodSettings, asked: Mapping[str, Any]) -> dict[str, Any]:
-    added = sorted({*settings.capabilities, *(asked.get("capabilities") or ())})
-    privileged = bool(settings.privileged or asked.get("privileged"))
-    made: dict[str, Any] = {"capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
+def _security(settings: PodSettings, container: Mapping[str, Any]) -> dict[str, Any]:
+    added = sorted({*settings.capabilities, *(container.get("capabilities") or ())})
+    privileged = bool(settings.privileged or container.get("privileged"))
+    context: dict[str, Any] = {"capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
     if privileged:
-        made["privileged"] = True
+        context["privileged"] = True
     if not privileged and SYS_ADMIN not in added:  # else the API refuses it
-        made["allowPrivilegeEscalation"] = False
-    return made
+        context["allowPrivilegeEscalation"] = False
+    return context
 
 
 def _gpu_count(resource: str, target: PodTarget, plan: Mapping[str, Any]) -> int:
@@ -451,7 +461,7 @@ def _only(target: PodTarget) -> dict[str, Any]:
     return {"nodeSelectorTerms": [term]}
 
 
-def _given(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> dict[str, Any]:
+def _given(run: ClusterRun, item: PodPlacement, plan_place: PlanPlace) -> dict[str, Any]:
     plan = item.plan
     shared = [{"key": key, "path": key} for key in _content(item)] if item.secrets else []
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
@@ -467,7 +477,7 @@ def _given(run: ClusterRun, item: PodPlacement, place: PlanPlace) -> dict[str, A
         "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
         "sources": [
             {"configMap": {"name": run.code}},
-            {"configMap": {"name": place.config_map, "items": [{"key": place.key, "path": "plan.json"}]}},
+            {"configMap": {"name": plan_place.config_map, "items": [{"key": plan_place.key, "path": "plan.json"}]}},
             {"secret": {"name": secret, **({"items": shared} if shared else {})}},  # not what is one stage's alone
             *of_gang,
         ],

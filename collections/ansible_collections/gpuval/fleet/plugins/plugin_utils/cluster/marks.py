@@ -78,8 +78,8 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
         notes_wanted = {names.RUN_ANNOTATION: mark.run_id, TIME_ANNOTATION: mark.at}
     taints_wanted = _taints(taints, mark, taint)
     patch: dict[str, Any] = {}
-    for part, now, wanted in (("labels", labels, labels_wanted), ("annotations", notes, notes_wanted)):
-        different = {key: value for key, value in wanted.items() if now[key] != value}
+    for part, now, desired in (("labels", labels, labels_wanted), ("annotations", notes, notes_wanted)):
+        different = {key: value for key, value in desired.items() if now[key] != value}
         if different:
             patch.setdefault("metadata", {})[part] = different
     if taints_wanted != taints:
@@ -105,15 +105,15 @@ def verdict_of(node: Mapping[str, Any] | None) -> str | None:
     return ((node or {"metadata": {}})["metadata"].get("labels") or {}).get(VERDICT_LABEL)
 
 
-def _taints(taints: list[dict[str, Any]], mark: Mark | None, asked: bool) -> list[dict[str, Any]]:
-    others = [taint for taint in taints if taint.get("key") != FAILED_TAINT]
-    if mark is None or (asked and (mark.verdict == PASS or mark.cleared)):
-        return others
-    if not asked or mark.verdict != FAIL:
+def _taints(taints: list[dict[str, Any]], mark: Mark | None, is_wanted: bool) -> list[dict[str, Any]]:
+    other_taints = [taint for taint in taints if taint.get("key") != FAILED_TAINT]
+    if mark is None or (is_wanted and (mark.verdict == PASS or mark.cleared)):
+        return other_taints
+    if not is_wanted or mark.verdict != FAIL:
         return taints
-    own = {"key": FAILED_TAINT, "value": names.label_value(mark.run_id), "effect": NO_SCHEDULE}
+    failed_taint = {"key": FAILED_TAINT, "value": names.label_value(mark.run_id), "effect": NO_SCHEDULE}
     old = [taint for taint in taints if taint.get("key") == FAILED_TAINT]
-    return taints if old == [own] else [*others, own]
+    return taints if old == [failed_taint] else [*other_taints, failed_taint]
 
 
 def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable[Mapping[str, Any]]) -> str:
@@ -146,23 +146,23 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
     result.missing = sorted(set(marks) - set(nodes))
     todo = [name for name in marks if name in nodes]
     for turn in range(ROUNDS):
-        again = []
+        conflicting = []
         for name in todo:
-            wanted = change(nodes[name], marks[name], taint=taint)
-            if wanted is None:
+            mark_change = change(nodes[name], marks[name], taint=taint)
+            if mark_change is None:
                 if stays_failed(nodes[name], marks[name]):
                     result.kept.append(name)
                 continue
             try:
                 if not trial:
-                    cluster.patch("Node", name, wanted.patch)
+                    cluster.patch("Node", name, mark_change.patch)
             except Exists:  # changed by another client since it was read
-                again.append(name)
+                conflicting.append(name)
             except Missing:
                 result.missing.append(name)
             else:
-                result.changes[name] = wanted
-        todo = again
+                result.changes[name] = mark_change
+        todo = conflicting
         if not todo or turn == ROUNDS - 1:
             break
         fresh = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
@@ -173,11 +173,11 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
 
 
 def remove_marks(
-    cluster: Cluster, wanted: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
+    cluster: Cluster, node_names: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
 ) -> NodesMarked:
     """Take the marks off these nodes, else off all; with `runs` only those of these runs."""
     listed = cluster.list("Node")[0]
-    chosen = set(wanted) or {node["metadata"]["name"] for node in listed}
+    chosen = set(node_names) or {node["metadata"]["name"] for node in listed}
     marked = {node["metadata"]["name"] for node in listed if is_marked(node, runs)}
     result = (
         set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else NodesMarked()

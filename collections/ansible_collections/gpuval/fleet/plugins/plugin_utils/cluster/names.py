@@ -85,9 +85,9 @@ def run_selector(run_id: str) -> str:
     return f"{ALL_RUNS},{RUN_LABEL}={label_value(run_id)}"
 
 
-def run_name(run_id: str, what: str) -> str:
+def run_name(run_id: str, suffix: str) -> str:
     """Name of an object that a run has one of. `what` is part of a DNS label of at most 40 characters."""
-    return f"gpuval-{digest(run_id, 10)}-{what}"
+    return f"gpuval-{digest(run_id, 10)}-{suffix}"
 
 
 def object_name(run_id: str, node: str, attempt: int) -> str:

@@ -58,13 +58,13 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
     conditions = {
-        str(one.get("type")): {
-            "status": str(one.get("status")),
-            "reason": one_line(one.get("reason") or "", 80),
-            "message": one_line(one.get("message") or "", _MESSAGE_CHARACTERS),
-            "since": str(one.get("lastTransitionTime") or ""),
+        str(condition.get("type")): {
+            "status": str(condition.get("status")),
+            "reason": one_line(condition.get("reason") or "", 80),
+            "message": one_line(condition.get("message") or "", _MESSAGE_CHARACTERS),
+            "since": str(condition.get("lastTransitionTime") or ""),
         }
-        for one in status.get("conditions") or []
+        for condition in status.get("conditions") or []
     }
     return {
         "name": str(meta.get("name")),
@@ -80,7 +80,10 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
         "conditions": conditions,
         "labels": labels,
         # Of several of a type the first is the one that the cluster uses: nodes have two families, or several cards.
-        "addresses": {str(one.get("type")): str(one.get("address")) for one in reversed(status.get("addresses") or [])},
+        "addresses": {
+            str(condition.get("type")): str(condition.get("address"))
+            for condition in reversed(status.get("addresses") or [])
+        },
         "capacity": dict(status.get("capacity") or {}),
         "allocatable": dict(status.get("allocatable") or {}),
         "kubelet_version": str(info.get("kubeletVersion") or ""),
@@ -119,8 +122,8 @@ def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto
     allocatable = {name: count(value) for name, value in description["allocatable"].items()}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
     if not chosen and settings.resource is None and sku != CPU:
-        known = sorted((name for name in _VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
-        chosen = (known or [RESOURCES.get(vendor_by_labels(labels), "")])[0]
+        resources = sorted((name for name in _VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
+        chosen = (resources or [RESOURCES.get(vendor_by_labels(labels), "")])[0]
     vendor = _VENDORS.get(chosen, "")
     replicas = count(labels.get("nvidia.com/gpu.replicas")) if vendor == "nvidia" else 1
     return Gpus(
@@ -145,9 +148,9 @@ def count(quantity: Any) -> int:
 def vendor_by_labels(labels: Mapping[str, str]) -> str:
     """The GPU vendor by the node's labels, whether its driver works or not; empty when they name none."""
     for key, value in labels.items():
-        found = _PCI.fullmatch(key)
-        if found and value == "true":
-            return _PCI_VENDORS[found[1]]
+        match = _PCI.fullmatch(key)
+        if match and value == "true":
+            return _PCI_VENDORS[match[1]]
     for vendor, resource in RESOURCES.items():
         if labels.get(f"{resource}.present") == "true" or f"{resource}.product" in labels:
             return vendor
@@ -170,8 +173,8 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
     A rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither).
     """
     model = product(description["labels"])
-    for sku, wanted in rules.items():
-        if wanted and all(_matches(description, model, key, pattern) for key, pattern in wanted.items()):
+    for sku, patterns in rules.items():
+        if patterns and all(_matches(description, model, key, pattern) for key, pattern in patterns.items()):
             return sku
     return sku_name(model)
 
@@ -179,8 +182,8 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
 def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str) -> bool:
     if key == "resource":
         return count(description["capacity"].get(str(pattern))) > 0
-    known = {"product": model, "instance_type": description["instance_type"]}
-    value = known[key] if key in known else description["labels"].get(key)
+    facts = {"product": model, "instance_type": description["instance_type"]}
+    value = facts[key] if key in facts else description["labels"].get(key)
     return value is not None and fnmatch.fnmatchcase(value.lower(), str(pattern).lower())
 
 
@@ -194,7 +197,8 @@ def untolerated(
     return [
         taint
         for taint in taints
-        if taint["effect"] in _KEEPING_AWAY and not any(pod_settings.covers(one, taint) for one in tolerations)
+        if taint["effect"] in _KEEPING_AWAY
+        and not any(pod_settings.covers(toleration, taint) for toleration in tolerations)
     ]
 
 
@@ -247,14 +251,14 @@ def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -
     if not description["ready"]:
         return _found(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
     for kind in PRESSURES:
-        known = description["conditions"].get(kind)
-        if known and known["status"] == "True":
-            return _found(name, "node_pressure", _condition(kind, known))
+        condition = description["conditions"].get(kind)
+        if condition and condition["status"] == "True":
+            return _found(name, "node_pressure", _condition(kind, condition))
     cordon = {"key": CORDONED, "value": "", "effect": "NoSchedule"}
     if description["unschedulable"] and untolerated([cordon], settings.tolerations):
-        others = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
-        beside = f", and has the taint {', '.join(map(taint_text, others))}" if others else ""
-        return _found(name, "cordoned", f"it is cordoned: no pod is scheduled on it{beside}")
+        other_taints = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
+        addition = f", and has the taint {', '.join(map(taint_text, other_taints))}" if other_taints else ""
+        return _found(name, "cordoned", f"it is cordoned: no pod is scheduled on it{addition}")
     if not description["hostname"]:
         return _found(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
     labels = description["labels"]
@@ -281,8 +285,8 @@ def _of_gpus(
     word = have.resource or "GPU resource"
     if not have.allocatable:
         if have.partitions:
-            shown = some_of(have.partitions, 3)
-            return _found(name, "gpus_partitioned", f"its GPUs are partitioned ({shown}): it offers no whole one")
+            partitions = some_of(have.partitions, 3)
+            return _found(name, "gpus_partitioned", f"its GPUs are partitioned ({partitions}): it offers no whole one")
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None
         if have.capacity:
@@ -298,8 +302,8 @@ def _of_gpus(
         message = f"the device plugin shares each of its GPUs among {have.replicas} pods, so results would not count"
         return _found(name, "gpus_partitioned", message)
     if expected and have.allocatable < expected:
-        of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
-        message = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
+        capacity_words = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
+        message = f"{have.allocatable} {word} allocatable{capacity_words}, {expected} expected"
         return ProbeFinding(REACHABLE, message, help_text)
     return None
 
@@ -310,12 +314,12 @@ def not_ready(node: Mapping[str, Any] | None) -> str:
     return "" if description["ready"] else _condition("Ready", description["conditions"].get("Ready"))
 
 
-def _condition(kind: str, known: Mapping[str, str] | None) -> str:
-    if known is None:
+def _condition(kind: str, condition: Mapping[str, str] | None) -> str:
+    if condition is None:
         return f"its kubelet never reported {kind}"
-    since = f" since {known['since']}" if known["since"] else ""
-    detail = ": ".join(text for text in (known["reason"], known["message"]) if text)
-    return f"{kind} is {known['status']}{since}" + (f": {detail}" if detail else "")
+    since = f" since {condition['since']}" if condition["since"] else ""
+    detail = ": ".join(text for text in (condition["reason"], condition["message"]) if text)
+    return f"{kind} is {condition['status']}{since}" + (f": {detail}" if detail else "")
 
 
 def _found(name: str, state: str, message: str) -> ProbeFinding:
@@ -326,7 +330,9 @@ def finding_for(
     name: str, node: Mapping[str, Any] | None, settings: PodSettings, sku: str, expected_gpus: int | None
 ) -> dict[str, str] | None:
     """Class, message and remedy of a Node object that no pod can be placed on; None when one can."""
-    found = finding(name, describe(node) if node else None, sku=sku, expected_gpus=expected_gpus, settings=settings)
-    if found.state == REACHABLE:
+    node_finding = finding(
+        name, describe(node) if node else None, sku=sku, expected_gpus=expected_gpus, settings=settings
+    )
+    if node_finding.state == REACHABLE:
         return None
-    return {"class": found.state, "message": found.message, "remedy": found.remedy}
+    return {"class": node_finding.state, "message": node_finding.message, "remedy": node_finding.remedy}

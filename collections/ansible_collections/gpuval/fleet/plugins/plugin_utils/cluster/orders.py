@@ -47,11 +47,11 @@ class NodeOrders:
     def _values(
         self, name: str, node: Mapping[str, Any] | None, like: str, variables: tuple[str, ...]
     ) -> dict[str, Any]:
-        others = {}
+        overrides = {}
         if like and node is not None:
-            others = {
+            overrides = {
                 "inventory_hostname": name,
                 "inventory_hostname_short": name.split(".", maxsplit=1)[0],
                 "kubernetes_node": {"exists": True, **nodes.describe(node)},
             }
-        return values_for(self._action, name, self._task_vars, variables, others, like)
+        return values_for(self._action, name, self._task_vars, variables, overrides, like)

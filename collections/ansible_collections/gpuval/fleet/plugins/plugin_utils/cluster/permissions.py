@@ -53,22 +53,22 @@ def documents(namespace: str) -> list[dict[str, Any]]:
 def printed(namespace: str) -> str:
     """The Role as it is shown, with its comments, for a namespace."""
     text = ROLE_FILE.read_text(encoding="utf-8")
-    head, first, rest = text.partition("---\n")
+    head, separator, documents_text = text.partition("---\n")
     # The comment above is about the file; in the YAML after it only the namespace changes.
     for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
-        rest = rest.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
-    return head + first + rest
+        documents_text = documents_text.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
+    return head + separator + documents_text
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[AccessRequest]:
     """Everything that Roles and ClusterRoles allow, one by one."""
     return {
-        asked
+        request
         for role in roles
         if role["kind"] in ("Role", "ClusterRole")
-        for asked in _spelled_out(role["rules"])
+        for request in _spelled_out(role["rules"])
         # A Role does not cover objects without a namespace.
-        if role["kind"] == "ClusterRole" or asked.resource not in CLUSTER_SCOPED
+        if role["kind"] == "ClusterRole" or request.resource not in CLUSTER_SCOPED
     }
 
 
@@ -80,10 +80,10 @@ def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[AccessRequest]:
                 yield from (AccessRequest(verb, group, resource, subresource) for verb in rule["verbs"])
 
 
-def rule_text(asked: Iterable[AccessRequest]) -> str:
+def rule_text(requests: Iterable[AccessRequest]) -> str:
     """The rules of a Role that would allow this, as YAML."""
     verbs: dict[tuple[str, str], list[str]] = {}
-    for item in sorted(set(asked)):
+    for item in sorted(set(requests)):
         verbs.setdefault((item.group, item.full_resource), []).append(item.verb)
     lines = []
     for (group, resource), names in verbs.items():
@@ -92,29 +92,29 @@ def rule_text(asked: Iterable[AccessRequest]) -> str:
     return "\n".join(lines)
 
 
-def explain(asked: Sequence[AccessRequest], namespace: str) -> str:
+def explain(requests: Sequence[AccessRequest], namespace: str) -> str:
     """Which rule a Role, or a ClusterRole, lacks."""
     parts = []
-    inside = [item for item in asked if item.resource not in CLUSTER_SCOPED]
-    outside = [item for item in asked if item.resource in CLUSTER_SCOPED]
+    inside = [item for item in requests if item.resource not in CLUSTER_SCOPED]
+    outside = [item for item in requests if item.resource in CLUSTER_SCOPED]
     if inside:
         parts.append(f"a Role in the namespace {namespace} needs this rule:\n{rule_text(inside)}")
     if outside:
         parts.append(f"a ClusterRole needs this rule:\n{rule_text(outside)}")
-    what = ", ".join(f"{item.verb} {item.full_resource}" for item in asked)
-    return f"this user may not {what}; " + "\n".join(parts)
+    operations = ", ".join(f"{item.verb} {item.full_resource}" for item in requests)
+    return f"this user may not {operations}; " + "\n".join(parts)
 
 
-def is_listed(asked: AccessRequest, rules: Iterable[Mapping[str, Any]]) -> bool:
+def is_listed(request: AccessRequest, rules: Iterable[Mapping[str, Any]]) -> bool:
     """Whether rules that hold in a namespace allow this. A rule for objects of some names does not."""
 
     def fits(rule: Mapping[str, Any], key: str, *names: str) -> bool:
         return not {"*", *names}.isdisjoint(rule.get(key) or ())
 
-    return asked.resource not in CLUSTER_SCOPED and any(
-        fits(rule, "verbs", asked.verb)
-        and fits(rule, "apiGroups", asked.group)
-        and fits(rule, "resources", asked.full_resource)
+    return request.resource not in CLUSTER_SCOPED and any(
+        fits(rule, "verbs", request.verb)
+        and fits(rule, "apiGroups", request.group)
+        and fits(rule, "resources", request.full_resource)
         and not rule.get("resourceNames")
         for rule in rules
     )
@@ -128,12 +128,12 @@ def needed(
     makes_job_sets: bool = False,
 ) -> list[AccessRequest]:
     """All requests of a run and its clean, by the Role's file."""
-    wanted = {
+    is_needed = {
         "gpuval-controller": True,
         "gpuval-nodes": True,
         "gpuval-namespace": makes_namespace,
         "gpuval-marks": marks_nodes,
         "gpuval-volumes": makes_volumes,
     }
-    roles = [role for role in documents(FILE_NAMESPACE) if wanted.get(role["metadata"]["name"])]
-    return sorted(asked for asked in granted(roles) if asked.resource != "jobsets" or makes_job_sets)
+    roles = [role for role in documents(FILE_NAMESPACE) if is_needed.get(role["metadata"]["name"])]
+    return sorted(request for request in granted(roles) if request.resource != "jobsets" or makes_job_sets)

@@ -150,8 +150,8 @@ class ClusterPlacement(Placement):
                 "otherwise give each an id of its own (systemd-machine-id-setup) and restart its kubelet"
             )
 
-    def _make(self, thing: Mapping[str, Any]) -> None:
-        self._cluster.create(gangs.labelled(thing, self._round))
+    def _make(self, manifest: Mapping[str, Any]) -> None:
+        self._cluster.create(gangs.labelled(manifest, self._round))
 
     def _share_in_round(self, todo: Iterable[str]) -> None:
         """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
@@ -160,13 +160,13 @@ class ClusterPlacement(Placement):
             return
         round_keys = keys.files_for(self._folder, orders[0].plan["node"])
         try:
-            made, self._gangs = manifests.shared_by_round(
+            manifests_made, self._gangs = manifests.shared_by_round(
                 self._run["run_id"], self._cluster.namespace, round_keys, self._run.get("gangs", {})
             )
         except plans.PlanError as error:
             raise ClusterError(str(error)) from None
-        for thing in made:
-            self._make(thing)
+        for manifest in manifests_made:
+            self._make(manifest)
 
     def _readmit_joined(self) -> None:
         """Nodes that joined under an earlier controller may be missing among this play's hosts."""
@@ -194,16 +194,16 @@ class ClusterPlacement(Placement):
             return {}
         hosts = self._views.keys() & (self.present - self._like.keys())
         try:
-            found = self._newcomers.ready(
+            joined = self._newcomers.ready(
                 self._run["nodes"], lambda: self._described(hosts), lambda like: self._order(like).settings
             )
         except (ClusterError, plans.PlanError) as error:
             self._warn_once("joined", f"new nodes cannot be checked for joining the run: {error}")
             return {}
-        for name, (like, expected) in found.items():
+        for name, (like, expected) in joined.items():
             self._admit(name, like)
             self._run["nodes"][name] = expected
-        return {name: expected for name, (_like, expected) in found.items()}
+        return {name: expected for name, (_like, expected) in joined.items()}
 
     def add(self, view: NodeView) -> None:
         view.pulling = True
@@ -214,10 +214,10 @@ class ClusterPlacement(Placement):
         deadline = time.monotonic() + FIRST_LIST_SECONDS
         missing = {"Job", "Pod", "Node", "Event"}
         while missing:
-            for kind, change, thing in self._streams.take(1.0):
+            for kind, change, document in self._streams.take(1.0):
                 if change == "SYNC":
                     missing.discard(kind)
-                self._fold_in(kind, change, thing)
+                self._fold_in(kind, change, document)
             if missing and time.monotonic() > deadline:
                 causes = "; ".join(why for _seconds, why in self._streams.trouble().values())
                 raise ClusterError(
@@ -236,8 +236,8 @@ class ClusterPlacement(Placement):
 
     def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
         objects, places = plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
-        for thing in objects:
-            self._make(thing)
+        for manifest in objects:
+            self._make(manifest)
         self._places.update(places)
 
     def _order(self, name: str) -> PodOrder:
@@ -254,12 +254,12 @@ class ClusterPlacement(Placement):
 
     # -- launches
 
-    def launch(self, view: NodeView, wanted: PlannedAttempt, seconds: float) -> None:
+    def launch(self, view: NodeView, attempt: PlannedAttempt, seconds: float) -> None:
         """Create the node's Job."""
-        known = self._folder.read_launch(view.name)
-        launch = wanted.launch(view.name, known)
-        if "nonce" in known:
-            launch["nonce"] = known["nonce"]
+        earlier_launch = self._folder.read_launch(view.name)
+        launch = attempt.launch(view.name, earlier_launch)
+        if "nonce" in earlier_launch:
+            launch["nonce"] = earlier_launch["nonce"]
         reported = False
         try:
             launch = self._made(view, launch, seconds)
@@ -272,7 +272,7 @@ class ClusterPlacement(Placement):
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
         view.attempt_ended = False
-        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and launch["attempt"] > 1:
+        if launch["state"] not in LAUNCHED and earlier_launch.get("state") in LAUNCHED and launch["attempt"] > 1:
             launch = self._attempt_failed(view, launch)
         self._folder.write_launch(view.name, launch)
         started = launch["state"] == "started"
@@ -326,11 +326,11 @@ class ClusterPlacement(Placement):
             self._put_plans([plan])
         stages = [stage["name"] for stage in plan["stages"]]
         try:
-            given = {**self._store.given(name, stages, seconds), "secrets": self._store.secrets(plan)}
+            documents = {**self._store.given(name, stages, seconds), "secrets": self._store.secrets(plan)}
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}, None
         if not self._store.reachable:
-            given["store"] = {}  # without any, the pod prints its records
+            documents["store"] = {}  # without any, the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
             self._delete_waiting(
@@ -342,7 +342,7 @@ class ClusterPlacement(Placement):
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,
             earlier=[as_written(record) for record in view.records.values()] if attempt > 1 else (),
-            **given,
+            **documents,
         )
 
     def _submit(self, view: NodeView, item: manifests.PodPlacement, seconds: float) -> str:
@@ -350,14 +350,14 @@ class ClusterPlacement(Placement):
         gang = self._gang(view.name)
         if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
             jobs = [self._job(member) for member in [item, *self._others_of(gang, view, seconds)]]
-            made = queues.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
-            if made:
-                self._make(made)
+            job_set = queues.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
+            if job_set:
+                self._make(job_set)
                 now = time.monotonic()
-                for job in queues.jobs_of_set(made):  # known at once: a set that makes none is noticed
+                for job in queues.jobs_of_set(job_set):  # known at once: a set that makes none is noticed
                     self._pods.take("Job", "ADDED", job, now)
             self._submitted.add(gang)
-            if made:
+            if job_set:
                 return str(self._pods.status(view.name, time.monotonic(), 1).job)
         job = self._job(item)
         self._make(job)
@@ -373,17 +373,17 @@ class ClusterPlacement(Placement):
     def _gang(self, name: str) -> str:
         return str(self._run["nodes"][name].get("gang", {}).get("name", ""))
 
-    def _others_of(self, gang: str, first: NodeView, seconds: float) -> list[manifests.PodPlacement]:
+    def _others_of(self, gang: str, first_view: NodeView, seconds: float) -> list[manifests.PodPlacement]:
         """The other members of a gang that can start; the launch of each of the rest says why it cannot."""
-        found = []
+        items = []
         for view in self._views.values():
-            if view is first or view.name not in self.present or view.complete or self._gang(view.name) != gang:
+            if view is first_view or view.name not in self.present or view.complete or self._gang(view.name) != gang:
                 continue
             launch = {"attempt": 1, "stages": list(view.stages)}
             with contextlib.suppress(ClusterError, plans.PlanError, StoreError):
                 _launch, item = self._item(view, launch, seconds)
-                found += [item] if item else []
-        return found
+                items += [item] if item else []
+        return items
 
     def _started(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         nonce = self._order(view.name).plan.get("nonce", "")
@@ -399,14 +399,14 @@ class ClusterPlacement(Placement):
             return None
         attempt = view.launch.get("attempt", 1)
         status = self._closed.get((view.name, attempt))
-        left = self._settled.get((view.name, attempt))
-        if status is None or not left or not _may_retry(status):
+        stages_left = self._settled.get((view.name, attempt))
+        if status is None or not stages_left or not _may_retry(status):
             return None
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
         if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
             return None  # retried if it returns while others are at work
-        return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in left])
+        return PlannedAttempt(attempt + 1, [stage for stage in view.stages if stage in stages_left])
 
     def withdraw(self, view: NodeView) -> bool:
         """Delete the Job of a pod that has not started."""
@@ -500,21 +500,22 @@ class ClusterPlacement(Placement):
         view.attempt_ended = True
         records = self._from_output(view, status.attempt)
         printed: dict[str, Mapping[str, Any]] = {
-            place: record for place, raw in records.items() if (record := self._accepted(place, raw))
+            stage_name: record for stage_name, raw in records.items() if (record := self._accepted(stage_name, raw))
         }
-        known = {**view.records, **{record["stage"]: record for record in printed.values()}}
+        record_by_stage = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
             plan = plans.for_attempt(plan, view.launch.get("stages") or view.stages, status.attempt)
-        owed, at = pod_records.owed(status, plan, known, run_folder.now()), run_folder.now()
+        owed, moment = pod_records.owed(status, plan, record_by_stage, run_folder.now()), run_folder.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
-        made = owed.records
+        records_made = owed.records
         if status.trouble and status.trouble.evidence:  # otherwise the launch's contact has the cause
-            made = made + [
-                pod_records.not_run_record(status, plan, stage, at, known.get(stage)) for stage in owed.not_run
+            records_made = records_made + [
+                pod_records.not_run_record(status, plan, stage, moment, record_by_stage.get(stage))
+                for stage in owed.not_run
             ]
-        for record in made:
+        for record in records_made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})
@@ -575,7 +576,7 @@ class ClusterPlacement(Placement):
         attempt = view.launch.get("attempt", 1)
         if view.launch.get("state") not in LAUNCHED or (view.name, attempt) in self._settled:
             return False
-        if not any(one["state"] == "cancelled" and one["attempt"] == attempt for one in view.records.values()):
+        if not any(record["state"] == "cancelled" and record["attempt"] == attempt for record in view.records.values()):
             return False
         status = self._pods.status(view.name, time.monotonic(), attempt)
         return not status.done or bool(pod_records.cut_short(status, view.records))
@@ -583,16 +584,16 @@ class ClusterPlacement(Placement):
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
         """By key, newer records that the pod printed; its output becomes the logs."""
         status = self._pods.status(view.name, time.monotonic(), attempt)
-        found: dict[str, bytes] = {}
+        data_by_key: dict[str, bytes] = {}
         if not status.pod:
-            return found
+            return data_by_key
         now = time.monotonic()
         if now < self._unread_until.get(view.name, 0.0) or nodes.not_ready(self._nodes.get(view.name)):
-            return found  # the kubelet has the output
+            return data_by_key  # the kubelet has the output
         for stage, container in status.stages.items():
-            known = view.records.get(stage, {})
+            record = view.records.get(stage, {})
             if container.state == "waiting" or (
-                known.get("state") in FINAL_STATES and known.get("attempt", 1) >= attempt
+                record.get("state") in FINAL_STATES and record.get("attempt", 1) >= attempt
             ):
                 continue
             try:
@@ -606,28 +607,28 @@ class ClusterPlacement(Placement):
                 break
             self._misses.pop(view.name, None)
             for name, raw in pod_records.records_from_log(text, [stage]).items():
-                found[object_key(self._run["folder"], "records", name, view.name)] = raw
+                data_by_key[object_key(self._run["folder"], "records", name, view.name)] = raw
             log, text = self._folder.evidence_file(view.name, stage, "logs"), pod_records.without_records(text)
             if text and (not log.exists() or log.stat().st_size < len(text)):
                 _write_log(log, text)
-        return found
+        return data_by_key
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
         """Keep the output of an attempt under its own name: the next attempt starts with an empty log."""
         for stage in stages:
             log = self._folder.evidence_file(name, stage, "logs")
-            kept = log.with_name(f"{stage}.attempt-{attempt}.log")
-            if kept.exists():
+            earlier_log = log.with_name(f"{stage}.attempt-{attempt}.log")
+            if earlier_log.exists():
                 continue
             if log.exists():
-                log.replace(kept)
+                log.replace(earlier_log)
                 continue
             key = object_key(self._run["folder"], "logs", stage, name)
             try:
                 raw = self._store.client.get(key, max_bytes=LOG_BYTES)
             except StoreError:
                 continue  # it is not in the store
-            _write_log(kept, raw[:LOG_BYTES].decode(errors="replace"))
+            _write_log(earlier_log, raw[:LOG_BYTES].decode(errors="replace"))
 
     def _warn_of_trouble(self) -> None:
         """Warn of interrupted watches; nothing is lost by them."""

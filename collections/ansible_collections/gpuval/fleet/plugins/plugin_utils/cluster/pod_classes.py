@@ -69,11 +69,11 @@ def unschedulable(name: str, message: str, node: ClusterNode | None) -> tuple[Fa
     cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]
-    own = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
+    own_reasons = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
     # A node has one of the reasons: a taint without a name is another's when something else is this one's.
-    own = [reason for reason in own if not _SOME_TAINT.search(reason)] or own
-    if own or not foreign:
-        text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
+    own_reasons = [reason for reason in own_reasons if not _SOME_TAINT.search(reason)] or own_reasons
+    if own_reasons or not foreign:
+        text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own_reasons or reasons)
         if node is not None and not node.ready and _SOME_TAINT.search(text):
             return row_of("node_not_ready"), text
         return row_of(_scheduling(text)), text
@@ -113,5 +113,5 @@ def _with_taints(reason: str, node: ClusterNode | None) -> str:
     """The scheduler's reason, and the taints of the node where it does not name the one."""
     if node is None or not _SOME_TAINT.search(reason):
         return reason
-    known = ", ".join(sorted(node.taints)) or "none known"
-    return f"{reason}, those of the node: {known}" + ("" if node.ready else "; it is not ready")
+    taints = ", ".join(sorted(node.taints)) or "none known"
+    return f"{reason}, those of the node: {taints}" + ("" if node.ready else "; it is not ready")

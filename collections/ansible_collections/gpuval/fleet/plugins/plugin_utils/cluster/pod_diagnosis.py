@@ -221,36 +221,38 @@ def _disrupted(case: Case) -> PodCause | None:
 
 
 def _deadline(case: Case) -> PodCause | None:
-    one, pod = case.attempt, case.pod
-    by_job = one.failed is not None and one.failed[0] == "DeadlineExceeded"
+    attempt, pod = case.attempt, case.pod
+    by_job = attempt.failed is not None and attempt.failed[0] == "DeadlineExceeded"
     if not by_job and not (pod is not None and pod.reason == "DeadlineExceeded"):
         return None
-    cause = one.before_start
+    cause = attempt.before_start
     if cause is not None and (pod is None or not pod.ran):
         return PodCause(cause.known, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
-    message = one.failed[1] if by_job and one.failed else pod.message if pod else ""
+    message = attempt.failed[1] if by_job and attempt.failed else pod.message if pod else ""
     stage = _stage(case)
     text = f"ended by its deadline{f' in {stage}' if stage else ''}: {message}"
     return PodCause(row_of("deadline_exceeded"), text, "deadline", stage=stage)
 
 
 def _deleted(case: Case) -> PodCause | None:
-    one, pod, stage = case.attempt, case.pod, _stage(case)
+    attempt, pod, stage = case.attempt, case.pod, _stage(case)
     if case.host is not None and case.host.gone and pod is not None and pod.host:
         return None  # the pod went with its node
-    if one.job_deleted and one.job_set:
-        text = f"its JobSet {one.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
+    if attempt.job_deleted and attempt.job_set:
+        text = f"its JobSet {attempt.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
         return PodCause(row_of("job_set_ended"), text, "deleted", stage=stage, retryable=True)
-    if one.job_deleted:
-        return PodCause(row_of("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, retryable=True)
+    if attempt.job_deleted:
+        return PodCause(
+            row_of("job_deleted"), f"its Job {attempt.job} was deleted", "deleted", stage=stage, retryable=True
+        )
     if pod is None or not (pod.gone or pod.deleted_at):
         return None
-    if one.suspended:
+    if attempt.suspended:
         text = "preempted by its queue: the Job is suspended again"
         return PodCause(row_of("suspended"), text, "deleted", stage=stage, retryable=True)
     # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
-    how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
-    return PodCause(row_of("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, retryable=True)
+    event = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if attempt.failed else "")
+    return PodCause(row_of("pod_deleted"), f"its pod {pod.name} {event}", "deleted", stage=stage, retryable=True)
 
 
 def _node_trouble(case: Case) -> PodCause | None:
@@ -259,8 +261,8 @@ def _node_trouble(case: Case) -> PodCause | None:
     if case.pod is None or not case.pod.host or host is None:
         return None
     if host.gone:
-        how = ", and another has its name" if host.replaced else ""
-        text = f"the node was removed from the cluster{how}"
+        replacement = ", and another has its name" if host.replaced else ""
+        text = f"the node was removed from the cluster{replacement}"
         return PodCause(lost, text, "node_gone", stage=stage, retryable=True)
     if not host.ready:
         text = f"the node is not ready: {host.message}"
@@ -283,9 +285,9 @@ def _no_pod(case: Case) -> PodCause:
 def _ended_badly(case: Case) -> PodCause | None:
     """The container that ended its pod; None: none failed, or its runner reported the failure itself."""
     stages = case.pod.stages if case.pod else {}
-    last = next(reversed(stages), None)
+    last_stage = next(reversed(stages), None)
     ends = (
-        _container_end(stage, container, is_last=stage == last)
+        _container_end(stage, container, is_last=stage == last_stage)
         for stage, container in stages.items()
         if container.state == "ended" and container.exit_code
     )
@@ -312,8 +314,10 @@ def _container_end(stage: str, container: ContainerState, *, is_last: bool) -> P
         return PodCause(row_of("runner_refused"), text, "ended", stage=stage)
     if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
-    how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
-    return PodCause(row_of("container_failed"), f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
+    ending = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
+    return PodCause(
+        row_of("container_failed"), f"the container of {stage} {ending}", "ended", stage=stage, evidence=True
+    )
 
 
 def _not_running(case: Case) -> PodCause | None:
@@ -340,15 +344,17 @@ def _unscheduled(case: Case, pod: Pod) -> PodCause:
 
 
 def _image(case: Case, _pod: Pod, stage: str, container: ContainerState) -> PodCause | None:
-    reason, one, limits = container.reason, case.attempt, case.limits
+    reason, attempt, limits = container.reason, case.attempt, case.limits
     if reason in IMAGE_FINAL:
         text = f"{reason}: {container.message}"
         return PodCause(known.image(reason, container.message), text, "image", stage=stage, stuck=True)
     if reason not in IMAGE_REASONS:
         return None
     failed = case.pod_events.get("Failed")
-    one.pull_message = _BACK_OFF.sub("", container.message) or one.pull_message or (failed.message if failed else "")
-    message = one.pull_message or container.message
+    attempt.pull_message = (
+        _BACK_OFF.sub("", container.message) or attempt.pull_message or (failed.message if failed else "")
+    )
+    message = attempt.pull_message or container.message
     image_class = known.image(reason, message)
     if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
         return PodCause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)

@@ -46,32 +46,32 @@ class Owed:
     not_run: list[str] = field(default_factory=list)
 
 
-def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], at: str) -> Owed:
+def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], moment: str) -> Owed:
     """What an ended pod leaves open. `records`: by stage, accepted so far; `at`: the time, RFC 3339 UTC."""
-    found = Owed()
+    owed_records = Owed()
     if not status.done:
-        return found
+        return owed_records
     short = cut_short(status, records)
     for stage in plan["stages"]:
         name = stage["name"]
         before, container = records.get(name), status.stages.get(name)
         if name in short:
-            found.cut_off.append(name)
+            owed_records.cut_off.append(name)
             continue
         if before is not None and before["attempt"] >= status.attempt and before["state"] in FINAL_STATES:
             continue
-        record = record_from_termination(container, plan, name, status.attempt, at, before) if container else None
+        record = record_from_termination(container, plan, name, status.attempt, moment, before) if container else None
         if record is None and status.trouble and status.trouble.evidence and status.trouble.stage == name:
-            record = _crash(status, container, plan, name, at, before)
+            record = _crash(status, container, plan, name, moment, before)
         if record is not None and cut_short(status, {name: record}):
-            found.cut_off.append(name)
+            owed_records.cut_off.append(name)
         elif record is not None:
-            found.records.append(record)
+            owed_records.records.append(record)
         elif container is not None and container.ran:
-            found.cut_off.append(name)
+            owed_records.cut_off.append(name)
         else:
-            found.not_run.append(name)
-    return found
+            owed_records.not_run.append(name)
+    return owed_records
 
 
 def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -90,7 +90,7 @@ def record_from_termination(
     plan: Mapping[str, Any],
     stage: str,
     attempt: int,
-    at: str,
+    moment: str,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """The record by a stage's termination report; None without one. `before`: the stage's record in the store.
@@ -102,16 +102,16 @@ def record_from_termination(
         return None
     message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
     code, signal = report.exit_code, report.signal
-    return _record(container, plan, stage, attempt, at, before, report.state, message, code, signal, report.cause)
+    return _record(container, plan, stage, attempt, moment, before, report.state, message, code, signal, report.cause)
 
 
 def not_run_record(
-    status: PodStatus, plan: Mapping[str, Any], stage: str, at: str, before: Mapping[str, Any] | None = None
+    status: PodStatus, plan: Mapping[str, Any], stage: str, moment: str, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The record of a stage that will not run because its pod ended before: skipped. `before`: an earlier one."""
     why = status.trouble.message if status.trouble else "its pod ended"
     message = f"its container was not started: {why}; {_SOURCE}"
-    return _record(None, plan, stage, status.attempt, at, before, "skipped", message, None, None)
+    return _record(None, plan, stage, status.attempt, moment, before, "skipped", message, None, None)
 
 
 def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,14 +122,14 @@ def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
     """
     trouble = status.trouble
     reason = {"class": trouble.name, "message": trouble.message, "remedy": trouble.remedy} if trouble else {}
-    kept = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
+    kept_keys = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
     if status.started or (status.done and trouble is not None and trouble.evidence):
         ended = trouble is not None and not trouble.evidence
         lost = {"contact": {**reason, "pod": status.pod or status.job or status.node}} if ended else {}
-        return {**kept, **lost, "state": "started", "attempt": status.attempt, "message": ""}
+        return {**kept_keys, **lost, "state": "started", "attempt": status.attempt, "message": ""}
     if status.done and trouble is not None:
-        return {**kept, **reason, "state": "failed", "attempt": status.attempt}
-    return {**kept, "message": f"{status.phase}: {trouble.message}" if trouble else status.phase}
+        return {**kept_keys, **reason, "state": "failed", "attempt": status.attempt}
+    return {**kept_keys, "message": f"{status.phase}: {trouble.message}" if trouble else status.phase}
 
 
 def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -137,7 +137,7 @@ def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str
 
     `stages`: only these. What is cut off, or larger than a record may be, is left out.
     """
-    found: dict[str, bytes] = {}
+    data_by_stage: dict[str, bytes] = {}
     inside, lines = "", []
     for line in text.split("\n"):
         marker = _MARKER.fullmatch(line)
@@ -148,43 +148,45 @@ def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str
             inside, lines = marker[2], []
         else:
             data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
-            wanted = stages is None or inside in stages
-            if inside == marker[2] and wanted and len(data) <= MAX_RECORD_BYTES:
-                found[inside] = data
+            is_wanted = stages is None or inside in stages
+            if inside == marker[2] and is_wanted and len(data) <= MAX_RECORD_BYTES:
+                data_by_stage[inside] = data
             inside, lines = "", []
-    return found
+    return data_by_stage
 
 
 def without_records(text: str) -> str:
     """The output of a container without the records that its runner printed at the end."""
-    kept, inside = [], ""
+    kept_lines, inside = [], ""
     for line in text.split("\n"):
         marker = _MARKER.fullmatch(line)
         if marker is not None:
             inside = marker[2] if marker[1] == "BEGIN" else ""
         elif not inside:
-            kept.append(line)
-    return "\n".join(kept).rstrip("\n")
+            kept_lines.append(line)
+    return "\n".join(kept_lines).rstrip("\n")
 
 
-def _crash(status, container, plan, stage, at, before):
+def _crash(status, container, plan, stage, moment, before):
     trouble = status.trouble
     message = f"{trouble.message}; {_SOURCE}"
     output = container.message if container and container.reason not in trouble.message else ""
     cause = root_cause.in_text(f"{trouble.message}\n{output}")
-    shown = cause.sentence() if cause and cause.text not in trouble.message else output and f"last output: {output}"
-    tail = one_line(shown, 300)
+    last_words = (
+        cause.sentence() if cause and cause.text not in trouble.message else output and f"last output: {output}"
+    )
+    tail = one_line(last_words, 300)
     if tail and (cause or one_line(output, 300) not in message):
         message += f"; {tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
-    return _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal, cause)
+    return _record(container, plan, stage, status.attempt, moment, before, "crash", message, code, signal, cause)
 
 
-def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal, cause=None):
+def _record(container, plan, stage, attempt, moment, before, state, message, exit_code, signal, cause=None):
     declared = next(item for item in plan["stages"] if item["name"] == stage)
     started = container.started_at if container else None
-    finished = (container.finished_at if container else None) or at
+    finished = (container.finished_at if container else None) or moment
     document = {
         "schema": "gpuval.record/1",
         "run_id": plan["run_id"],
@@ -220,7 +222,7 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
             **({"cause": cause.document()} if cause else {}),
         },
         "started_at": started,
-        "updated_at": at,
+        "updated_at": moment,
         "finished_at": finished,
         "duration_seconds": _seconds(started, finished),
         "exit_code": exit_code,

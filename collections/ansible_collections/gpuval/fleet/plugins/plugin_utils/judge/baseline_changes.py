@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..core import units
 from .baseline import TORCH, Baseline
-from .compare import ComparedFigure, FigureChange, compare
+from .compare import FigureChange, ReportFigure, compare
 from .peer_statistics import MEDIAN_ERROR
 
 #: Figures that moved by less, relatively, are left out.
@@ -51,11 +51,11 @@ def diff(earlier: Baseline, later: Baseline) -> list[FigureChange]:
     return sorted(moved, key=lambda one: (one.change is not None, not one.is_clear, str(one.key), repr(one.key)))
 
 
-def _figures(baseline: Baseline) -> dict[BaselineKey, ComparedFigure]:
+def _figures(baseline: Baseline) -> dict[BaselineKey, ReportFigure]:
     """Of figures that differ by torch alone, the one with the most nodes."""
     ordered = sorted(baseline.document["figures"], key=lambda one: (one["nodes"], sorted(one["setup"].items())))
     return {
-        BaselineKey.of(figure): ComparedFigure(
+        BaselineKey.of(figure): ReportFigure(
             figure["median"], figure["unit"], error=MEDIAN_ERROR * figure["deviation"] / math.sqrt(figure["nodes"])
         )
         for figure in ordered

@@ -14,7 +14,7 @@ from .analysis.distribution import relative
 CLEAR_ERRORS = 3.0
 
 
-class ComparedFigure(NamedTuple):
+class ReportFigure(NamedTuple):
     """A figure; only those of one unit and revision are compared. ``error``: its standard error, in its unit."""
 
     value: float
@@ -24,7 +24,7 @@ class ComparedFigure(NamedTuple):
 
 
 #: By name of a node its figures by what they are.
-Figures = Mapping[str, Mapping[Any, ComparedFigure]]
+Figures = Mapping[str, Mapping[Any, ReportFigure]]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceAnswers:
     """One node's measurements of a named service."""
 
     state: str
@@ -76,7 +76,7 @@ class Answers:
     """The answer of one node."""
 
     peers: dict[str, Asked] = field(default_factory=dict)
-    services: dict[str, Service] = field(default_factory=dict)
+    services: dict[str, ServiceAnswers] = field(default_factory=dict)
     interfaces: dict[str, Interface] = field(default_factory=dict)
     not_listening: dict[int, str] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str]
         raise Rejected(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
         peers={name: _asked(answer["peers"][name]) for name in peers},
-        services={name: Service(**_clean(answer["endpoints"][name])) for name in services},
+        services={name: ServiceAnswers(**_clean(answer["endpoints"][name])) for name in services},
         interfaces={
             one_line(name): Interface(**{**_clean(entry), "addresses": tuple(map(one_line, entry["addresses"]))})
             for name, entry in answer["interfaces"].items()

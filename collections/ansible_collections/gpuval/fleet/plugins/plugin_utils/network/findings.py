@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..core.text import some_of
-from .answers import Answers, Asked, Interface, Service
+from .answers import Answers, Asked, Interface, ServiceAnswers
 from .blame import Odd, Pair, blame, both_ways
 
 #: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
@@ -222,7 +222,7 @@ def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
 
 def _services(fleet: Fleet) -> list[Finding]:
     found = []
-    measured_by: dict[str, dict[str, Service]] = {}
+    measured_by: dict[str, dict[str, ServiceAnswers]] = {}
     for node, answers in fleet.answers.items():
         for name, service in (answers.services if answers else {}).items():
             measured_by.setdefault(name, {})[node] = service

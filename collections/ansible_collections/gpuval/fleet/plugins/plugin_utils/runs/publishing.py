@@ -115,7 +115,7 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass
-class WatchPublisher:
+class DocumentPublisher:
     """Puts the watch's document into the store when it says something new, and as a sign of life.
 
     The last one is kept in the run's folder, for the commands that come after the watch.

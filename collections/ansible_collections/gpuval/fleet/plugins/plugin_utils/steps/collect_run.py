@@ -336,7 +336,7 @@ class RunCollection:
             document = run_folder.read_object(folder.watch_file)
             if document:
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
-                publishing.WatchPublisher(folder).publish(self.store, run, document, time.monotonic())
+                publishing.DocumentPublisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, schemas.Invalid) as error:
             self.action.display.warning(f"what was collected here was not written to the store: {error}")
 

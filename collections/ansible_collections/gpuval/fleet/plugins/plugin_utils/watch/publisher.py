@@ -18,7 +18,7 @@ INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01
 class WatchPublisher:
     def __init__(self, watched: WatchedRun, silence_seconds: float, display: Any) -> None:
         self._watched, self._silence_seconds, self._display = watched, silence_seconds, display
-        self._documents = publishing.WatchPublisher(watched.folder)
+        self._documents = publishing.DocumentPublisher(watched.folder)
         self._published_at = float("-inf")
         self.progress = publishing.WatchProgress()
         #: run.json has changed since it was last put.

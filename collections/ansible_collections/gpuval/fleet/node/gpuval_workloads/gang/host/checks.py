@@ -37,18 +37,18 @@ class HostChecks:
         self._has_begun = True
         with self._part("begin"):
             self._local = local.look(self._gang, self._sysfs, LOOK_SECONDS)
-        same: dict[str, str] = {}
+        fingerprints: dict[str, str] = {}
         with self._part("listen"):
-            same = self._local.fingerprints()
+            fingerprints = self._local.fingerprints()
             stack.enter_context(self._mesh)
-        return {"port": self._mesh.port, "same": same}
+        return {"port": self._mesh.port, "same": fingerprints}
 
     def ask(self, brought: Sequence[Any]) -> None:
         """Ask the others, and say what is odd; ``brought`` is what each member returned from ``begin``, in order."""
         with self._part("ask"):
-            described = [each if isinstance(each, Mapping) else {} for each in brought]
-            self._fingerprints = [_texts(each.get("same")) for each in described]
-            peers = [self._peer(i, each.get("port")) for i, each in enumerate(described) if i != self._gang.index]
+            described = [report if isinstance(report, Mapping) else {} for report in brought]
+            self._fingerprints = [_texts(report.get("same")) for report in described]
+            peers = [self._peer(i, report.get("port")) for i, report in enumerate(described) if i != self._gang.index]
             self._answers = self._mesh.ask([peer for peer in peers if peer], ASK_SECONDS)
         print(f"host checks took {self._seconds:.1f} s", flush=True)
         with self._part("problems"):
@@ -62,28 +62,28 @@ class HostChecks:
                 self._moved = local.counters_again(self._local, self._sysfs, END_SECONDS)
 
     def problems(self) -> list[str]:
-        gang, found, answers = self._gang, self._local, self._answers
+        gang, node_evidence, answers = self._gang, self._local, self._answers
         listens = [self._mesh.problem] if self._mesh.problem else []
         return [
             *findings.of_peers(gang, answers),
             *listens,
-            *findings.of_unknown(found),
-            *findings.of_access(found, self._expects_rdma),
-            *findings.of_ports(found),
+            *findings.of_unknown(node_evidence),
+            *findings.of_access(node_evidence, self._expects_rdma),
+            *findings.of_ports(node_evidence),
             *findings.of_members(gang, self._fingerprints),
-            *findings.of_paths(gang, found, answers),
+            *findings.of_paths(gang, node_evidence, answers),
             *findings.of_counters(self._moved),
-            *findings.of_pcie(found),
-            *findings.of_acs(found),
+            *findings.of_pcie(node_evidence),
+            *findings.of_acs(node_evidence),
             *findings.of_clock(gang, answers),
-            *findings.of_routes(gang, found),
+            *findings.of_routes(gang, node_evidence),
         ]
 
     def explain(self, message: str) -> str:
         """A message of failure with what the checks have found, if anything."""
         with self._part("explain"):
-            found = findings.sentence(self.problems())
-            return f"{message}; {found}" if found else message
+            problems = findings.sentence(self.problems())
+            return f"{message}; {problems}" if problems else message
         return message
 
     def add_to(self, result: WorkloadResult) -> None:
@@ -100,8 +100,8 @@ class HostChecks:
                 "problems": self.problems()[:32],
                 **record.described(self._gang, self._local, self._answers),
                 "counters": {
-                    port: {name: count for name, count in one.counts.items() if count}
-                    for port, one in self._moved.items()
+                    port: {name: count for name, count in change.counts.items() if count}
+                    for port, change in self._moved.items()
                 },
                 "login": "by DeepSpeed's launcher, from the leader to each member" if self._over_ssh else "none",
                 "failed": self._failed,
@@ -113,9 +113,9 @@ class HostChecks:
         if not isinstance(port, int) or not 0 < port < 65536:
             return None
         member = self._gang.members[index]
-        way = self._local.ways.get(member.node)
+        route = self._local.ways.get(member.node)
         ssh_port = self._gang.ssh_port if self._over_ssh and self._gang.is_leader else None
-        return mesh.MeshPeer(index, member.address, port, way.mtu_bytes if way else None, ssh_port)
+        return mesh.MeshPeer(index, member.address, port, route.mtu_bytes if route else None, ssh_port)
 
     @contextmanager
     def _part(self, name: str):

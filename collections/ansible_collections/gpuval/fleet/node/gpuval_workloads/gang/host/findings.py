@@ -17,116 +17,126 @@ ALIKE = ("rdma_ports", "gang_mtu", "rdma_gids", "gang_nic_pcie", "rdma_firmware"
 MOST_NAMES, MOST_IN_A_SENTENCE, MOST_LETTERS = 4, 3, 240
 
 
-def of_ports(found: Local) -> list[str]:
+def of_ports(local: Local) -> list[str]:
     """Ports that have a link and are not used, and hosts where none is."""
-    if not found.ports:
+    if not local.ports:
         return []
-    waiting = [p for p in found.ports if p.physical_state == rdma.LINK_UP and p.state in ("INIT", "ARMED")]
+    waiting = [p for p in local.ports if p.physical_state == rdma.LINK_UP and p.state in ("INIT", "ARMED")]
     if waiting:
         names = _names(f"{port.name} is {port.state}" for port in waiting)
         return [f"{names}: the link is up, but the port is not active: check that a subnet manager runs"]
-    if not any(port.is_active for port in found.ports):
-        names = _names(f"{p.name} is {p.state} ({p.physical_state})" for p in found.ports)
+    if not any(port.is_active for port in local.ports):
+        names = _names(f"{p.name} is {p.state} ({p.physical_state})" for p in local.ports)
         return [f"no RDMA port is active: {names}"]
-    ethernet = [port for port in found.ports if port.is_active and port.link_layer == rdma.ETHERNET]
+    ethernet = [port for port in local.ports if port.is_active and port.link_layer == rdma.ETHERNET]
     if ethernet and not any(port.roce_v2 for port in ethernet):
         names = _names(port.name for port in ethernet)
         return [f"{names}: no address for RoCE v2; give the network interface behind it an IP address"]
     return []
 
 
-def of_access(found: Local, expects_rdma: bool) -> list[str]:
+def of_access(local: Local, expects_rdma: bool) -> list[str]:
     """What keeps the ranks from the devices; missing devices are reported where they are required."""
-    if not found.devices:
-        if expects_rdma and "rdma" in found.looked:
+    if not local.devices:
+        if expects_rdma and "rdma" in local.looked:
             return ["no RDMA device is seen here: see whether its driver is loaded, and whether a container has it"]
         return []
-    used = {port.device for port in found.ports if port.is_active} or {device.name for device in found.devices}
+    used = {port.device for port in local.ports if port.is_active} or {device.name for device in local.devices}
     odd = []
-    if used <= set(found.closed):
+    if used <= set(local.closed):
         names = _names(sorted(used))
         odd.append(f"/dev/infiniband has no file here that opens {names}: give the devices to the container")
-    limit = found.locked_limit_bytes
+    limit = local.locked_limit_bytes
     if limit is not None and limit < rdma.LOCKED_BYTES:
         odd.append(f"{limit} bytes of memory may be locked, RDMA needs more: set the limit memlock to unlimited")
     return odd
 
 
-def of_pcie(found: Local) -> list[str]:
-    slow = {name: link for name, link in found.links.items() if link.is_slow}
+def of_pcie(local: Local) -> list[str]:
+    slow = {name: link for name, link in local.links.items() if link.is_slow}
     return [
         f"{name} ({link.address}) runs at {link.now} on PCIe, it and its slot can {link.most}"
         for name, link in sorted(slow.items(), key=lambda item: item[1].ratio)
     ]
 
 
-def of_acs(found: Local) -> list[str]:
-    if not found.acs or not found.acs.redirecting:
+def of_acs(local: Local) -> list[str]:
+    if not local.acs or not local.acs.redirecting:
         return []
-    names = _names(found.acs.redirecting)
+    names = _names(local.acs.redirecting)
     return [f"access control (ACS) of {names} sends data between NICs and GPUs up to the CPU: GPUDirect RDMA is slow"]
 
 
 def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[str]:
     """What is not the same on all that tell it; where most agree, who differs."""
-    found: list[str] = []
+    differences: list[str] = []
     silent: dict[str, list[str]] = {}
-    known = {name for each in fingerprints for name in each}
-    for what in (name for name in ALIKE if name in known):
-        values = {m.node: each[what] for m, each in zip(gang.members, fingerprints) if what in each}
+    names_reported = {name for values_of_node in fingerprints for name in values_of_node}
+    for fingerprint in (name for name in ALIKE if name in names_reported):
+        values = {
+            m.node: values_of_node[fingerprint]
+            for m, values_of_node in zip(gang.members, fingerprints)
+            if fingerprint in values_of_node
+        }
         for member in gang.members[: len(fingerprints)]:
             if member.node not in values:
-                silent.setdefault(member.node, []).append(what)
+                silent.setdefault(member.node, []).append(fingerprint)
         common, count = Counter(values.values()).most_common(1)[0]
         if count == len(values):
             continue
         most = 2 * count > len(values)
         names = _names(f"{node} has {value}" for node, value in values.items() if not most or value != common)
-        found.append(f"{what}: {names}" + (f", the other {count} have {common}" if most else ""))
-    return found + [f"{node} did not report {', '.join(what)}" for node, what in list(silent.items())[:MOST_NAMES]]
+        differences.append(f"{fingerprint}: {names}" + (f", the other {count} have {common}" if most else ""))
+    return differences + [
+        f"{node} did not report {', '.join(fingerprint)}" for node, fingerprint in list(silent.items())[:MOST_NAMES]
+    ]
 
 
 def of_peers(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
     """Who is not reached, each with what was in the way."""
-    asked = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
-    lost = {index: answer.state for index, answer in asked.items() if answer.state != mesh.OK}
-    closed = {index: answer.ssh for index, answer in asked.items() if answer.ssh not in (None, mesh.OK)}
-    found = []
+    timely = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
+    lost = {index: answer.state for index, answer in timely.items() if answer.state != mesh.OK}
+    closed = {index: answer.ssh for index, answer in timely.items() if answer.ssh not in (None, mesh.OK)}
+    problems = []
     if lost:
         names = _names(f"{gang.members[i].node} ({gang.members[i].address}): {why}" for i, why in lost.items())
-        found.append(f"{gang.own.node} reaches {len(asked) - len(lost)} of {len(asked)} others by TCP; not {names}")
+        problems.append(
+            f"{gang.own.node} reaches {len(timely) - len(lost)} of {len(timely)} others by TCP; not {names}"
+        )
     if closed:
         names = _names(f"{gang.members[i].node}: {why}" for i, why in closed.items())
-        found.append(f"port {gang.ssh_port}, for DeepSpeed's launcher, cannot be reached of {names}")
-    return found
+        problems.append(f"port {gang.ssh_port}, for DeepSpeed's launcher, cannot be reached of {names}")
+    return problems
 
 
-def of_paths(gang: Gang, found: Local, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
-    tight = narrow(gang, found, answers)
-    names = _names(f"{node} ({size} of {own} bytes)" for node, (size, own) in tight.items())
+def of_paths(gang: Gang, local: Local, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
+    tight = narrow(gang, local, answers)
+    names = _names(f"{node} ({size} of {own_mtu} bytes)" for node, (size, own_mtu) in tight.items())
     odd = [f"packets of the interface's MTU do not get through to {names}"] if tight else []
-    none = {node: way.problem for node, way in found.ways.items() if way.problem}
-    if none:
-        odd.append("no route to " + _names(f"{node}: {why}" for node, why in none.items()))
-    other = by_other_interface(found)
-    if other:
-        names = _names(f"{node} by {found.ways[node].interface}" for node in other)
-        odd.append(f"most members are reached by {found.interface}, {names}")
+    unroutable = {node: route.problem for node, route in local.ways.items() if route.problem}
+    if unroutable:
+        odd.append("no route to " + _names(f"{node}: {why}" for node, why in unroutable.items()))
+    nodes_elsewhere = by_other_interface(local)
+    if nodes_elsewhere:
+        names = _names(f"{node} by {local.ways[node].interface}" for node in nodes_elsewhere)
+        odd.append(f"most members are reached by {local.interface}, {names}")
     return odd
 
 
-def of_routes(gang: Gang, found: Local) -> list[str]:
+def of_routes(gang: Gang, local: Local) -> list[str]:
     """Members behind a gateway, where others are not; and those who see this host at another address."""
     odd = []
-    behind = [node for node, way in found.ways.items() if way.gateway]
-    if 0 < len(behind) < len(found.ways):
+    behind = [node for node, route in local.ways.items() if route.gateway]
+    if 0 < len(behind) < len(local.ways):
         odd.append(f"{_names(behind)} can be reached through a gateway only, unlike the others")
-    own = gang.own.address
-    if is_ip(own):
-        other = {n: w.source for n, w in found.ways.items() if w.source not in (None, own) and not w.is_local}
-        if other:
-            names = _names(f"{source} to {node}" for node, source in other.items())
-            odd.append(f"{gang.own.node} sends from another address than {own}: {names}")
+    own_address = gang.own.address
+    if is_ip(own_address):
+        source_by_node = {
+            n: w.source for n, w in local.ways.items() if w.source not in (None, own_address) and not w.is_local
+        }
+        if source_by_node:
+            names = _names(f"{source} to {node}" for node, source in source_by_node.items())
+            odd.append(f"{gang.own.node} sends from another address than {own_address}: {names}")
     return odd
 
 
@@ -135,26 +145,28 @@ def of_clock(gang: Gang, answers: Mapping[int, mesh.PeerAnswer]) -> list[str]:
     if not skew or abs(skew[0]) - skew[1] <= CLOCK_SECONDS:
         return []
     than = "the other member's" if len(gang.members) == 2 else "the members' median"
-    way = "ahead of" if skew[0] > 0 else "behind"
-    return [f"the clock of {gang.own.node} is {abs(skew[0]):.1f} s {way} {than}: logs of the nodes do not compare"]
+    direction = "ahead of" if skew[0] > 0 else "behind"
+    return [
+        f"the clock of {gang.own.node} is {abs(skew[0]):.1f} s {direction} {than}: logs of the nodes do not compare"
+    ]
 
 
 def of_counters(moved: Mapping[str, rdma.Moved]) -> list[str]:
     """Errors and packets sent again while the gang worked."""
-    errors = {port: one.words(tuple(rdma.LINK_ERRORS)) for port, one in moved.items()}
-    again = {port: one.words(rdma.RETRANSMISSIONS) for port, one in moved.items()}
-    found = []
+    errors = {port: change.words(tuple(rdma.LINK_ERRORS)) for port, change in moved.items()}
+    retransmissions = {port: change.words(rdma.RETRANSMISSIONS) for port, change in moved.items()}
+    problems = []
     if any(errors.values()):
         names = _names(f"{port} {words}" for port, words in errors.items() if words)
-        found.append(f"errors on the link while the gang worked: {names}; see its cable and transceiver")
-    if any(again.values()):
-        names = _names(f"{port} {words}" for port, words in again.items() if words)
-        found.append(f"packets were lost or late while the gang worked: {names}")
-    return found
+        problems.append(f"errors on the link while the gang worked: {names}; see its cable and transceiver")
+    if any(retransmissions.values()):
+        names = _names(f"{port} {words}" for port, words in retransmissions.items() if words)
+        problems.append(f"packets were lost or late while the gang worked: {names}")
+    return problems
 
 
-def of_unknown(found: Local) -> list[str]:
-    late = [name for name, why in found.unknown.items() if "within" in why]
+def of_unknown(local: Local) -> list[str]:
+    late = [name for name, why in local.unknown.items() if "within" in why]
     odd = []
     if "routes" in late:
         late.remove("routes")
@@ -168,9 +180,9 @@ def sentence(problems: Sequence[str]) -> str:
     """The worst of them in one sentence; empty without any."""
     if not problems:
         return ""
-    shown = [p if len(p) <= MOST_LETTERS else f"{p[: MOST_LETTERS - 3]}..." for p in problems[:MOST_IN_A_SENTENCE]]
-    more = len(problems) - len(shown)
-    return "host checks: " + "; ".join(shown) + (f"; {more} more in host_checks" if more else "")
+    sentences = [p if len(p) <= MOST_LETTERS else f"{p[: MOST_LETTERS - 3]}..." for p in problems[:MOST_IN_A_SENTENCE]]
+    more = len(problems) - len(sentences)
+    return "host checks: " + "; ".join(sentences) + (f"; {more} more in host_checks" if more else "")
 
 
 def _names(texts) -> str:

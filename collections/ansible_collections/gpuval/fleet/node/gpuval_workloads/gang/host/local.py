@@ -55,41 +55,41 @@ class Local:
     @property
     def interface(self) -> str | None:
         """The interface towards most of the others."""
-        names = Counter(way.interface for way in self.ways.values() if way.interface)
+        names = Counter(route.interface for route in self.ways.values() if route.interface)
         return max(names, key=lambda name: (names[name], name)) if names else None
 
     @property
     def mtu_bytes(self) -> int | None:
-        return next((way.mtu_bytes for way in self.ways.values() if way.interface == self.interface), None)
+        return next((route.mtu_bytes for route in self.ways.values() if route.interface == self.interface), None)
 
     def fingerprints(self) -> dict[str, str]:
         """What should be the same on all members."""
-        found = {}
+        value_by_name = {}
         if "rdma" in self.looked:
-            found["rdma_ports"] = rdma.describe_ports(self.ports)
-            found["rdma_firmware"] = rdma.describe_firmware(self.devices)
-            found["rdma_gids"] = rdma.describe_gids(self.ports)
+            value_by_name["rdma_ports"] = rdma.describe_ports(self.ports)
+            value_by_name["rdma_firmware"] = rdma.describe_firmware(self.devices)
+            value_by_name["rdma_gids"] = rdma.describe_gids(self.ports)
         if "pcie" in self.looked:
-            found["gang_nic_pcie"] = rdma.grouped(str(link.now) for link in self.links.values())
+            value_by_name["gang_nic_pcie"] = rdma.grouped(str(link.now) for link in self.links.values())
         if self.mtu_bytes:
-            found["gang_mtu"] = str(self.mtu_bytes)
-        return {name: text[:MOST_TEXT] or "none" for name, text in found.items()}
+            value_by_name["gang_mtu"] = str(self.mtu_bytes)
+        return {name: text[:MOST_TEXT] or "none" for name, text in value_by_name.items()}
 
 
 def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
     """All of it, or what was found within so many seconds: a driver or name server that hangs delays nothing."""
-    found, over = Local(), threading.Event()
+    local, over = Local(), threading.Event()
     routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
     devices: Steps = {
         "rdma": lambda: _rdma(sysfs),
-        "pcie": lambda: _pcie(found, sysfs),
-        "acs": lambda: {"acs": pcie.acs(sysfs, [one.pci_address for one in found.devices if one.pci_address])},
-        "counters": lambda: _counters(found, sysfs),
+        "pcie": lambda: _pcie(local, sysfs),
+        "acs": lambda: {"acs": pcie.acs(sysfs, [device.pci_address for device in local.devices if device.pci_address])},
+        "counters": lambda: _counters(local, sysfs),
     }
-    found.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
-    _run_for(seconds, *(partial(_do, steps, found, over) for steps in (routes, devices)))
+    local.unknown = dict.fromkeys((*routes, *devices), f"this host did not report within {seconds:g} s")
+    _run_for(seconds, *(partial(_do, steps, local, over) for steps in (routes, devices)))
     over.set()
-    return found
+    return local
 
 
 def _run_for(seconds: float, *works: Callable[[], None]) -> None:
@@ -102,7 +102,7 @@ def _run_for(seconds: float, *works: Callable[[], None]) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _do(steps: Steps, found: Local, over: threading.Event) -> None:
+def _do(steps: Steps, local: Local, over: threading.Event) -> None:
     for name, step in steps.items():
         why = ""
         fields: Mapping[str, Any] = {}
@@ -113,21 +113,21 @@ def _do(steps: Steps, found: Local, over: threading.Event) -> None:
         if over.is_set():
             return
         if why:
-            found.unknown[name] = why
+            local.unknown[name] = why
             continue
-        vars(found).update(fields)
-        found.looked.add(name)
-        del found.unknown[name]
+        vars(local).update(fields)
+        local.looked.add(name)
+        del local.unknown[name]
 
 
-def counters_again(found: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
+def counters_again(local: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
     """What the counters did since; nothing where their driver does not answer within so many seconds."""
     read: list[Mapping[str, Mapping[str, int]]] = []
-    _run_for(seconds, lambda: read.append(rdma.counters(sysfs, found.ports)))
+    _run_for(seconds, lambda: read.append(rdma.counters(sysfs, local.ports)))
     if not read:
-        found.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
+        local.unknown["counters"] = f"this host did not report them again within {seconds:g} s"
         return {}
-    return rdma.moved(found.counters, read[0])
+    return rdma.moved(local.counters, read[0])
 
 
 def ways(gang: Gang, sysfs: Sysfs) -> dict[str, Way]:
@@ -157,23 +157,23 @@ def _rdma(sysfs: Sysfs) -> dict[str, Any]:
     }
 
 
-def _nics(found: Local, sysfs: Sysfs) -> dict[str, str]:
+def _nics(local: Local, sysfs: Sysfs) -> dict[str, str]:
     """Names and PCI addresses of RDMA devices that are in use; without RDMA of interfaces that are up."""
-    used = {port.device for port in found.ports if port.is_active}
-    if found.devices:
-        return {d.name: d.pci_address for d in found.devices if d.pci_address and (d.name in used or not used)}
+    used = {port.device for port in local.ports if port.is_active}
+    if local.devices:
+        return {d.name: d.pci_address for d in local.devices if d.pci_address and (d.name in used or not used)}
     up = [n for n in sysfs.entries("class/net") if sysfs.read(f"class/net/{n}/operstate") == "up"]
     ends = {name: sysfs.way(f"class/net/{name}/device")[-1:] for name in up}
     return {name: end[0] for name, end in ends.items() if end and pcie.is_address(end[0])}
 
 
-def _pcie(found: Local, sysfs: Sysfs) -> dict[str, Any]:
-    links = {name: pcie.link(sysfs, address) for name, address in _nics(found, sysfs).items()}
+def _pcie(local: Local, sysfs: Sysfs) -> dict[str, Any]:
+    links = {name: pcie.link(sysfs, address) for name, address in _nics(local, sysfs).items()}
     return {"links": {name: link for name, link in links.items() if link}}
 
 
-def _counters(found: Local, sysfs: Sysfs) -> dict[str, Any]:
-    counters = rdma.counters(sysfs, found.ports)
-    if found.ports and not counters:
+def _counters(local: Local, sysfs: Sysfs) -> dict[str, Any]:
+    counters = rdma.counters(sysfs, local.ports)
+    if local.ports and not counters:
         raise LookupError("the drivers of these devices have none")
     return {"counters": counters}

@@ -117,8 +117,8 @@ class Mesh:
             for _ in range(MOST_LINES):
                 if not await asyncio.wait_for(reader.readline(), ANSWER_SECONDS):
                     break
-                own = {"gang": self._gang, "index": self._index, "clock": time.time()}
-                writer.write(json.dumps(own).encode() + b"\n")
+                greeting = {"gang": self._gang, "index": self._index, "clock": time.time()}
+                writer.write(json.dumps(greeting).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass  # a stranger, one that went away, or this end is being left

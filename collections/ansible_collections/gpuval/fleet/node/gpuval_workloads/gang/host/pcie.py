@@ -61,26 +61,26 @@ class Link:
 
 def link(sysfs: Sysfs, address: str) -> Link | None:
     """The link of a device; None where it is unknown, as for virtual functions."""
-    own = _lanes(sysfs, f"{DEVICES}/{address}")
-    if own is None:
+    own_lanes = _lanes(sysfs, f"{DEVICES}/{address}")
+    if own_lanes is None:
         return None
-    now, most = own
-    way = sysfs.way(f"{DEVICES}/{address}")
-    above = _lanes(sysfs, "/".join(way[:-1])) if len(way) > 1 and is_address(way[-2]) else None
+    now, most = own_lanes
+    device_path = sysfs.way(f"{DEVICES}/{address}")
+    above = _lanes(sysfs, "/".join(device_path[:-1])) if len(device_path) > 1 and is_address(device_path[-2]) else None
     if above:
         most = Lanes(min(most.width, above[1].width), min(most.speed, above[1].speed))
     return Link(address, now, most)
 
 
 def _lanes(sysfs: Sysfs, folder: str) -> tuple[Lanes, Lanes] | None:
-    found = []
-    for which in ("current", "max"):
-        width = sysfs.number(f"{folder}/{which}_link_width")
-        speed = re.match(r"([\d.]+) GT/s", sysfs.read(f"{folder}/{which}_link_speed") or "")
+    lanes = []
+    for state in ("current", "max"):
+        width = sysfs.number(f"{folder}/{state}_link_width")
+        speed = re.match(r"([\d.]+) GT/s", sysfs.read(f"{folder}/{state}_link_speed") or "")
         if not speed or not width or width > 32:  # 0 and 255 stand for unknown
             return None
-        found.append(Lanes(width, float(speed[1])))
-    return found[0], found[1]
+        lanes.append(Lanes(width, float(speed[1])))
+    return lanes[0], lanes[1]
 
 
 def gpus(sysfs: Sysfs) -> list[str]:
@@ -93,17 +93,17 @@ def _is_gpu(sysfs: Sysfs, folder: str) -> bool:
     return sysfs.number(f"{folder}/vendor") in _GPU_VENDORS and kind is not None and kind >> 8 in _GPU_CLASSES
 
 
-def bridges_between(one: Sequence[str], other: Sequence[str]) -> list[str]:
+def bridges_between(first_path: Sequence[str], second_path: Sequence[str]) -> list[str]:
     """The bridges through which two devices reach each other below the switch that they share, by their real paths.
 
     None where they share nothing but the root complex: what goes up there goes up anyway.
     """
     shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+    while shared < min(len(first_path), len(second_path)) and first_path[shared] == second_path[shared]:
         shared += 1
-    if not any(is_address(name) for name in one[:shared]):
+    if not any(is_address(name) for name in first_path[:shared]):
         return []
-    return [name for way in (one, other) for name in way[shared:-1] if is_address(name)]
+    return [name for device_path in (first_path, second_path) for name in device_path[shared:-1] if is_address(name)]
 
 
 @dataclass(frozen=True)

@@ -146,13 +146,13 @@ def place(sysfs: Sysfs, device: str) -> tuple[int | None, frozenset[int]]:
 
 def _device(sysfs: Sysfs, name: str) -> Device:
     folder = f"{FOLDER}/{name}"
-    way = sysfs.way(f"{folder}/device")
+    device_path = sysfs.way(f"{folder}/device")
     return Device(
         name=name,
         firmware=sysfs.read(f"{folder}/fw_ver"),
         board=sysfs.read(f"{folder}/board_id"),
         model=sysfs.read(f"{folder}/hca_type"),
-        pci_address=way[-1] if way and is_address(way[-1]) else None,
+        pci_address=device_path[-1] if device_path and is_address(device_path[-1]) else None,
         interfaces=tuple(sysfs.entries(f"{folder}/device/net")),
         ports=tuple(_port(sysfs, name, number) for number in sysfs.entries(f"{folder}/ports") if number.isdigit()),
     )
@@ -180,7 +180,7 @@ def _word(state: str | None) -> str | None:
 
 def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
     """The addresses in the port's table; its other places hold zeros, or the prefix of a link without an address."""
-    found = []
+    gids = []
     for index in sysfs.entries(f"{folder}/gids")[:MOST_GIDS]:
         value = sysfs.read(f"{folder}/gids/{index}")
         if not index.isdigit() or not value or _NO_GID.fullmatch(value):
@@ -188,20 +188,20 @@ def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
         kind = sysfs.read(f"{folder}/gid_attrs/types/{index}") or ""
         if kind != ROCE_V2:  # the kernel has one name, IB/RoCE v1, for two things
             kind = "RoCE v1" if link_layer == ETHERNET else "IB"
-        found.append(Gid(int(index), value, kind))
-    return found
+        gids.append(Gid(int(index), value, kind))
+    return gids
 
 
 def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
     """By port the counters that its driver has, of those that tell of errors and congestion."""
-    found = {}
+    values_by_port = {}
     for port in ports:
         read = {name: sysfs.number(f"{port.folder}/counters/{name}") for name in _PORT_COUNTERS}
         read.update({name: sysfs.number(f"{port.folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
         values = {name: value for name, value in read.items() if value is not None}
         if values:
-            found[port.name] = values
-    return found
+            values_by_port[port.name] = values
+    return values_by_port
 
 
 @dataclass(frozen=True)
@@ -226,14 +226,14 @@ class Moved:
 
 def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> dict[str, Moved]:
     """What changed, for each port that was read both times."""
-    found = {}
+    changes = {}
     for port in before.keys() & after.keys():
         names = before[port].keys() & after[port].keys()
         change = {name: after[port][name] - before[port][name] for name in sorted(names)}
         full = tuple(n for n in change if not change[n] and before[port][n] == LINK_ERRORS.get(n))
         # A counter that fell was reset meanwhile.
-        found[port] = Moved({n: c for n, c in change.items() if c >= 0 and n not in full}, full)
-    return dict(sorted(found.items()))
+        changes[port] = Moved({n: c for n, c in change.items() if c >= 0 and n not in full}, full)
+    return dict(sorted(changes.items()))
 
 
 def closed_devices(sysfs: Sysfs, dev: Path = Path("/dev/infiniband")) -> list[str]:
@@ -266,9 +266,9 @@ def describe_ports(ports: Sequence[Port]) -> str:
     )
 
 
-def describe_firmware(found: Sequence[Device]) -> str:
+def describe_firmware(rdma_devices: Sequence[Device]) -> str:
     """Boards with their firmware, as ``describe_ports``."""
-    return grouped(f"{d.board or d.model or 'unknown'} {d.firmware or 'unknown'}" for d in found)
+    return grouped(f"{d.board or d.model or 'unknown'} {d.firmware or 'unknown'}" for d in rdma_devices)
 
 
 def describe_gids(ports: Sequence[Port]) -> str:

@@ -41,22 +41,24 @@ def route_to(address: str) -> KernelRoute:
 
 def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
     """All addresses of this host with their networks, and the kernel's number of the interface. Raises ``OSError``."""
-    found: list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]] = []
+    interfaces: list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]] = []
     with _asking() as asking:
         body = _HELD.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         asking.send(_HEADER.pack(_HEADER.size + len(body), _GET_ADDRESS, _REQUEST | _ALL, 1, 0) + body)
         while True:
             for kind, message in _messages(asking.recv(65536)):
                 if kind == _DONE:
-                    return found
+                    return interfaces
                 if kind == _ERROR:
                     raise OSError("the kernel does not tell its addresses")
                 if kind == _NEW_ADDRESS:
                     _, prefix, _, _, interface = _HELD.unpack_from(message)
-                    held = _attributes(message[_HELD.size :])
-                    packed = held.get(_OWN_ADDRESS) or held.get(_ADDRESS, b"")  # the latter may be the peer's
+                    attributes = _attributes(message[_HELD.size :])
+                    packed = attributes.get(_OWN_ADDRESS) or attributes.get(
+                        _ADDRESS, b""
+                    )  # the latter may be the peer's
                     if len(packed) in (4, 16):
-                        found.append((interface, ipaddress.ip_interface((packed, prefix))))
+                        interfaces.append((interface, ipaddress.ip_interface((packed, prefix))))
 
 
 def _asking() -> socket.socket:
@@ -102,26 +104,26 @@ def parse(answer: bytes) -> KernelRoute:
     if kind != _NEW_ROUTE or length > len(answer) or length < _HEADER.size + _ROUTE.size:
         raise OSError("the kernel's answer is no route")
     is_local = answer[_HEADER.size + 7] == _LOCAL
-    found = _attributes(answer[_HEADER.size + _ROUTE.size : length])
-    gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]
+    attributes = _attributes(answer[_HEADER.size + _ROUTE.size : length])
+    gateway = attributes.get(_GATEWAY) or attributes.get(_VIA, b"")[2:]
     return KernelRoute(
-        interface=_number(found.get(_INTERFACE)),
+        interface=_number(attributes.get(_INTERFACE)),
         gateway=_address(gateway),
-        source=_address(found.get(_SOURCE, b"")),
-        mtu=_number(_attributes(found.get(_METRICS, b"")).get(_METRIC_MTU)),
+        source=_address(attributes.get(_SOURCE, b"")),
+        mtu=_number(_attributes(attributes.get(_METRICS, b"")).get(_METRIC_MTU)),
         is_local=is_local,
     )
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    found, place = {}, 0
-    while place + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, place)
+    attributes, offset = {}, 0
+    while offset + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
         if length < _ATTRIBUTE.size:
             break
-        found[kind & 0x3FFF] = data[place + _ATTRIBUTE.size : place + length]
-        place += length + 3 & ~3
-    return found
+        attributes[kind & 0x3FFF] = data[offset + _ATTRIBUTE.size : offset + length]
+        offset += length + 3 & ~3
+    return attributes
 
 
 def _number(data: bytes | None) -> int | None:

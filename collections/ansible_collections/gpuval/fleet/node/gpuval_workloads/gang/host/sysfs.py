@@ -12,7 +12,7 @@ READ_LIMIT_BYTES = 65536
 def cpu_list(text: str) -> list[int]:
     """``0-2,8`` as numbers; what is no range of processors is left out."""
     ranges = (re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part) for part in text.strip().split(","))
-    return [cpu for one in ranges if one for cpu in range(int(one[1]), int(one[2] or one[1]) + 1)]
+    return [cpu for match in ranges if match for cpu in range(int(match[1]), int(match[2] or match[1]) + 1)]
 
 
 @dataclass(frozen=True)

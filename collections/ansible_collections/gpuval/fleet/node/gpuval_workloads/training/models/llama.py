@@ -115,8 +115,8 @@ def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Ten
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each pair (i, i + head_dim / 2) of x (batch, heads, length, head_dim) by its position's angle."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    x_low, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, x_low], dim=-1) * sin
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:

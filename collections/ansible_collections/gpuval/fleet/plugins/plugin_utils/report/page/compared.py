@@ -12,7 +12,7 @@ from typing import Any
 
 from ...judge.analysis.distribution import LEAST_DIFFERENCE
 from ...judge.baseline import Baseline
-from ...judge.compare import ComparedFigure, FigureChange, Figures, compare, medians
+from ...judge.compare import FigureChange, Figures, ReportFigure, compare, medians
 from ...records import report_file
 from ...runs import applied_criteria, origin
 from ...runs import folder as run_folder
@@ -101,7 +101,7 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
         if (one["sku"], one["gpus"]) == kind and (one["stage"], one["workload"]) in workloads
     ]
     of_kind = {
-        (one["stage"], one["metric"]): ComparedFigure(one["median"], one["unit"], one.get("revision", 1))
+        (one["stage"], one["metric"]): ReportFigure(one["median"], one["unit"], one.get("revision", 1))
         for one in sorted(fitting, key=lambda one: one["nodes"])
     }
     names = [node["name"] for node in alike]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...judge.compare import ComparedFigure
+from ...judge.compare import ReportFigure
 
 #: Stage and metric of the columns; a metric of several parts is shown by its median.
 FIGURES = (
@@ -30,7 +30,7 @@ class NodeRow:
     node: Mapping[str, Any]
     hardware: str
     rack: str
-    cells: list[ComparedFigure | None]
+    cells: list[ReportFigure | None]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class NodeTable:
 
     columns: list[tuple[str, str]]
     rows: list[NodeRow]
-    medians: list[ComparedFigure]
+    medians: list[ReportFigure]
 
 
 def table(report: Mapping[str, Any]) -> NodeTable:
@@ -57,7 +57,7 @@ def table(report: Mapping[str, Any]) -> NodeTable:
     return NodeTable(columns, rows, medians)
 
 
-def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ComparedFigure]:
+def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
     """The main figures of a node, of several GPUs the median."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for stage in dict.fromkeys(stage for stage, _ in FIGURES):
@@ -65,7 +65,7 @@ def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ComparedFigure]:
             if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
                 found.setdefault((stage, metric["name"]), []).append(metric)
     return {
-        key: ComparedFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
+        key: ReportFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
         for key, metrics in found.items()
         if len(kinds := {(one["unit"], one.get("revision", 1)) for one in metrics}) == 1
     }
