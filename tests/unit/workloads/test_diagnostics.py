@@ -14,11 +14,11 @@ from tests.kit.workload_process import TorchWorkload
 
 torch = pytest.importorskip("torch")
 
-from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
-from gpuval_workloads.common.fio import Measured, Side  # noqa: E402 - torch is asked for first
+from gpuval_workloads.common.device import CPU, TorchDevices  # noqa: E402
+from gpuval_workloads.common.fio import FioDirection, FioMeasurement  # noqa: E402 - torch is asked for first
 from gpuval_workloads.common.laps import REVISION, LapStatistics, median_of  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.common.result import Result, WorkloadCrash  # noqa: E402 - torch is asked for first
+from gpuval_workloads.common.result import WorkloadCrash, WorkloadResult  # noqa: E402 - torch is asked for first
 from gpuval_workloads.diagnostics import (  # noqa: E402
     collectives,
     host,
@@ -34,7 +34,7 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     run,
     transfers,
 )
-from gpuval_workloads.diagnostics.figures import Figure, Findings  # noqa: E402
+from gpuval_workloads.diagnostics.figures import RankFigure, RankFigures  # noqa: E402
 from gpuval_workloads.diagnostics.measure import LEAST_LAPS, Meter  # noqa: E402
 
 ARGUMENTS = ("--seconds", "2", "--processes", "3", "--p2p-off-seconds", "0.3")
@@ -157,7 +157,7 @@ def test_ranks_that_fail_without_p2p_cost_no_figure_and_leave_the_reason(monkeyp
 
     monkeypatch.setenv("GPUVAL_RESULT_FILE", "/tmp/result")
     monkeypatch.setattr(p2p_off, "run_ranks", fail)
-    result = Result()
+    result = WorkloadResult()
     result.add_metric("diagnostics_processes_count", 2, "count")
     before = dict(os.environ)
     p2p_off.measure(result, [], CPU, 2)
@@ -220,7 +220,7 @@ def alone(monkeypatch):
     return Ranks(0, 1, CPU)
 
 
-def error_of(found: Findings, name: str = "diagnostics_matmul_fp32_error_ratio") -> float:
+def error_of(found: RankFigures, name: str = "diagnostics_matmul_fp32_error_ratio") -> float:
     return next(figure.value for figure in found.figures if figure.name == name)
 
 
@@ -471,8 +471,8 @@ def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
 
 
 def test_gaudi_has_words_of_32_bits():
-    assert memory._word(Ranks(0, 8, Accelerator("hpu", 8, "hccl"))) is torch.int32
-    assert memory._word(Ranks(0, 8, Accelerator("cuda", 8, "nccl"))) is memory._word(Ranks(0, 1, CPU)) is torch.int64
+    assert memory._word(Ranks(0, 8, TorchDevices("hpu", 8, "hccl"))) is torch.int32
+    assert memory._word(Ranks(0, 8, TorchDevices("cuda", 8, "nccl"))) is memory._word(Ranks(0, 1, CPU)) is torch.int64
     chunk = torch.empty(1 << 16, dtype=torch.int32)
     for flip in (0, -1):
         memory._write(chunk, 3, flip)
@@ -488,7 +488,7 @@ def test_a_cache_is_emptied_where_pytorch_can(monkeypatch, has_call):
     called = []
     module = SimpleNamespace(**({"empty_cache": lambda: called.append(1)} if has_call else {}))
     monkeypatch.setattr(torch, "hpu", module, raising=False)
-    Ranks(0, 8, Accelerator("hpu", 8, "hccl")).empty_cache()
+    Ranks(0, 8, TorchDevices("hpu", 8, "hccl")).empty_cache()
     Ranks(0, 1, CPU).empty_cache()
     assert called == [1] * has_call
 
@@ -561,7 +561,7 @@ def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhi
     ticks_at_synchronisation = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: ticks_at_synchronisation.append(progress.ticks))
-    meter = Meter(Ranks(0, 2, Accelerator("cuda", 2, "nccl"), progress))
+    meter = Meter(Ranks(0, 2, TorchDevices("cuda", 2, "nccl"), progress))
     assert meter._block(lambda: None, None, 3, True) == [1.0] * 3
     assert (ticks_at_synchronisation, progress.ticks) == ([0], 1)
     assert [len(events) for events in progress.followed] == [6]
@@ -618,7 +618,7 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
 
     def measured(directory, seconds, size):
         until(lambda: len(reports) >= 5)
-        return Measured(Side(1, 1e9, 1.0), Side(1, 2e9, 1.0)) if is_there else None
+        return FioMeasurement(FioDirection(1, 1e9, 1.0), FioDirection(1, 2e9, 1.0)) if is_there else None
 
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(host.fio, "run", measured)
@@ -634,16 +634,16 @@ def test_the_result_is_written_after_each_part(alone, monkeypatch, tmp_path):
 
     def part(number):
         def go(ranks, meter, seconds):
-            found = Findings()
+            found = RankFigures()
             found.add(f"diagnostics_part{number}_count", number, "count")
             seen.append(json.loads(path.read_text()) if path.exists() else None)
             return found
 
-        return run.Part(f"part {number}", 0.5, go)
+        return run.DiagnosticsPart(f"part {number}", 0.5, go)
 
     path = tmp_path / "result.json"
     monkeypatch.setenv("GPUVAL_RESULT_FILE", str(path))
-    run.run_parts(alone, Result(), 1.0, (part(1), part(2)))
+    run.run_parts(alone, WorkloadResult(), 1.0, (part(1), part(2)))
     assert seen[0] is None
     assert seen[1]["state"] == "running"
     assert "diagnostics_part1_count" in {metric["name"] for metric in seen[1]["metrics"]}
@@ -668,14 +668,14 @@ def test_every_pair_meets_once_and_rounds_are_disjoint(count):
 
 
 def test_a_part_and_a_link_behind_the_others_are_named():
-    ranks, result = Ranks(0, 4, Accelerator("cuda", 4, "nccl")), Result()
-    everyone = [[Figure("diagnostics_matmul_bf16_tflops", value, "TFLOP/s")] for value in (700, 702, 560, 701)]
+    ranks, result = Ranks(0, 4, TorchDevices("cuda", 4, "nccl")), WorkloadResult()
+    everyone = [[RankFigure("diagnostics_matmul_bf16_tflops", value, "TFLOP/s")] for value in (700, 702, 560, 701)]
     everyone[1] += [
-        Figure("diagnostics_peer_bytes_per_second", rate, "bytes/s", f"link:gpu{source}>gpu1")
+        RankFigure("diagnostics_peer_bytes_per_second", rate, "bytes/s", f"link:gpu{source}>gpu1")
         for source, rate in ((0, 3.5e11), (2, 3.5e11), (3, 1.7e11))
     ]
-    everyone[0].append(Figure("diagnostics_host_cpu_tflops", 2.0, "TFLOP/s", "node"))
-    everyone[1].append(Figure("diagnostics_host_cpu_tflops", 1.0, "TFLOP/s", "node"))
+    everyone[0].append(RankFigure("diagnostics_host_cpu_tflops", 2.0, "TFLOP/s", "node"))
+    everyone[1].append(RankFigure("diagnostics_host_cpu_tflops", 1.0, "TFLOP/s", "node"))
     run.put_together(ranks, result, everyone)
     assert run.behind(result) == [
         "link:gpu3>gpu1 diagnostics_peer_bytes_per_second -51%",

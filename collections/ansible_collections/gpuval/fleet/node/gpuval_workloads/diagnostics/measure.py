@@ -39,9 +39,7 @@ class Meter:
         ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
         equally often, as collectives need it.
         """
-        for _ in range(
-            2
-        ):  # the first loads kernels and connects; the second says how long one takes, prepared
+        for _ in range(2):  # the first loads kernels and connects; the second says how long one takes, prepared
             begun = time.perf_counter()
             if prepare:
                 prepare()
