@@ -100,7 +100,7 @@ class InventoryModule(ClusterSource):
         chosen = self._chosen(nodes, slurm)
         found = [one for one in nodes if one["name"] in chosen] if expected is None else nodes
         others = chosen if self.get_option("others") else set()
-        made = fleet(found, expected, other_names=others, skus=self.skus(path, SKU_KEYS))
+        made = fleet(found, expected, others=others, skus=self.skus(path, SKU_KEYS))
         if not made.hosts:
             raise AnsibleParserError(
                 f"{path}: Slurm has no node that the options choose: change partitions, features, reservation or "
