@@ -1,6 +1,7 @@
 """Values before changes are on disk before each change, and come back unless the changes are confirmed."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,11 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network import ledger
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import NetworkChange
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.ledger import ChangeLedger
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
+    NodeError,
+    one_at_once,
+    one_launch_at_once,
+)
 
 from tests.kit.fleet import until
 from tests.kit.needs import needs_root
@@ -28,7 +34,7 @@ base, before, after, ending = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[
 change = NetworkChange("mtu", "cable mtu", before, after, "cable")
 with one_launch_at_once(base):
     ledger = ChangeLedger(base)
-    ledger.begin(confirm_seconds=0.3 if ending != "confirmed" else 600, making_seconds=60)
+    ledger.begin(confirm_seconds=0.3 if ending != "confirmed" else 600)
     ledger.note(change)
     NetworkHost(Deadline(30)).make(change)
     if ending == "killed":
@@ -36,6 +42,31 @@ with one_launch_at_once(base):
 if ending == "confirmed":
     ledger.confirm()
 print(ledger.attempt)
+"""
+
+#: Declares an MTU; another command changes one and is confirmed before this one has its turn.
+SECOND = """
+import contextlib, sys
+from pathlib import Path
+from types import SimpleNamespace
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import NetworkChange
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.ledger import ChangeLedger
+from ansible_collections.gpuval.fleet.plugins.modules import host_network
+own_turn = host_network.one_launch_at_once
+@contextlib.contextmanager
+def turn_after_another(base):
+    with own_turn(base):
+        other = ChangeLedger(base)
+        other.note(NetworkChange("mtu", "far mtu", 1500, 9000, "far"))
+        other.confirm()
+        yield
+host_network.one_launch_at_once = turn_after_another
+cable = dict(dict.fromkeys(("pattern", "driver", "count")), name="cable", mtu=9000, state="up", flap=False)
+cable.update(exclude=[], addresses=[], routes=[])
+params = {"interfaces": [cable], "hosts": {}, "sysctls": {}, "limits": []}
+params.update(management_address="", deadline_seconds=30, link_seconds=0)
+module = SimpleNamespace(params=params, check_mode=False, _diff=False, fail_json=print, exit_json=print)
+host_network.apply(module, Path(sys.argv[1]))
 """
 
 
@@ -129,6 +160,38 @@ def test_changes_that_are_not_confirmed_are_rolled_back_even_if_the_module_is_ki
     until(lambda: not ChangeLedger(base).pending, "the change is rolled back")
     assert mtu_of(cable) == 4000, "the confirmed change stays"
     assert ChangeLedger(base).confirmed == [mtu(1500, 4000, "cable")]
+
+
+def test_the_way_back_waits_for_the_lock_as_long_as_others_have_it(tmp_path, monkeypatch):
+    """A module that hangs in a driver, or a long launch, must not leave changes that nobody confirms."""
+
+    def without_limit(base, seconds=0.0):
+        if seconds < math.inf:
+            raise NodeError("the turn does not come")
+        return one_at_once(base, seconds)
+
+    monkeypatch.setattr(ledger, "one_at_once", without_limit)
+    with one_launch_at_once(tmp_path):
+        known = ChangeLedger(tmp_path)
+        known.begin(confirm_seconds=0.1)
+        known.note(mtu(1500, 9000, "gone0"))  # nothing is put back of an interface that is gone
+    until(lambda: not ChangeLedger(tmp_path).pending, "the change is rolled back")
+
+
+def test_changes_that_were_put_back_in_part_cannot_be_confirmed(tmp_path):
+    with one_launch_at_once(tmp_path):
+        known = ChangeLedger(tmp_path)
+        known.begin(confirm_seconds=0.1)
+        known.note(NetworkChange("sysctl", "net.gpuval.none", "1", "2"))
+    until(lambda: not ChangeLedger(tmp_path).attempt, "the attempt is over")
+    assert len(ChangeLedger(tmp_path).pending) == 1, "a clean puts it back"
+
+
+def test_a_command_that_waited_for_another_one_forgets_no_first_value(cable, tmp_path):
+    done = cable(sys.executable, "-c", SECOND, str(tmp_path / "base"))
+    assert "another command changed the network of this node meanwhile: run this again" in done.stderr, str(done)
+    assert ChangeLedger(tmp_path / "base").confirmed == [mtu(1500, 9000, "far")]
+    assert mtu_of(cable) == 1500
 
 
 def test_confirmed_changes_stay_and_are_restored(cable, tmp_path):

@@ -358,7 +358,9 @@ def apply(module, base):
         module.exit_json(changed=False, msg=summary, **result)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
     with one_launch_at_once(base):
-        ledger.begin(CONFIRM_SECONDS, module.params["deadline_seconds"] + 2 * ledgers.ROLL_BACK_SECONDS)
+        if vars(ledgers.ChangeLedger(base)) != vars(ledger):  # writing this one would forget the other's first values
+            raise HostNetworkError("another command changed the network of this node meanwhile: run this again")
+        ledger.begin(CONFIRM_SECONDS)
         outcome = apply_plan(plan, declaration, management, host, ledger, module.params["link_seconds"])
     result.update(left=outcome.left, down=outcome.down, interfaces=shown(host.state()))
     if outcome.failures:

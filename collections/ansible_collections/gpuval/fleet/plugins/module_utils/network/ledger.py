@@ -7,6 +7,7 @@ before the first change, whichever run made it. Nothing here needs the controlle
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import time
@@ -47,26 +48,28 @@ class ChangeLedger:
         changes = (*self.confirmed, *self.pending)
         return frozenset(change.interface for change in changes if change.kind == "flap" and change.after == boot_id)
 
-    def begin(self, confirm_seconds: float, making_seconds: float) -> None:
+    def begin(self, confirm_seconds: float) -> None:
         """Start an attempt. It is rolled back unless it is confirmed within so many seconds after its changes.
 
-        A process of its own does that. It waits up to `making_seconds` for the lock of the module that makes the
-        changes, which ends with the module, however that ends.
+        A process of its own does that. It waits for the lock of the module that makes the changes, which ends with the
+        module, however that ends, and for those of others: unconfirmed changes never stay.
         """
         self.attempt = attempt = secrets.token_hex(8)
         self._write()
 
         def roll_back_unless_confirmed() -> None:
             os.closerange(3, 1024)  # the module's lock is among them
-            with one_at_once(self._base, making_seconds):
+            with one_at_once(self._base, math.inf):
                 end = time.monotonic() + confirm_seconds
             while ChangeLedger(self._base).attempt == attempt:
                 if time.monotonic() < end:
                     time.sleep(POLL_SECONDS)
                     continue
-                with one_at_once(self._base):
+                with one_at_once(self._base, math.inf):
                     ledger = ChangeLedger(self._base)
                     if ledger.attempt == attempt:
+                        ledger.attempt = ""  # what cannot be put back must not be confirmed as if all were there
+                        ledger._write()
                         ledger.roll_back(NetworkHost(Deadline(ROLL_BACK_SECONDS)))
                 return
 
