@@ -191,7 +191,7 @@ def placed(monkeypatch, tmp_path):
         {"run_id": RUN, "nodes": {"gpu-1": {}}},
         folder,
         None,
-        lambda _name: None,
+        lambda _name: SimpleNamespace(settings=settings()),
         ["gpu-1"],
         ["gpu-1"],
         warnings.append,
@@ -248,6 +248,14 @@ def test_a_job_that_slurm_never_starts_ends_at_once(placed, reason, name):
     assert (launch["state"], launch["class"]) == ("refused", name)
     assert f"job 7 is pending ({reason}), which never ends: cancelled" in launch["message"]
     assert (placed.slurm.cancelled, placed.view.done) == (["7"], True)
+
+
+def test_a_limit_of_one_of_several_partitions_ends_no_job(placed):
+    """Slurm 22.05 shows PartitionTimeLimit of the second one for two seconds while the job waits in the first."""
+    placed.placement._orders = lambda _name: SimpleNamespace(settings=settings(gpuval_slurm_partition="long,quick"))
+    placed.slurm.shown = row(7, "PENDING", "(PartitionTimeLimit)")
+    assert news(placed)["message"] == "job 7 is pending (PartitionTimeLimit)"
+    assert (placed.slurm.cancelled, placed.view.done) == ([], False)
 
 
 def test_a_job_whose_expedited_requeue_slurm_considers_waits():

@@ -31,7 +31,7 @@ class WallLimit(NamedTuple):
 
 def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     """The shortest one; infinite where nothing limits the job. Raises SlurmError."""
-    named, qos, reservation = (_chosen(settings, name) for name in ("partition", "qos", "reservation"))
+    named, qos, reservation = (chosen_option(settings, name) for name in ("partition", "qos", "reservation"))
     partitions = [fields(line) for line in slurm.run("scontrol", "show", "partition", "-o").splitlines()]
     is_listed = reservation and "," not in reservation  # Slurm takes any of several
     reserved = fields(slurm.run("scontrol", "show", "reservation", reservation, "-o")) if is_listed else {}
@@ -48,7 +48,7 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     return min(limits)
 
 
-def _chosen(settings: JobSettings, name: str) -> str:
+def chosen_option(settings: JobSettings, name: str) -> str:
     """An option of sbatch: the last among the arguments, the setting, or as sbatch reads it from the environment."""
     listed = [one.partition("=")[2] for one in settings.arguments if one.startswith(f"--{name}=")]
     return [getattr(settings, name) or os.environ.get(f"SBATCH_{name.upper()}", ""), *listed][-1]

@@ -34,7 +34,7 @@ from ..watch.watch import RunWatch, RunWatcher, WatchLimits
 from . import nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import ENDED, JobEnd, SlurmJob, end_of, members_of, of_run, pending
-from .limits import WallLimit, wall_limit
+from .limits import WallLimit, chosen_option, wall_limit
 
 POLL_SECONDS = 2.0
 #: slurmctld is asked less often while it does not answer.
@@ -326,7 +326,7 @@ class SlurmPlacement(Placement):
             message = f"Slurm does not remember job {launch.get('job', '')}"
             return self._closed(view, JobEnd.of("slurm_job_forgotten", message, view.name))
         self._unseen_since.pop(key, None)
-        if job.over_limit and (key in self._ends or self._cancel(job)):
+        if self._never_starts(job) and (key in self._ends or self._cancel(job)):
             return self._closed(view, self._ends.setdefault(key, end_of(job, None)))
         if job.waits:
             return self._changed(view, {**launch, "message": pending(job)})
@@ -353,6 +353,10 @@ class SlurmPlacement(Placement):
                 self._lost_slurmctld(error)
                 return None
         return self._closed(view, self._ends[key])
+
+    def _never_starts(self, job: SlurmJob) -> bool:
+        """Of several partitions Slurm now and then shows the limit of one, though the job waits for another."""
+        return job.over_limit and "," not in chosen_option(self._orders(job.node).settings, "partition")
 
     def _end_of(self, job: SlurmJob, waited: str) -> JobEnd:
         """Raises SlurmError while slurmctld is away."""
