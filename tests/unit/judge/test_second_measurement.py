@@ -1,10 +1,14 @@
 """Nodes that their peers show to be doubtful are measured again, and what the second measurement decides."""
 
+import json
+
 import goals
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import machine_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import JudgeContext
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 from tests.kit.builders import SHIPPED, TIME
 
@@ -103,6 +107,20 @@ def test_what_measurements_of_good_nodes_were_seen_to_differ_by_is_kept_for_late
     later = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME, unsteady={kept["of"]: {"run-0"}})
     node = next(node for node in later["nodes"] if node["name"] == BAD)
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+
+
+def test_a_change_that_is_excused_is_kept_beside_the_faults_of_its_node(tmp_path):
+    of = fleet(SLOW)
+    scale(of, "node-004", goals.ALL_REDUCE, 1.045)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    del of.evidence.records[BAD]["training"]
+    report = verdict.judge(of.run, of.evidence, SHIPPED, judged_at=TIME)
+    actions.assign(report, {})
+    decided = next(node for node in report["nodes"] if node["name"] == BAD)["action"]["faults"]
+    path = publishing.keep_verdict(RunFolder(tmp_path), report, actions.excused_changes(report))
+    kept = json.loads(path.read_text())["faults"][BAD]
+    assert kept[:-1] == decided and kept[-1]["class"] == "unsteady" not in {fault["class"] for fault in decided}
 
 
 def test_what_good_nodes_differ_by_is_incomplete_where_an_earlier_run_had_it_too():

@@ -107,14 +107,16 @@ def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
 
 
 def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
-    """By node the changes of speed that its peers excuse: where a later run finds one again, it counts."""
+    """By node the changes of speed that its peers excuse, after its other faults: where a later run finds one again, it
+    counts."""
     shared, found = _shared(report["nodes"]), defaultdict(list)
     for node in report["nodes"]:
         for check in node["checks"]:
             if check["name"] == UNSTEADY and check["severity"] == "advisory":
                 where = _where(node, check["part"], 1, _machine(node, shared), shared)
                 found[node["name"]].append(NodeFault(UNSTEADY, *where, NODE).document())
-    return {name: faults[:MAX_FAULTS] for name, faults in found.items()}
+    decided = {node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node}
+    return {name: [*decided.get(name, ()), *faults][:MAX_FAULTS] for name, faults in found.items()}
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:

@@ -226,7 +226,7 @@ def keep_verdict(
 ) -> Path:
     """Write the least of a report, a fraction of it in size. Returns the file.
 
-    ``excused``: by node faults that decided nothing, for later runs.
+    ``excused``: all faults of nodes of which some decided nothing, for later runs.
     """
     document = {
         "schema": "gpuval.verdict/1",
@@ -235,8 +235,8 @@ def keep_verdict(
         "counts": report["counts"],
         "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
         "faults": {
-            **excused,
             **{node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node},
+            **excused,
         },
         "evidence": {
             **{node["name"]: node.get("evidence", {}) for node in report["nodes"]},
