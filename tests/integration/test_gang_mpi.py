@@ -43,10 +43,10 @@ cat {table}
 """
 MEMBER = """
 import sys
-from gpuval_workloads.common.device import Accelerator
+from gpuval_workloads.common.device import TorchDevices
 from gpuval_workloads.common.result import run_workload
 from gpuval_workloads.gang import __main__ as program
-program.choose_accelerator = lambda: Accelerator("cuda", {slots}, "nccl")
+program.choose_accelerator = lambda: TorchDevices("cuda", {slots}, "nccl")
 sys.exit(run_workload(program.main))
 """
 

@@ -49,7 +49,7 @@ def run_action(
     plugin = name if importlib.util.find_spec(f"{ACTIONS}.{name}") else "controller"
     task = SimpleNamespace(
         action=f"gpuval.fleet.{plugin}",
-        args=dict(options) if plugin == name else {**options, "step": name},
+        args=options if plugin == name else {**options, "step": name},
         async_val=0,
         check_mode=check_mode,
         diff=False,

@@ -10,6 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs i
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import COLLECTION
 
 from tests.kit.actions import run_action
+from tests.kit.options import run_options
 
 PLUGINS = COLLECTION / "plugins"
 ACTIONS = sorted(path.stem for path in (PLUGINS / "action").glob("*.py"))
@@ -80,10 +81,31 @@ def test_options_come_from_the_signature(tmp_path):
     step = step_options.load_step("list_runs")
     given = {"run_id": "", "results_dir": str(tmp_path), "jobs": [], "rerun": ""}
     options = step_options.step_arguments(step, given)["options"]
-    assert (options.results_dir, options.rerun) == (tmp_path, None)
+    assert (options.results_dir, options.rerun) == (tmp_path, "")
+    given = {"run_ids": [], "results_dir": "", "node_dir": "", "deadline_seconds": 1}
+    assert step_options.step_arguments(step_options.load_step("clean_jobs"), given)["options"].results_dir is None
 
 
 def test_a_step_that_is_unknown_is_refused_with_the_nearest_name():
     outcome = run_action("list_run", {})
     assert outcome.failed
     assert "step 'list_run' is unknown; is it list_runs?" in outcome.text
+
+
+def test_a_task_with_retries_runs_its_step_again(tmp_path):
+    """Ansible calls the same action with the same arguments."""
+    arguments = {"step": "list_runs", "results_dir": str(tmp_path)}
+    assert not any(run_action("controller", arguments).failed for _attempt in range(2))
+
+
+def test_files_of_options_are_named_by_variables_of_the_environment_and_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SITE", str(tmp_path))
+    (tmp_path / "site.json").write_text("[]")
+    for path in ("$SITE/site.json", "site.json"):
+        outcome = run_action("open_run", run_options(tmp_path, "r", baseline=path))
+        assert "cannot be read" not in outcome.text
+        assert "site.json" in outcome.text
+    paths = {"list_runs": "rerun", "mad_jobs": "secrets_file", "prepare_cluster": "role_file", "reach_node": "file"}
+    for step, option in {**paths, "render_manifests": "path", "write_hostfile": "path"}.items():
+        assert spec_of(step)[option]["type"] == "path", step

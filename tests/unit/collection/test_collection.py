@@ -1,5 +1,6 @@
 """The collection as a whole: roles declare what they use, links lead somewhere, and it builds."""
 
+import builtins
 import configparser
 import re
 import subprocess
@@ -89,6 +90,15 @@ def test_the_store_of_the_settings_has_what_the_actions_take():
     """An option that the role leaves out has its default in every command."""
     defaults = read(FLEET / "roles" / "gpuval" / "defaults" / "main.yml")
     assert set(defaults["gpuval_store"]) == {field.name for field in fields(StoreSettings)}
+
+
+@pytest.mark.parametrize("package", ["node/gpuval_runner", "node/gpuval_workloads", "plugins"])
+def test_docstrings_name_exceptions_that_their_package_has(package):
+    text = "\n".join(path.read_text() for path in sorted((FLEET / package).rglob("*.py")))
+    used = re.findall(r"^ *(?:class|from|import|    \w+,$).*|\.\w+", text, re.MULTILINE)
+    known = {*dir(builtins), *re.findall(r"\w+", " ".join(used))}
+    raised = re.findall(r"[Rr]aises (`*[A-Z]\w+`*(?:(?:,| and| or)\s+`*[A-Z]\w+`*)*)", text)
+    assert {name for names in raised for name in re.findall(r"[A-Z]\w+", names)} - known == set()
 
 
 def test_the_thin_playbooks_import_the_collections():

@@ -18,9 +18,9 @@ NODE = Path(skew.__file__).resolve().parents[1]
 UPLOAD = """
 import json, sys
 from pathlib import Path
-from gpuval_runner.upload import Ledger, Pace, Uploader
+from gpuval_runner.upload import Ledger, Uploader, UploadPace
 folder = Path(sys.argv[1])
-uploader = Uploader(folder / "store.json", Ledger(folder / "uploaded.json"), pace=Pace(first_timeout=5))
+uploader = Uploader(folder / "store.json", Ledger(folder / "uploaded.json"), pace=UploadPace(first_timeout=5))
 uploader.put("records/a", b"{}")
 left = uploader.flush(5, 5)
 print(json.dumps({"left": left, "problems": uploader.problems()}))

@@ -185,9 +185,9 @@ with Mesh("all", 1, sys.argv[1]) as member:
 """
 ASK = """
 import json, sys
-from gpuval_workloads.gang.host.mesh import Mesh, Peer
+from gpuval_workloads.gang.host.mesh import Mesh, MeshPeer
 with Mesh("all", 0, sys.argv[1]) as member:
-    print(json.dumps(vars(member.ask([Peer(1, sys.argv[2], int(sys.argv[3]), 9000)], 8)[1])))
+    print(json.dumps(vars(member.ask([MeshPeer(1, sys.argv[2], int(sys.argv[3]), 9000)], 8)[1])))
 """
 
 

@@ -18,7 +18,7 @@ WAIT_SECONDS = 30.0
 def cancel(options: RunnerOptions, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
     """Cancel a run and wait until its runner has ended; without a runner, close the records here.
 
-    Raises ``PlanError``, and ``OSError`` when the request cannot be left.
+    Raises ``NodePlanError``, and ``OSError`` when the request cannot be left.
     """
     directory = options.directory
     plan = plans.load(options.plan)

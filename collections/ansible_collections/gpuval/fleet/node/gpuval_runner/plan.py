@@ -204,7 +204,7 @@ class NodePlan:
     gives_way: bool = False
 
     def stage(self, name: str) -> Stage:
-        """Return a stage by name. Raises ``PlanError``."""
+        """Return a stage by name. Raises ``NodePlanError``."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -221,7 +221,7 @@ class NodePlan:
 
 
 def load(path: Path) -> NodePlan:
-    """Read and check a plan file, with its gang's members where they are beside it. Raises ``PlanError``."""
+    """Read and check a plan file, with its gang's members where they are beside it. Raises ``NodePlanError``."""
     document = _read(path, "a plan")
     gang = document.get("gang") if isinstance(document, dict) else None
     if isinstance(gang, dict) and "members" not in gang:
@@ -242,7 +242,7 @@ def _read(path: Path, document_name: str) -> Any:
 
 
 def parse(document: Any) -> NodePlan:
-    """Check a plan document. Raises ``PlanError`` naming the field that is wrong."""
+    """Check a plan document. Raises ``NodePlanError`` naming the field that is wrong."""
     if not isinstance(document, dict):
         raise NodePlanError("plan is not an object")
     keys = {**document}

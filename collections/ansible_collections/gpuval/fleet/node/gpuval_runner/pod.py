@@ -31,11 +31,12 @@ EARLIER_RECORD = "record-{}.json"
 
 
 def run_pod(options: RunnerOptions, stage: str, is_last: bool, clear: Optional[Path] = None) -> int:
-    """Run one stage in a container. Returns 0 once its record is made; with `last`, 1 unless every stage succeeded.
+    """Run one stage in a container. Returns 0 once its record is made; with `is_last`, 1 unless every stage succeeded.
 
     What earlier containers left in the folder `clear` (shared memory) is removed first.
 
-    Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container holds it.
+    Raises ``NodePlanError`` and ``StoreFileError`` for what it was given, ``LockHeldError`` when another
+    container holds it.
     """
     plan = plans.load(options.plan)
     pod_stage = plan.stage(stage)

@@ -86,7 +86,8 @@ class RunnerOptions:
 def run(options: RunnerOptions) -> int:
     """Run the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 after a signal to end.
 
-    Raises ``LockHeldError`` when another runner holds it, ``PlanError`` and ``StoreError`` for what it was given.
+    Raises ``LockHeldError`` when another runner holds it, ``NodePlanError`` and ``StoreFileError`` for what it was
+    given.
     """
     directory = options.directory
     plans.load(options.plan)  # refuse before anything is touched
@@ -118,7 +119,7 @@ def run(options: RunnerOptions) -> int:
 
 
 def make_uploader(options: RunnerOptions) -> Optional[Uploader]:
-    """Return an uploader where there is a store file. Raises ``StoreError``."""
+    """Return an uploader where there is a store file. Raises ``StoreFileError``."""
     if not options.store.exists():
         return None
     return Uploader(options.store, Ledger(options.directory.uploaded), private=options.private_store)

@@ -43,7 +43,7 @@ def make(work: Path) -> Path:
 
 def write_gang(work: Path, document: str, source: Path) -> None:
     """Write the gang's document where its variable points, into the scratch directory, and for its leader the URLs of
-    the members' records, from the store file in the folder `given`. Raises ``OSError``."""
+    the members' records, from the store file in the folder `source`. Raises ``OSError``."""
     if not document:
         return
     files = {GANG_FILE: document}

@@ -23,7 +23,7 @@ USERNAME = "_USERNAME"
 
 
 def load(directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
-    """The stage's secrets by their variables: from the launch, in a pod from its container. Raises ``StoreError``."""
+    """The stage's secrets by variable: from the launch, in a pod from its container. Raises ``StoreFileError``."""
     known = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_BYTES)
     secrets = {name: known.get(name) for name in stage.secrets}
     missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]

@@ -26,7 +26,7 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
 
     Returns what the command prints; `store_reachable` is None without a store.
 
-    Raises ``PlanError`` and ``StoreError`` for what it was given.
+    Raises ``NodePlanError`` and ``StoreFileError`` for what it was given.
     """
     plan = plans.load(directory.plan)
     has_store = load_store(directory.store) is not None

@@ -37,7 +37,7 @@ class SignedStore:
 
 
 def load_store(path: Path, private: bool = True) -> Optional[SignedStore]:
-    """Read a store file; None when there is none. Raises ``StoreError``.
+    """Read a store file; None when there is none. Raises ``StoreFileError``.
 
     With `private`, a file that others may read is refused. In a pod the Secret's mount decides who may.
     """

@@ -39,7 +39,7 @@ Send = Callable[[str, bytes, Mapping[str, str], float], int]
 def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
     """Return what opens HTTP(S) URLs, trusting the CA file alone where one is given, else the system's.
 
-    Raises ``StoreError`` when the CA file cannot be used.
+    Raises ``StoreFileError`` when the CA file cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -49,7 +49,7 @@ def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
 
 
 def http_sender(ca_file: Optional[str]) -> Send:
-    """Return a PUT over HTTP(S). Raises ``StoreError`` when the CA file cannot be used."""
+    """Return a PUT over HTTP(S). Raises ``StoreFileError`` when the CA file cannot be used."""
     opener = make_opener(ca_file)
 
     def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
@@ -118,7 +118,7 @@ class Uploader:
         pace: Optional[UploadPace] = None,
         sender: Callable[[Optional[str]], Send] = http_sender,
     ) -> None:
-        """Raises ``StoreError`` when the store file is unfit."""
+        """Raises ``StoreFileError`` when the store file is unfit."""
         self._file = _StoreFile(store_file, private, sender)
         self._file.current()
         pace = pace or UploadPace()
@@ -283,7 +283,7 @@ class _Lane:
                     del self._items[key]
 
     def _send(self, key: str, source: Source) -> str:
-        """Returns why a file could not be read, else nothing. Raises ``StoreError`` when the store did not take it."""
+        """Why a file could not be read, else nothing. Raises ``StoreFileError`` when the store did not take it."""
         store = self._file.current()
         if store is None or key not in store.put:
             raise _RefusedError("no URL was given" if store else "there is no store")

@@ -9,8 +9,8 @@ from ..plugin_utils.runs.action import RunAction
 
 class ActionModule(RunAction):
     def spec(self):
-        self._step = load_step(str(self._task.args.pop("step", "")))
-        return step_spec(self._step)
+        self._step = load_step(str(self._task.args.get("step", "")))
+        return {"step": {"type": "str", "required": True}, **step_spec(self._step)}
 
     def work(self, options, task_vars):
         return self._step(self, **step_arguments(self._step, options))

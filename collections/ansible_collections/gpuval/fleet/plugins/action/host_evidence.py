@@ -53,7 +53,7 @@ class ActionModule(RunAction):
         return {"changed": changed, "evidence": evidence, "msg": evidence["message"]}
 
     def _ask(self, run_id, node, options, task_vars):
-        """The archive, a message and notes by file. Raises NoEvidence."""
+        """The archive, a message and notes by file. Raises NodeGaveNoEvidence."""
         arguments = {name: getattr(options, name) for name in ("directory", "seconds", "limit_bytes", "bug_report")}
         arguments |= {"run_id": run_id, "node": node}
         try:

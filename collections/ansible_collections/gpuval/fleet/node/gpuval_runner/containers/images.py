@@ -301,7 +301,7 @@ class _Bringer:
         )
 
     def _accept(self, engine: ContainerEngine, image: Image, local_image: LocalImage, mismatch: str) -> None:
-        """Check and name an image that was brought. Raises ``DeliveryError``, with `mismatch` for another id."""
+        """Check and name an image that was brought. Raises ``ImageDeliveryError``, with `mismatch` for another id."""
         if image.id and local_image.id != image.id:
             if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
                 raise ImageDeliveryError(mismatch)

@@ -143,7 +143,7 @@ def torchrun(
     directory: Path,
     watcher: Watching,
 ) -> None:
-    """Run ``processes`` ranks of a module; ``place`` says where the others are.
+    """Run ``processes`` ranks of a module; ``rendezvous`` are the options that say where the others are.
 
     Raises ``StallError`` where the watcher ended them, and ``WorkloadCrash`` naming the rank that broke off first.
     """

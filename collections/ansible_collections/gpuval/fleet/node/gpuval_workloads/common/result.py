@@ -1,7 +1,7 @@
 """The result file, which hands a workload's findings to the runner.
 
-The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`Result` as JSON. It is replaced whole, so a reader
-never sees half of one. State ``running`` marks figures so far; ``success`` and ``failure`` are final.
+The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`WorkloadResult` as JSON. It is replaced whole, so a
+reader never sees half of one. State ``running`` marks figures so far; ``success`` and ``failure`` are final.
 """
 
 from __future__ import annotations

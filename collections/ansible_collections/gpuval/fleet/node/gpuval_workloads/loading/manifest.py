@@ -23,8 +23,8 @@ class ModelManifestError(ValueError):
 def parse(text: str) -> Mapping[str, str]:
     """Return path -> SHA-256 in lower-case hex.
 
-    Paths are relative to the model's folder, with ``/``. Raises ``ManifestError`` for an empty manifest, a malformed or
-    repeated line, and a path that leaves the folder: the manifest comes over the network and names files to write.
+    Paths are relative to the model's folder, with ``/``. Raises ``ModelManifestError`` for an empty manifest, a
+    malformed or repeated line, and a path that leaves the folder: it comes over the network and names files to write.
     """
     digests: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -29,8 +29,8 @@ class TrainingBounds:
     def next_window(self, steps_done: int, measured_seconds: float, step_seconds: float) -> int:
         """Return how many steps to take before all ranks compare notes again; 0 ends the training.
 
-        ``done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a recent
-        step's time. At least one step follows the warm-up, however late it is.
+        ``steps_done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a
+        recent step's time. At least one step follows the warm-up, however late it is.
         """
         if steps_done < self.warmup_steps:
             return (

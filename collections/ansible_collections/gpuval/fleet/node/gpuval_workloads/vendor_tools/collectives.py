@@ -326,7 +326,7 @@ def run(job: ToolTask) -> ToolAnswer:
 
 
 def _measure(job: ToolTask, collective: str, path: Path, largest: str, tools_left: int) -> tuple[ToolAnswer, bool]:
-    """Run one collective, ``left`` of them to go with this one; return what it says and whether it was stopped."""
+    """Run one collective, ``tools_left`` of them to go with this one; what it says and whether it was stopped."""
     seconds = job.seconds_left() * 2 / (tools_left + 1)
     if seconds < 1:
         return ToolAnswer.none(f"{collective}: no time was left for it"), False

@@ -159,7 +159,7 @@ class Cluster:
 
         An existing one with the same labels counts as the same: the answer to an earlier try was lost, or the run is
         resumed; then a trimmed object is returned. A `dry_run` is checked like any other and creates nothing.
-        Raises ``Exists``, ``Refused``, ``Forbidden``, ``Missing`` (the namespace).
+        Raises ``Exists``, ``ObjectRefused``, ``Forbidden``, ``Missing`` (the namespace).
         """
         kind = KINDS[manifest["kind"]]
         query = {"dryRun": "All"} if dry_run else {}
@@ -410,7 +410,7 @@ class Cluster:
         return _ApiAnswer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
     def _log_in_again(self, logins: int) -> None:
-        """Read the credentials again, unless another thread already did since login number `known`."""
+        """Read the credentials again, unless another thread already did since login number `logins`."""
         with self._lock:
             if self._logins == logins:
                 self._client = log_in(self.access, self._folder)

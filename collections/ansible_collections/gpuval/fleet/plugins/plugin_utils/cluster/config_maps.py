@@ -42,7 +42,7 @@ def plan_config_maps(
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
     """Plans of many nodes in as few ConfigMaps as possible, and the place of each by node and attempt.
 
-    Members of gangs are not in them: see :func:`gang_config_maps`. Raises ManifestError for a plan that is too large.
+    Members of gangs are not in them: see :func:`gang_config_maps`. Raises PodSettingsError for too large a plan.
     """
     documents = []
     for plan in pod_plans:
@@ -57,7 +57,7 @@ def gang_config_maps(
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
     """What all plans of each gang share, by its name, in as few ConfigMaps as possible, and the place of each.
 
-    Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
+    Raises PodSettingsError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
     """
     documents = []
     for name, gang in shared.items():

@@ -65,7 +65,7 @@ def member_address(
 ) -> str:
     """As run.json of a round names a member: its pod, or the node itself where its pods have the node's network.
 
-    `addresses` are those of the node by type, as `kubernetes_node.addresses` has them. Raises ManifestError.
+    `addresses` are those of the node by type, as `kubernetes_node.addresses` has them. Raises PodSettingsError.
     """
     if not for_gang(settings).host_network:
         return address(run_id, node, namespace)
@@ -88,7 +88,7 @@ def service(run_id: str, namespace: str, port: int) -> Manifest:
 
 
 def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
-    """The keys of a round, which are those of each of its members. Raises ManifestError where one is missing."""
+    """The keys of a round, which are those of each of its members. Raises PodSettingsError where one is missing."""
     missing = sorted(KEY_FILES.keys() - keys.keys())
     if missing:
         raise PodSettingsError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")

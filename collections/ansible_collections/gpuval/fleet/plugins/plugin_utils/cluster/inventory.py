@@ -36,8 +36,8 @@ def fleet(
 ) -> InventoryFleet:
     """The hosts of an inventory, in the order of the list, or by name without one.
 
-    `found` are descriptions (see `nodes.describe`). With a list, its nodes are the hosts, whether they were found or
-    not, and of the rest only those whose names are in `others`.
+    `descriptions` are those of `nodes.describe`. With a list, its nodes are the hosts, whether they were found or
+    not, and of the rest only those whose names are in `other_names`.
     """
     description_by_name = {str(description["name"]): description for description in descriptions}
     choice = choose(description_by_name, expected, other_names)

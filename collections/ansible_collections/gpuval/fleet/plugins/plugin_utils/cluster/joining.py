@@ -81,7 +81,7 @@ class Newcomers:
     ) -> dict[str, tuple[str, dict[str, Any]]]:
         """By name: the node of the run that is most like it, and what is expected of it. Known afterwards.
 
-        `there` describes the nodes of the run that the cluster has; `settings_of` are a node's `gpuval_pods`.
+        `describe_all` describes the nodes of the run that the cluster has; `settings_of` are a node's `gpuval_pods`.
         """
         if not self._news:
             return {}

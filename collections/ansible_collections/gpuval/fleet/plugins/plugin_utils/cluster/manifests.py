@@ -106,7 +106,7 @@ def whole_numbers(quantities: Mapping[str, Any]) -> dict[str, int]:
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
     """The plan for a pod: every stage with an image and its interpreter, none that brings images.
 
-    Raises ManifestError for options that pods do not have.
+    Raises PodSettingsError for options that pods do not have.
     """
     gang = plan.get("gang")
     if gang:

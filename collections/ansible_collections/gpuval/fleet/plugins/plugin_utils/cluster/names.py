@@ -86,7 +86,7 @@ def run_selector(run_id: str) -> str:
 
 
 def run_name(run_id: str, suffix: str) -> str:
-    """Name of an object that a run has one of. `what` is part of a DNS label of at most 40 characters."""
+    """Name of an object that a run has one of. `suffix` is part of a DNS label of at most 40 characters."""
     return f"gpuval-{digest(run_id, 10)}-{suffix}"
 
 

@@ -73,7 +73,7 @@ class PodSettings:
 
 
 def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
-    """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises ManifestError, which names the key."""
+    """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises PodSettingsError, which names the key."""
     given = {
         key: schemas.plain(value)
         for key, value in asked.items()

@@ -79,7 +79,7 @@ def _volume(run_id: str, kind: str, asked: Any, folder: str = "Directory") -> di
 
 
 def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
-    """The volumes of gpuval_pods.volumes. Raises ManifestError for a folder that gpuval has itself, or two have."""
+    """The volumes of gpuval_pods.volumes. Raises PodSettingsError for a folder that gpuval has itself, or two have."""
     used = [GIVEN, STATE, MODELS, DATASETS, SHM]
     made = []
     for index, one in enumerate(settings.volumes):

@@ -39,7 +39,7 @@ class ProbedNode:
 def target(name: str, variables: Mapping[str, Any]) -> ProbedNode | None:
     """The target of a host with these values of VARIABLES, or None for one that is no node of a cluster.
 
-    Raises ManifestError for `gpuval_pods`.
+    Raises PodSettingsError for `gpuval_pods`.
     """
     if variables.get("gpuval_placement") != PLACEMENT:
         return None

@@ -31,7 +31,7 @@ def files() -> list[Path]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The network of one file, as ``schemas/networks.schema.json`` describes it. Raises NetworkError."""
+    """The network of one file, as ``schemas/networks.schema.json`` describes it. Raises GangNetworkError."""
     try:
         document: dict[str, Any] = read_document(path)
         schemas.validate("networks", document, what=str(path))
@@ -48,14 +48,14 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
-    """Environment variables of workloads on nodes of that SKU; none for auto. Raises NetworkError."""
+    """Environment variables of workloads on nodes of that SKU; none for auto. Raises GangNetworkError."""
     wanted = _vendors(sku)
     variables = _of(name, "environment")
     return {one["name"]: one["value"] for one in variables if not wanted.isdisjoint(one["vendors"])}
 
 
 def names(name: str) -> list[str]:
-    """Names of the network in NCCL's log; none for auto. Raises NetworkError."""
+    """Names of the network in NCCL's log; none for auto. Raises GangNetworkError."""
     return _of(name, "names")
 
 

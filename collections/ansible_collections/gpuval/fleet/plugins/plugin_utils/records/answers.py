@@ -13,7 +13,7 @@ from .evidence import EvidenceRefused
 def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an answer that the schema has. What else stands there, such as facts, is dropped.
 
-    Raises Refused, whose message is about this node alone.
+    Raises EvidenceRefused, whose message is about this node alone.
     """
     known = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
     try:

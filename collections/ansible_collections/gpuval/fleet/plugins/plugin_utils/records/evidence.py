@@ -133,7 +133,7 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
 
 
 def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
-    """The record in ``raw``, checked and with its text cleaned; raises Refused."""
+    """The record in ``raw``, checked and with its text cleaned; raises EvidenceRefused."""
     record = _load(raw, MAX_RECORD_BYTES, "record")
     _check_identity(record, run_id=run_id, node=node, stage=stage)
     for earlier in record["attempts"]:
@@ -149,7 +149,7 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
 
 
 def _check_parts(record: Mapping[str, Any]) -> None:
-    """A part has one figure of a name: with two, whichever suits would count. Raises Refused."""
+    """A part has one figure of a name: with two, whichever suits would count. Raises EvidenceRefused."""
     values: dict[tuple[str, str], float | None] = {}
     for metric in record["metrics"]:
         name, scope, value = metric["name"], metric["scope"], metric["value"]
@@ -171,7 +171,7 @@ def _check_success(record: Mapping[str, Any]) -> None:
 
 
 def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
-    """Whether a record is of this run and launch: its nonce, and its times by the node's clock. Raises Refused."""
+    """See that a record is of this run and launch: its nonce, its times by the node's clock. Raises EvidenceRefused."""
     begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
     until = time.time() + CLOCK_SLACK_SECONDS
     age = time.time() - _seconds(run["created_at"])
@@ -191,7 +191,7 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
 
 def check_launch(record: Record, launch: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
     """Whether a record is of work that the controller launched: a known launch, its attempts, and the command and image
-    of ``planned``, its stage in the plan (None: not kept). Raises Refused.
+    of ``planned``, its stage in the plan (None: not kept). Raises EvidenceRefused.
 
     While nodes are being launched their records may come before the launch is known, so that this is asked at the end.
     """
@@ -229,7 +229,7 @@ def _runs(record: Record, planned: Sequence[str]) -> bool:
 
 
 def check_attempts(record: Record, before: Mapping[str, Any] | None) -> None:
-    """Whether a record of a further attempt lists the failed one that the controller saw. Raises Refused."""
+    """Whether a record of a further attempt lists the failed one that the controller saw. Raises EvidenceRefused."""
     if before is None or before["state"] not in FAILED_STATES or before["attempt"] >= record["attempt"]:
         return
     listed = {(earlier["attempt"], earlier["state"]) for earlier in record["attempts"]}
@@ -251,7 +251,7 @@ def _seconds(text: str) -> float:
 
 
 def accept_series(raw: bytes, *, run_id: str, node: str, stage: str) -> dict[str, Any]:
-    """The series document in ``raw``, checked and with its text cleaned; raises Refused."""
+    """The series document in ``raw``, checked and with its text cleaned; raises EvidenceRefused."""
     document = _load(raw, MAX_SERIES_BYTES, "series")
     _check_identity(document, run_id=run_id, node=node, stage=stage)
     for curve in document["series"]:
@@ -337,7 +337,7 @@ def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: by
 
 
 def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
-    """A document that follows its schema. Raises Refused."""
+    """A document that follows its schema. Raises EvidenceRefused."""
     if len(raw) > max_bytes:
         raise EvidenceRefused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
     try:
@@ -408,7 +408,7 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
 
 
 def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
-    """Which checks hold depends on the workload, so the plan says which it is, not the record. Raises Refused."""
+    """Which checks hold depends on the workload: the plan says which it is, not the record. Raises EvidenceRefused."""
     expected = run.get("workloads", {}).get(record["stage"])
     for one in (record, *record["attempts"]):
         if expected is not None and one["workload"] != expected:

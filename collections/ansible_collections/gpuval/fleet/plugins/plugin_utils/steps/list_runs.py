@@ -20,7 +20,7 @@ from ..runs.settings import SHIPPED_STAGES
 @dataclass(frozen=True, kw_only=True)
 class ListRunsOptions(RunOptions):
     jobs: Sequence[PathText] = ()
-    rerun: Path | None = None
+    rerun: PathText = ""
 
 
 def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
 
 
 def _rerun(action, options, hosts):
-    folder, target = action.own_folder(options), options.rerun
+    folder, target = action.own_folder(options), Path(options.rerun)
     known = {*SHIPPED_STAGES, *job_stages.names(map(project_path, options.jobs))}
     names, settings = overview.rest(
         folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core.paths import project_path
+from ..core.step_options import PathText
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..mad import checkout, context, credentials, jobs, leftovers, planning, repository, tags
@@ -40,7 +41,7 @@ class MadJobsOptions:
     sku: str = "auto"
     datasets: Sequence[Mapping[str, Any]] = ()
     secrets: Sequence[str] = ()
-    secrets_file: Path | None = None
+    secrets_file: PathText = ""
     images: Mapping[str, Any] = field(default_factory=dict)
     registry: str = ""
     keep_alive_seconds: int = 0
@@ -146,7 +147,7 @@ def _root(options, folder):
 def _secrets_file(options, root):
     """The file of credentials: the user's, else the repository's; None for none."""
     if options.secrets_file:
-        return options.secrets_file
+        return project_path(options.secrets_file)
     return located(root, credentials.FILE) if (root / credentials.FILE).exists() else None
 
 

@@ -35,7 +35,7 @@ sku_catalogue.shipped()
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRunOptions(RunOptions):
-    baseline: Path | None = None
+    baseline: PathText = ""
     folder: str = ""
     namespace: str = ""
     placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
@@ -59,7 +59,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     # A broken file is found now, not after the run.
     criteria.beside_shipped(options.criteria)
     if options.baseline:
-        baseline.read(options.baseline)
+        baseline.read(Path(options.baseline))
     hosts = action.task_vars["ansible_play_hosts_all"]
     if len(hosts) < LEAST:
         _ensure_no_gang_asked(options, len(hosts))

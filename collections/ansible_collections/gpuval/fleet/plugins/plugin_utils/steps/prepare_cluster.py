@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -14,6 +13,8 @@ from ..artifacts import images
 from ..cluster import classes, manifests, names, permissions, pod_classes, pod_settings
 from ..cluster.api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing, ObjectRefused
 from ..core import files
+from ..core.paths import project_path
+from ..core.step_options import PathText
 from ..runs.action import RunAction
 
 #: Of a webhook that answers to no dry run.
@@ -29,11 +30,11 @@ class PrepareClusterOptions(ClusterAccess):
     volumes: bool = False
     pods: Mapping[str, Any] = field(default_factory=dict)
     images: Mapping[str, Any] = field(default_factory=dict)
-    role_file: Path
+    role_file: PathText
 
 
 def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[str, Any]:
-    path = options.role_file
+    path = project_path(options.role_file)
     role = permissions.printed(options.namespace)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     if not action.check_mode and role != before:

@@ -14,6 +14,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..cluster import names
 from ..cluster.api import Cluster, ClusterAccess, ClusterError
+from ..core.step_options import PathText
 from ..gang import document
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
@@ -46,7 +47,7 @@ class ReachNodeOptions(RunOptions, ClusterAccess):
     what: Literal["shell", "follow"]
     node: str = ""
     stage: str = ""
-    file: Path | None = None
+    file: PathText = ""
     placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
     state_dir: Path = Path(".gpuval")
 
@@ -77,7 +78,7 @@ def reach_node(action: RunAction, options: ReachNodeOptions) -> dict[str, Any]:
         raise AnsibleActionFail(f"{node}: {error}") from None
     command = shlex.join(words)
     if words and options.file and not action.check_mode:
-        options.file.write_text(f"exec {command}\n")
+        Path(options.file).write_text(f"exec {command}\n")
     elif words:
         action.display.display(command)
     return {"changed": False, "command": words, "msg": command or f"followed the log of {node} to its end"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..cluster import manifests, rendering
 from ..cluster.inventory import VARIABLE
 from ..cluster.orders import NodeOrders
 from ..core import files
-from ..core.step_options import StoreOptions
+from ..core.paths import project_path
+from ..core.step_options import PathText, StoreOptions
 from ..runs import folder
 from ..runs.action import RunAction, RunOptions
 from ..watch import launching
@@ -22,7 +22,7 @@ class RenderManifestsOptions(RunOptions):
     run: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = "gpuval"
     make_namespace: bool = True
-    path: Path | None = None
+    path: PathText = ""
     store: StoreOptions
 
 
@@ -48,7 +48,7 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     }
     if action.check_mode:
         return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
-    path = options.path if options.path else action.folder(options).path / "manifests.yml"
+    path = project_path(options.path) if options.path else action.folder(options).path / "manifests.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
     folder.remember(options.results_dir, run["run_id"])  # from here on it may be applied
     files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)

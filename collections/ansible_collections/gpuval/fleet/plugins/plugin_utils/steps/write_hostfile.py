@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ..core.paths import project_path
 from ..core.step_options import PathText
 from ..core.text import some_of
 from ..gang import document as gang_document
@@ -21,7 +21,7 @@ BAD = "the search for the bad node found it"
 @dataclass(frozen=True, kw_only=True)
 class WriteHostfileOptions(RunOptions):
     baseline: PathText = ""
-    path: Path | None = None
+    path: PathText = ""
     criteria: Sequence[PathText] = ()
     size: int = 0
     group_by: Sequence[str] = ("sku",)
@@ -54,7 +54,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
     for node, reason in formation.left_out.items():
         action.display.warning(f"{node} is left out: {reason}")
     results = folder.path.parent
-    target = options.path if options.path else folder.path / "hostfile"
+    target = project_path(options.path) if options.path else folder.path / "hostfile"
     if not formation.gangs:
         message = "no two nodes of the run may work together: see the warnings above"
         gone = hostfiles.stale(results, target)

@@ -58,7 +58,7 @@ class NodeNews:
     """What a placement learned of a node by itself.
 
     `launch`: the new content of its launch file. `records`: by key, records that did not come by the store; untrusted.
-    Both None: its images are present, so that the next transfer may begin. `reported`: as of `Ended`.
+    Both None: its images are present, so that the next transfer may begin. `reported`: as of `LaunchEnd`.
     """
 
     node: str
