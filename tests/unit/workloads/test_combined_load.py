@@ -187,7 +187,7 @@ def test_a_disk_without_room_is_left_out_and_a_broken_one_fails(tmp_path, monkey
     assert "No space left on device" in found.problem and not found.hung
     assert not file.is_symlink()
     with monkeypatch.context() as patch:
-        broken = program.fio.Measured(problem="fio: Input/output error", error=errno.EIO)
+        broken = program.fio.FioMeasurement(problem="fio: Input/output error", error=errno.EIO)
         patch.setattr(program.fio, "choose_engine", lambda *_: (None, broken))
         with pytest.raises(WorkloadFailure, match=r"the disk of .* cannot be loaded: fio: Input/output error"):
             program.lay_out(file, 1 << 20)

@@ -57,7 +57,7 @@ def _services(action, placements, hosts):
         rows.append(services.slurm())
     if "kubernetes" in placements:
         names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
-        rows.append(services.kubernetes(services.Access(*(_one(action, values, name) for name in names))))
+        rows.append(services.kubernetes(services.ClusterAccess(*(_one(action, values, name) for name in names))))
     local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
     try:
         if local and placements == {"ssh"}:
