@@ -228,7 +228,8 @@ PLAYBOOK = [
         "tasks": [
             {
                 "name": "See which nodes can be worked on",
-                "gpuval.fleet.probe_nodes": {
+                "gpuval.fleet.controller": {
+                    "step": "probe_nodes",
                     "placement": "kubernetes",
                     "required": "{{ wanted | default(false) | bool }}",
                 },
