@@ -64,13 +64,16 @@ def draw_fleet(
     good = sorted(others, key=lambda node: RULES[rule](deviations[node], draw))[:2]
     for node in (*good, *doubtful):
         pairs = zip(first[node], second[node], spreads, strict=True)
-        levels.changes[str(node)] = [abs(now - then) / spread for then, now, spread in pairs]
+        changes = (abs(now - then) / spread for then, now, spread in pairs)
+        levels.changes[str(node)] = {str(at): change for at, change in enumerate(changes)}
     levels.far |= {str(node) for node in doubtful}
     for node, figures in doubtful.items():
-        seen, reach = levels.healthy_changes(str(node))
-        worst = max(levels.changes[str(node)][at] for at in figures)
+        changed = levels.changes[str(node)]
+        beyond = max(
+            sum(changed[at] > most for most in levels.healthy_changes(str(node), at)[:2]) for at in map(str, figures)
+        )
         if all(middles[at] - second[node][at] <= limits[at] for at in figures):
-            count["pass" if worst <= seen else "warned" if worst <= reach else "INCOMPLETE"] += 1
+            count[("pass", "warned", "INCOMPLETE")[beyond]] += 1
     errors += [levels.error() * statistics.median(spreads) / SPREAD] if doubtful else []
 
 

@@ -109,6 +109,23 @@ def test_what_measurements_of_good_nodes_were_seen_to_differ_by_is_kept_for_late
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
 
 
+def test_a_change_of_one_other_figure_of_a_good_node_excuses_nothing():
+    """Memory of a good node that was 2 % faster once, which is many of its small deviations."""
+    of = fleet(fault_of(goals.ALL_REDUCE, 0.93))
+    scale(of, "node-004", ("diagnostics_memory_bytes_per_second",), 1.02)
+    of.nodes[BAD].fault = None
+    of.measure_again()
+    assert of.evidence.records["node-004"]["diagnostics"]["attempts"], "it is measured again"
+    node = of.judge()[BAD]
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "unsteady")
+    machines = machine_names(BAD, node["identity"])
+    report = verdict.judge(
+        of.run, of.evidence, SHIPPED, judged_at=TIME, unsteady={machine: {"run-0"} for machine in machines}
+    )
+    node = next(node for node in report["nodes"] if node["name"] == BAD)
+    assert node["verdict"] == "INCOMPLETE", "it accuses no node either"
+
+
 def test_a_change_that_is_excused_is_kept_beside_the_faults_of_its_node(tmp_path):
     of = fleet(SLOW)
     scale(of, "node-004", goals.ALL_REDUCE, 1.045)

@@ -55,9 +55,10 @@ class Tails:
     #: How far the best figure of a node lies from the median, in deviations of its own.
     nodes: dict[str, float] = field(default_factory=dict)
     count: int = 0
-    #: In deviations of the nodes: by stage and node how far it is ahead; by node how far two measurements of it differ.
+    #: In deviations of the nodes: by stage and node how far it is ahead; by node and metric how far two measurements of
+    #: it differ.
     ahead: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    changes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    changes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     #: By node and metric the relative deviation of its nodes.
     deviations: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     #: Nodes of which a measurement was far off as a whole: what theirs differ by is no measure of healthy ones.
@@ -91,20 +92,26 @@ class Tails:
 
     def error(self) -> float:
         """The standard error of one measurement: at most all that nodes differ by, which has it in it."""
-        changes = [*itertools.chain(*self.changes.values())]
+        changes = [*itertools.chain(*(its.values() for its in self.changes.values()))]
         return min(1.0, MAD_TO_DEVIATION * statistics.median(changes) / math.sqrt(2)) if changes else 1.0
 
-    def healthy_changes(self, node: str) -> tuple[float, float]:
+    def healthy_changes(self, node: str, metric: str) -> tuple[float, float, float]:
         """How far two measurements of the node may differ, in deviations of its nodes: as far as those of good nodes
-        were seen to, and as far as tails reach beyond few of these."""
-        good = [one for name, its in self.changes.items() if name != node and name not in self.far for one in its]
+        were seen to, as far as tails reach beyond few of these, and as far as the latter of any figure, beyond which it
+        is a fault. For the first two, one other figure alone is no measure."""
+        good = [its for name, its in self.changes.items() if its and name != node and name not in self.far]
         if not good or not self.changes.get(node):
-            return 0.0, 0.0
-        of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / len(good))) / 2)  # the median of their largest
-        times = CHANGE / of_normal
-        if not self.reach(len(self.nodes)):
-            return max(good), times * max(good)
-        return times * max(good), max(times, math.pow(TAIL / len(good), 1 / 3)) * max(good)
+            return 0.0, 0.0, 0.0
+        of_figures: dict[str, float] = defaultdict(float)
+        for name, change in itertools.chain(*(its.items() for its in good)):
+            of_figures[name] = max(of_figures[name], change)
+        *_, second = heapq.nlargest(2, of_figures.values())
+        most, count = max(second, of_figures.get(metric, 0.0)), sum(map(len, good))
+        of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / count)) / 2)  # the median of their largest
+        seen, reach = 1.0, CHANGE / of_normal
+        if self.reach(len(self.nodes)):
+            seen, reach = reach, max(reach, math.pow(TAIL / count, 1 / 3))
+        return seen * most, reach * most, reach * max(of_figures.values())
 
     def are_long(self, error: float) -> bool:
         """Whether tails are longer than those of normal noise, with and without any one of the nodes.

@@ -38,13 +38,14 @@ class AttemptFigure(NamedTuple):
 
 
 #: The verdict by what peers excuse, and for what was shown before.
-VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "fail"))
+VERDICTS = (("pass", "missing"), ("warn", "missing"), ("missing", "missing"), ("missing", "fail"))
 
 
 class UnsteadyPart(NamedTuple):
     """How often a part changed by more than repeats do, and how far at most, as a logarithm.
 
-    ``beyond``: whether healthy peers were seen to change as much (0), or may (1), or not (2)."""
+    ``beyond``: whether healthy peers were seen to change as much (0), or may (1), or in another figure alone (2), or
+    not (3)."""
 
     beyond: int
     times: int
@@ -70,9 +71,10 @@ def checks(
     if len(records) < 2:
         return []
     levels = context.tails[subject.kind][0]
-    healthy, deviations = levels.healthy_changes(subject.name), levels.deviations[subject.name]
+    deviations = levels.deviations[subject.name]
     parts: dict[str, UnsteadyPart | None] = {}
     for metric, check in _speeds(criteria).items():
+        healthy = levels.healthy_changes(subject.name, metric)
         for part, series in _by_part(subject, check, records).items():
             changes = [(_change(*pair, check), *pair) for pair in itertools.pairwise(series)]
             size, *values = max(changes, default=(0.0,))
@@ -80,7 +82,7 @@ def checks(
             texts = " and then ".join(units.human(one.value, check.unit or "") for one in values)
             of_peers = [min(change * deviations.get(metric, 0.0), MARGIN) for change in healthy]
             beyond = sum(size > most for most in of_peers)
-            least = of_peers[1] if beyond == len(of_peers) else 0.0
+            least = of_peers[-1] if beyond == len(of_peers) else 0.0
             times = max(1, sum(_change(best, one, check) > least for one in series))
             finding = UnsteadyPart(beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)

@@ -76,7 +76,9 @@ def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | Non
         changes = [math.log(value / then[part]) for part, value in sample.figures if then.get(part, 0.0) > 0 < value]
         if changes and level:
             change = statistics.median(changes)
-            levels.changes[node].append(abs(change) / deviation)
+            levels.changes[node][check.metric] = max(
+                abs(change) / deviation, levels.changes[node].get(check.metric, 0.0)
+            )
             worst = max(sign_of(check) * (1 - one) for one in (level, level * math.exp(-change)))
             if worst > doubtful_limit(known, least_margin(check), 0.0):
                 levels.far.add(node)
@@ -575,7 +577,8 @@ class _Comparison:
     def _is_usual_change(self, sample: PeerSample, before: float, now: float) -> bool:
         """Whether two measurements of healthy nodes were seen to differ as much."""
         levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
-        seen = levels.healthy_changes(name)[0] * levels.deviations[name].get(self.check.metric, 0.0)
+        metric = self.check.metric
+        seen = levels.healthy_changes(name, metric)[0] * levels.deviations[name].get(metric, 0.0)
         return before > 0 < now and abs(math.log(now / before)) <= seen
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
