@@ -147,8 +147,9 @@ FAULTS = {
         figures_times("vendor_tools", {"dcgm_pcie_gpu_to_host_bandwidth_bytes_per_second": 0.1}, "gpu:3"),
         "dcgm_pcie_gpu_to_host_bandwidth_bytes_per_second",
     ),
-    "a loss 3 % over": (figures_times("training", {"training_loss_step_80": 1.03}), "training_loss_step_80"),
-    "a loss 3 % under": (figures_times("training", {"training_loss_step_80": 0.97}), "training_loss_step_80"),
+    "a loss 3 % over": (figures_times("training", {"training_loss_step_20": 1.03}), "training_loss_step_20"),
+    "a loss 3 % under": (figures_times("training", {"training_loss_step_20": 0.97}), "training_loss_step_20"),
+    "a later loss 30 % over": (figures_times("training", {"training_loss_step_80": 1.3}), "training_loss_step_80"),
     "half the memory": (figures_times("facts", {"memory_bytes": 0.5}), "memory_bytes"),
     "half the processors": (figures_times("facts", {"cpu_logical_count": 0.5}), "cpu_logical_count"),
     "a NIC is missing": (nics_are(lambda nics: nics.pop()), "interfaces"),
@@ -206,12 +207,12 @@ def test_a_loss_is_compared_only_between_nodes_that_train_alike(h200):
     for number, name in enumerate(sorted(changed.records)):
         record = changed.records[name]["training"]
         record["fingerprints"]["training_course"] = f"seed {number % 2}"
-        figures_times("training", {"training_loss_step_80": 1 + number % 2})(changed.records[name])
+        figures_times("training", {"training_loss_step_20": 1 + number % 2})(changed.records[name])
     assert named(judged(run, changed)) == before
-    figures_times("training", {"training_loss_step_80": 1.03})(changed.records[BAD])
+    figures_times("training", {"training_loss_step_20": 1.03, "training_loss_step_80": 1.08})(changed.records[BAD])
     after = named(judged(run, changed))
     assert {node for node in after if after[node] - before[node]} == {BAD}
-    assert after[BAD] - before[BAD] == {("training", "training_loss_step_80")}
+    assert after[BAD] - before[BAD] == {("training", "training_loss_step_20")}
 
 
 def compared(run, evidence, informational=SHIPPED.informational):

@@ -248,18 +248,16 @@ def test_a_slow_node_of_a_few_is_named(nodes):
 def test_a_slow_node_without_better_peers_is_named_where_the_sku_was_measured(nodes, rate, warned):
     fleet = drawn(nodes, seed=4, cv=0.0)
     for by_stage in fleet.evidence.records.values():
-        metrics = by_stage["diagnostics"]["metrics"]
-        for one in [metric for metric in metrics if metric["name"] == fleets.MATMUL]:
-            one["value"] *= rate / 745.0
-            metrics.append({**one, "name": "diagnostics_matmul_bf16_median_tflops"})
-            one["revision"] = 2
+        for one in by_stage["diagnostics"]["metrics"]:
+            if one["name"] == fleets.MATMUL:
+                one["value"] *= rate / 745.0
     for node in judged(fleet, SHIPPED)[0].values():
         assert node["verdict"] == "PASS"
         found = [
             one for one in node["checks"] if one["name"] == "diagnostics_matmul_fleet" and one["verdict"] == "warn"
         ]
         assert [one["part"] for one in found] == ["node"] * warned
-        assert all("under the 659 TFLOP/s that healthy nodes of its SKU made" in one["reason"] for one in found)
+        assert all("under the 664 TFLOP/s that healthy nodes of its SKU made" in one["reason"] for one in found)
 
 
 def test_a_part_that_is_an_outlier_of_its_node_alone_is_a_warning():

@@ -208,12 +208,12 @@ def test_a_baseline_of_speeds_is_held_against_speeds_and_not_against_medians():
     }
 
 
-def test_known_figures_of_the_sku_are_of_revision_1():
-    """664 TFLOP/s is the median of healthy H200: a node that is alone is held against it by its median."""
-    slow = judged(fleet(speeds(500, 600)), PEERS)
+def test_known_figures_of_the_sku_are_of_their_own_revision():
+    """659 TFLOP/s is the speed of healthy H200: a node that is alone is held against it by its own."""
+    slow = judged(fleet(speeds(500, 664)), PEERS)
     (warning,) = [one for one in slow["nodes"][0]["checks"] if one["name"] == "peers"]
-    assert warning["verdict"] == "warn" and "664 TFLOP/s that healthy nodes" in warning["reason"]
-    assert {one[2] for one in entries(judged(fleet(speeds(500, 664)), PEERS), "peers")} == {"skipped"}
+    assert warning["verdict"] == "warn" and "659 TFLOP/s that healthy nodes" in warning["reason"]
+    assert {one[2] for one in entries(judged(fleet(speeds(659, 500)), PEERS), "peers")} == {"skipped"}
 
 
 def test_a_part_far_off_by_the_median_fails_in_a_single_node_where_the_spread_is_known():

@@ -52,7 +52,7 @@ def read(path: Path) -> Sku:
         raise CriteriaError(f"{path}: {error}") from error
     if document["name"] != path.stem:
         raise CriteriaError(f"{path}: holds the SKU {document['name']}, which belongs into {document['name']}.yml")
-    count = document.get("gpu_count", {})
+    count, measured = document.get("gpu_count", {}), document.get("measured", {})
     return Sku(
         name=document["name"],
         title=document["title"],
@@ -63,7 +63,7 @@ def read(path: Path) -> Sku:
         gpu=document.get("gpu", {}),
         links=document.get("links", {}),
         part_spreads=_by_revision(document.get("part_spreads", {}), borrowed_deviation),
-        measured=_by_revision(document.get("measured", {}), lambda value: value),
+        measured={**_medians(measured), **_by_revision(measured, lambda value, median=0.0: value)},
         checks=tuple(checks),
     )
 
@@ -72,6 +72,13 @@ def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> 
     """By metric and revision of its definition: 1, unless the figure tells it."""
     known = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
     return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in known.items()}
+
+
+def _medians(figures: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """The medians beside speeds, which are what records of revision 1 have."""
+    return {
+        (name, 1): known["median"] for name, known in figures.items() if isinstance(known, dict) and "median" in known
+    }
 
 
 @functools.cache
