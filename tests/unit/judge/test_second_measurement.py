@@ -209,6 +209,16 @@ def test_a_node_that_is_lost_when_measured_again_is_no_plain_pass(ended, verdict
         assert entry["reason"].startswith("no second measurement; ") and entry["remedy"]
 
 
+@pytest.mark.parametrize(("launch", "verdict_"), [({}, "INCOMPLETE"), ({"state": "refused"}, "PASS")])
+def test_a_node_whose_second_record_is_refused_is_no_plain_pass(launch, verdict_):
+    of = fleet(SLOW)
+    of.evidence.launches[BAD] |= {"attempt": 2, "stages": ["diagnostics"], **launch}
+    of.evidence.add_problem("record refused: it reports success with exit code 1", node=BAD, stage="diagnostics")
+    node = of.judge()[BAD]
+    assert node["verdict"] == verdict_
+    assert node["class"] == ("diagnostics_refused" if verdict_ == "INCOMPLETE" else None)
+
+
 def test_a_small_difference_at_first_leaves_a_warning():
     of = fleet(fault_of(goals.ALL_REDUCE, 0.952))
     assert BAD in chosen(of)

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.escape import one_line
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
-from ..records.states import RUN_ENDED
+from ..records.states import LAUNCHED, RUN_ENDED
 from . import causes, coherence, comparisons, declared, order_check, ordered_nics, plausible, unsteady, versions
 from .baseline import lend_spreads
 from .check import Check
@@ -83,6 +83,7 @@ class JudgedRun:
 
     def _own_ends(self, name: str) -> Iterator[StageEnd]:
         expected, records = self.document["nodes"][name], self.subjects[name].records
+        launched = (self.evidence.launches.get(name) or {}).get("state") in LAUNCHED
         for stage in expected["stages"]:
             refusals = [problem["reason"] for problem in self.problems[name] if problem["stage"] == stage]
             cleaned = self.evidence.cleaned or RUN_ENDED in refusals
@@ -94,6 +95,7 @@ class JudgedRun:
                 # a node that was cleaned has no records any more: its connection is not at fault
                 contact=None if cleaned else self.evidence.contact_of(name, stage),
                 lost_again=None if cleaned else self.evidence.lost_again(name, stage),
+                began_again=launched and self.evidence.is_asked_again(name, stage),
                 of_gang=stage in expected.get("gang_stages", ()),
                 cleaned=cleaned,
                 resume=self.evidence.resume,

@@ -50,10 +50,10 @@ class StageEnd:
     """The last record of a stage, and what is known of why there is no better one.
 
     ``refusal``: why its record was refused. ``contact``: why the node could not be asked for its records;
-    ``lost_again``: how it was lost when it was to repeat a stage that had passed. ``of_gang``: nodes run the stage
-    together, so its failure implicates none of them. ``cleaned``: a clean ended the run; ``resume``: how to resume a
-    run that has not ended. ``peers_passed``: how many other nodes passed the stage; ``shared``: the failure that it
-    shares with some.
+    ``lost_again``: how it was lost when it was to repeat a stage that had passed; ``began_again``: whether it was to,
+    and left no other record. ``of_gang``: nodes run the stage together, so its failure implicates none of them.
+    ``cleaned``: a clean ended the run; ``resume``: how to resume a run that has not ended. ``peers_passed``: how many
+    other nodes passed the stage; ``shared``: the failure that it shares with some.
     """
 
     node: str
@@ -62,6 +62,7 @@ class StageEnd:
     refusal: str = ""
     contact: Mapping[str, Any] | None = None
     lost_again: Mapping[str, Any] | None = None
+    began_again: bool = False
     of_gang: bool = False
     cleaned: bool = False
     resume: str = ""
@@ -127,7 +128,7 @@ class StageEnd:
     @property
     def is_refused(self) -> bool:
         """Whether the record of its end was refused, so that an earlier one, or none, is the last."""
-        return self.is_open and self.refusal.startswith(REFUSED)
+        return (self.is_open or self.began_again) and self.refusal.startswith(REFUSED)
 
     @property
     def unreached(self) -> Mapping[str, Any] | None:
@@ -204,7 +205,7 @@ RULES = (
         lambda end: str((end.unreached or {})["remedy"]).replace("{node}", end.node),
         lambda end: end.cause or one_line((end.unreached or {})["class"], 40),
     ),
-    StageRule("succeeded", lambda end: end.state == "success", "pass", lambda _: ""),
+    StageRule("succeeded", lambda end: end.state == "success" and not end.is_refused, "pass", lambda _: ""),
     StageRule("run not ended", lambda end: end.resume and end.is_open, "missing", lambda end: end.resume),
     StageRule(
         "refused its part in a gang", lambda end: end.of_gang and "gang" in end.text_class.explains, "missing",

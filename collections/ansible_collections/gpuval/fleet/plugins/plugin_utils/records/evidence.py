@@ -102,11 +102,14 @@ class RunEvidence:
 
     def lost_again(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """How the node was lost in a further attempt of a stage that had passed, before it left a record of that."""
+        return launch_errors.loss_of(self.launches[node]) if self.is_asked_again(node, stage) else None
+
+    def is_asked_again(self, node: str, stage: str) -> bool:
+        """Whether a further attempt of a stage that had passed was asked for, and there is no record of that."""
         launch, record = self.launches.get(node) or {}, self.records.get(node, {}).get(stage)
         if record is None or record["state"] != "success" or stage in self.contacts.get(node, {}):
-            return None
-        is_asked = stage in (launch.get("stages") or (stage,)) and launch.get("attempt", 1) > record["attempt"]
-        return launch_errors.loss_of(launch) if is_asked else None
+            return False
+        return stage in (launch.get("stages") or (stage,)) and launch.get("attempt", 1) > record["attempt"]
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
         problem: EvidenceProblem = {"node": node, "stage": stage, "reason": one_line(reason)}
