@@ -103,6 +103,7 @@ def test_a_failed_node_is_repaired_validated_and_at_work_again(bed, shared, tmp_
 
         # Validation without the reservation is refused as well, and says why.
         bed.call("scontrol", "update", "nodename=gpu-1", "state=resume")
+        bed.wait_idle()  # a node that was resumed does not respond until slurmctld has pinged it
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=refused")
         assert re.search("gpu-1 INCOMPLETE.*Prolog error", done.told), str(done)
         assert fleet.verdict("gpu-1")["class"] == "slurm_drained"
