@@ -47,11 +47,14 @@ class Project:
         (directory / "results" / "latest").symlink_to(RUN)
         (directory / "ansible.cfg").write_text(f"[defaults]\ncollections_path = {ROOT / 'collections'}\n")
 
-    def play(self, module, *arguments, **options):
-        return self.play_all([(module, options)], *arguments)
+    def play(self, step, *arguments, **options):
+        return self.play_all([(step, options)], *arguments)
 
     def play_all(self, tasks, *arguments):
-        tasks = [{f"gpuval.fleet.{name}": {"kubeconfig": str(self.kit.kubeconfig), **given}} for name, given in tasks]
+        kubeconfig = str(self.kit.kubeconfig)
+        tasks = [
+            {"gpuval.fleet.controller": {"step": step, "kubeconfig": kubeconfig, **given}} for step, given in tasks
+        ]
         play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}
         (self.directory / "play.yml").write_text(yaml.safe_dump([play]))
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""The modules clean_cluster and mark_nodes in a play, against the API server for tests."""
+"""The steps clean_cluster and mark_nodes in a play, against the API server for tests."""
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
