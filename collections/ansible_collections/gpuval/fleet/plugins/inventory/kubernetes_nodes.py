@@ -115,7 +115,7 @@ class InventoryModule(ClusterSource):
         made = fleet(
             found,
             expected,
-            other_names=others,
+            others=others,
             skus=self.skus(path, SKU_KEYS),
             label_groups=self.get_option("label_groups"),
         )
