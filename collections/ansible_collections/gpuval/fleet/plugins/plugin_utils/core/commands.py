@@ -33,6 +33,7 @@ TARGETS = {
 #: Variables of make, where needed of one target, and the extra variables that they set.
 VARIABLES = {
     "FILE": "run_hostfile",
+    "LIST": "provision_list",
     "N": "run_window_nodes",
     "NAME": "baseline_name",
     "NODE": "run_reach_node",
