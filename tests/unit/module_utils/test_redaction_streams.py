@@ -102,7 +102,7 @@ INVISIBLE = [
 @pytest.mark.parametrize("within", INVISIBLE)
 @pytest.mark.parametrize("cut", [1, 3, 5, 9, 12])
 def test_a_secret_that_escapes_hide_is_hidden_before_and_after_they_are_taken_out(within, cut):
-    planted = plant("token")
+    planted = "token+hunter2-TopSecret/9x"  # a letter printed over itself is bold text: none of these is
     text = f"it is {planted[:9]}{within}{planted[9:11]}{within}{planted[11:]} here\n".encode()
     shown = redacted([planted], text[:cut], text[cut : cut + 8], text[cut + 8 :])
     assert shown == b"it is *** here\n"
