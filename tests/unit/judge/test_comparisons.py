@@ -54,7 +54,7 @@ def test_a_node_a_third_worse_is_named_for_every_metric(family, healthy, one_par
             spoil(changed.records[BAD][stage], name, parts[1:2] or parts if one_part else parts)
         after = named(judged(run, changed))
         assert group - (after[BAD] - before[BAD]) == set()
-        # The bad node no longer belongs to its peers: of some thousand figures of healthy nodes one may cross its limit.
+        # The bad node leaves its peers: of some thousand figures of healthy nodes one may cross its limit.
         others = [(node, pair) for node in after if node != BAD for pair in after[node] - before[node]]
         assert len(others) <= 1, others
 
