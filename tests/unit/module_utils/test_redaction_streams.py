@@ -102,12 +102,22 @@ INVISIBLE = [
 @pytest.mark.parametrize("within", INVISIBLE)
 @pytest.mark.parametrize("cut", [1, 3, 5, 9, 12])
 def test_a_secret_that_escapes_hide_is_hidden_before_and_after_they_are_taken_out(within, cut):
-    planted = "token+hunter2-TopSecret/9x"  # a letter printed over itself is bold text: none of these is
+    planted = "token+hunter2-TopSecret/9x"  # doubled characters: the next test
     text = f"it is {planted[:9]}{within}{planted[9:11]}{within}{planted[11:]} here\n".encode()
     shown = redacted([planted], text[:cut], text[cut : cut + 8], text[cut + 8 :])
     assert shown == b"it is *** here\n"
     assert SecretRedactor([planted]).known(text.decode()) == "it is *** here\n"
     assert planted in clean_text(text.decode()), "the controller takes out the same"
+
+
+@pytest.mark.parametrize(
+    "printed", ["token+a\bab\bb-hunter2", "token+a\babb-hunter2", "tok\ben+aab\bb-hun\bter2", "token+aa\bbb-hunter2"]
+)
+@pytest.mark.parametrize("cut", [1, 9, 14, 17])
+def test_doubled_characters_that_are_printed_over_each_other_hide_no_secret(printed, cut):
+    secret, text = "token+aabb-hunter2", f"it is {printed} here\n"
+    assert redacted([secret], text[:cut].encode(), text[cut:].encode()) == b"it is *** here\n"
+    assert SecretRedactor([secret]).known(text) == "it is *** here\n"
 
 
 def test_a_line_waits_from_its_escape_on_and_no_longer_than_it_may():

@@ -13,6 +13,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
@@ -28,6 +29,8 @@ SHORTEST_SECRET = 8
 SHORTEST_PART = 8
 BASE64_LINE = 76
 MAX_FILE_BYTES = 4 << 20
+#: Doubled characters of a secret of which all combinations may be printed over each other; of more all.
+MAX_DOUBLED = 6
 #: What begins an escape; a line of so many characters waits for its end no longer.
 _ESCAPE = re.compile("[\x1b\x90\x98\x9b\x9d-\x9f]|[^\n\r\x08]\x08")
 MAX_LINE = 1 << 16
@@ -89,6 +92,18 @@ def secret_forms(secret: str) -> set[bytes]:
         forms |= {encoded, encoded.rstrip(b"=")}
         parts |= {encoded[start : start + BASE64_LINE] for start in range(0, len(encoded), BASE64_LINE)}
     return forms | {part for part in parts if len(part) >= SHORTEST_PART}
+
+
+def overprinted_forms(form: bytes) -> set[bytes]:
+    """What a reader sees of text in which doubled characters were printed over each other, as bold text is."""
+    doubled = [index for index in range(1, len(form)) if form[index] == form[index - 1]]
+    numbers = range(1, len(doubled) + 1) if len(doubled) <= MAX_DOUBLED else [len(doubled)]
+    seen = (
+        bytes(byte for index, byte in enumerate(form) if index not in gone)
+        for number in numbers
+        for gone in map(set, combinations(doubled, number))
+    )
+    return {form for form in seen if len(form) >= SHORTEST_PART}
 
 
 def base64_forms(raw: bytes) -> set[bytes]:
@@ -169,10 +184,16 @@ class SecretRedactor:
     def __init__(
         self, secrets: Iterable[str] = (), signatures: Iterable[str] = (), shortest: int = SHORTEST_SECRET
     ) -> None:
-        forms = {form for secret in secrets if len(secret.strip()) >= shortest for form in secret_forms(secret)}
+        secrets = [secret.strip() for secret in secrets if len(secret.strip()) >= shortest]
+        forms = {form for secret in secrets for form in secret_forms(secret)}
         forms |= {signature.encode() for signature in signatures if len(signature) >= SHORTEST_PART}
         self._has_known = bool(forms)
-        self._as_printed, self._visible, self._as_read = SecretMatcher(forms), VisibleStream(), SecretMatcher(forms)
+        seen = {form for secret in secrets for form in overprinted_forms(secret.encode("utf-8", "surrogateescape"))}
+        self._as_printed, self._visible, self._as_read = (
+            SecretMatcher(forms),
+            VisibleStream(),
+            SecretMatcher(forms | seen),
+        )
 
     def __call__(self, text: str) -> str:
         """A text of any length: known secrets, and what looks like one."""
