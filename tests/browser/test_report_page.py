@@ -346,7 +346,11 @@ def test_the_page_of_a_large_fleet_folds(browser, results, tmp_path):
     with Opened(browser, page_file, viewport=DESKTOP) as opened:
         cards = opened.page.locator("details.bad")
         assert sum(card.is_visible() for card in cards.all()) == 24
-        assert opened.page.evaluate("document.documentElement.scrollHeight") < 16_500
+        height, versions = map(
+            opened.page.evaluate,
+            ("document.documentElement.scrollHeight", "document.getElementById('environment').offsetHeight"),
+        )
+        assert height - versions < 16_000  # versions of hardware and software take as much for one node
         assert opened.page.locator("table.nodes tbody tr").count() == len(report["nodes"])
         opened.page.locator("details.fold > summary").first.click()
         assert cards.last.is_visible()

@@ -24,7 +24,7 @@ def family(request):
 
 @pytest.fixture(scope="module")
 def healthy(family):
-    run, evidence = healthy_fleet(family)
+    run, evidence = healthy_fleet(family, seed=2)  # seed 1 draws a healthy figure at 4.4 of 4.5 deviations
     return run, evidence, named(judged(run, evidence))
 
 
@@ -54,9 +54,8 @@ def test_a_node_a_third_worse_is_named_for_every_metric(family, healthy, one_par
             spoil(changed.records[BAD][stage], name, parts[1:2] or parts if one_part else parts)
         after = named(judged(run, changed))
         assert group - (after[BAD] - before[BAD]) == set()
-        # The bad node leaves its peers: of some thousand figures of healthy nodes one may cross its limit.
-        others = [(node, pair) for node in after if node != BAD for pair in after[node] - before[node]]
-        assert len(others) <= 1, others
+        for node in after:
+            assert node == BAD or after[node] <= before[node], node
 
 
 def test_a_node_with_another_text_is_named_for_every_fingerprint(family, healthy):
