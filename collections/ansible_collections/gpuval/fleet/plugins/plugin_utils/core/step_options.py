@@ -48,6 +48,8 @@ class StoreSettings:
     port: int = 0
 
 
+#: Options of ``StoreSettings`` that no log or delivery may show.
+STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 StoreOptions = Annotated[dict[str, Any], StoreSettings]
 #: A path as text, with ``~`` and variables of the environment expanded; a relative one stays relative.
 PathText = Annotated[str, "path"]

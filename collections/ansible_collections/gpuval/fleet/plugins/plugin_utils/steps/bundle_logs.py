@@ -14,7 +14,7 @@ from ..cluster.api import Cluster, ClusterAccess, ClusterError
 from ..core.escape import one_line
 from ..core.paths import project_path
 from ..core.schemas import Invalid
-from ..core.step_options import StoreOptions
+from ..core.step_options import STORE_KEYS, StoreOptions
 from ..delivery import log_bundle
 from ..runs.action import RunAction, RunOptions
 from ..runs.folder import RunError, RunFolder
@@ -22,7 +22,6 @@ from ..runs.folder import RunError, RunFolder
 NAMED_NODES = 20
 WORKERS = 8
 OUTPUT_LINES = 20_000
-SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]
 def _gather_from_cluster(action, options, folder, nodes, secrets):
     """Write an archive for each node that the cluster knows; others are named, not failed."""
     deadline = time.monotonic() + options.seconds
-    secrets = {*secrets, *(options.store[name] for name in SECRETS if options.store[name])}
+    secrets = {*secrets, *(options.store[name] for name in STORE_KEYS if options.store[name])}
     try:
         with Cluster(options, deadline_seconds=min(60.0, options.seconds)) as cluster:
             run_id = log_bundle.asked_run_id(folder, options.run_id)

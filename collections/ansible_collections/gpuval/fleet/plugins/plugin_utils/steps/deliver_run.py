@@ -13,7 +13,7 @@ from ansible.errors import AnsibleError
 from ...module_utils.store import Connection
 from ..core.errors import disk_problem
 from ..core.paths import project_path
-from ..core.step_options import StoreOptions
+from ..core.step_options import STORE_KEYS, StoreOptions
 from ..core.text import some_of
 from ..core.urls import in_clear
 from ..delivery import DeliveryError, build, destination, log_bundle, scan
@@ -22,8 +22,6 @@ from ..runs import folder as run_folder
 from ..runs import job_secrets, node_ids, overview
 from ..runs.action import RunAction, RunOptions
 from ..runs.node_ids import MAX_SHOWN
-
-STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
 @dataclass(frozen=True, kw_only=True)
