@@ -55,7 +55,11 @@ class Site(Fleet):
         nodes = options.get("nodes", self.nodes)
         inventory = self.root / "hosts.json"
         inventory.write_text(json.dumps({"all": {"hosts": nodes, "vars": self.variables}}))
-        environment = {**self.environment, "ANSIBLE_STDOUT_CALLBACK": "json"}
+        environment = {
+            **self.environment,
+            "ANSIBLE_CALLBACKS_ENABLED": "result",
+            "GPUVAL_TESTS_RESULT": "Probe the nodes",
+        }
         command = [*PROGRAM, "gpuval.fleet.probe", "-i", str(inventory)]
         told = subprocess.run(
             [*command, "-e", "probe_required=false", *arguments],
@@ -66,10 +70,7 @@ class Site(Fleet):
             timeout=180,
             check=False,
         )
-        document, _ = json.JSONDecoder().raw_decode(told.stdout, told.stdout.index("{\n"))
-        tasks = [task for play in document["plays"] for task in play["tasks"]]
-        (task,) = [task for task in tasks if task["task"]["name"].endswith("Probe the nodes")]
-        (result,) = [host for host in task["hosts"].values() if "nodes" in host]
+        (result,) = [json.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
         return result
 
     @property
