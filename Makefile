@@ -217,7 +217,7 @@ test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests (ARGS goes to py
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) $(WORKERS) $(ARGS)
 
-lint: lint-ansible lint-code ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
+lint: lint-ansible lint-code ## Check style and structure: ruff, names, import-linter, mypy, yamllint, ansible-lint, validate-modules, changelog, workflows
 
 lint-ansible: $(VENV)/.tests
 	PATH="$(CURDIR)/tests/kit/bin:$$PATH" $(BIN)/ansible-lint --offline
@@ -225,6 +225,7 @@ lint-ansible: $(VENV)/.tests
 lint-code: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(PYTEST) -q tests/unit/collection/test_names.py
 	PYTHONPATH=collections:$(COLLECTION)/node $(BIN)/lint-imports --no-cache
 	MYPYPATH=collections $(BIN)/mypy $(COLLECTION)/plugins/plugin_utils
 	MYPYPATH=$(COLLECTION)/node $(BIN)/mypy $(COLLECTION)/node/gpuval_runner $(COLLECTION)/node/gpuval_workloads
