@@ -1,7 +1,7 @@
 """Many things in few words."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import listed, some_of
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some
 )
 def test_the_first_are_named_and_the_others_counted(things, options, said):
     assert some_of(things, **options) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"), [("a.yml, b.yml", ["a.yml", "b.yml"]), (["a"], ["a"]), ("", []), (None, []), (5, []), ({}, [])]
+)
+def test_text_with_commas_stands_for_a_list(value, parts):
+    assert listed(value) == parts

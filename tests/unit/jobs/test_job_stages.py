@@ -126,13 +126,6 @@ def test_an_image_that_is_not_declared_is_refused_and_the_host_stands_in_for_tho
     assert stages.problems([jobs.write(tmp_path, steps=STEPS, image="training")]) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "listed"), [("a.yml, b.yml", ["a.yml", "b.yml"]), (["a"], ["a"]), ("", []), (None, []), (5, []), ({}, [])]
-)
-def test_text_with_commas_stands_for_a_list(value, listed):
-    assert stages.listed(value) == listed
-
-
 def test_two_jobs_of_one_name_are_refused(tmp_path):
     (tmp_path / "a").mkdir()
     both = [jobs.write(tmp_path), jobs.write(tmp_path / "a")]

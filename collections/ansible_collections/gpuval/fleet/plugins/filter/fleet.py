@@ -10,6 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import publ
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
@@ -35,8 +36,8 @@ def job_workloads(
     files, skip, force, images: dict, environment: dict, together: bool = False, stays: bool = True
 ) -> dict[str, dict]:
     """Declarations of the stages of jobs, by name: of those that nodes run by themselves, or `together`."""
-    paths = [project_path(file) for file in stages.listed(files)]
-    chosen = stages.listed(skip), stages.listed(force)
+    paths = [project_path(file) for file in listed(files)]
+    chosen = listed(skip), listed(force)
     return stages.workloads(paths, *chosen, images, environment, together=together, stays=stays)
 
 

@@ -6,6 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str:
@@ -13,6 +14,12 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     words = [str(thing) for thing in things]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
+
+
+def listed(value: Any) -> list[str]:
+    """A setting that is a list, which text with commas may stand for, as ``-e`` gives it."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    return [str(part).strip() for part in parts if str(part).strip()]
 
 
 def with_remedy(text: str, remedy: str) -> str:

@@ -154,12 +154,6 @@ def declaration(
     }
 
 
-def listed(value: Any) -> list[str]:
-    """A setting that is a list, which text with commas may stand for, as ``-e`` gives it."""
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
-    return [str(part).strip() for part in parts if str(part).strip()]
-
-
 def _staying(job: JobDocument, environment: Mapping[str, Any]) -> JobDocument:
     if not _asked(_variables(job, environment), STAY_VARIABLES):
         return job

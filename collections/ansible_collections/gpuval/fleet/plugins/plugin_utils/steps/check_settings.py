@@ -14,11 +14,12 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..artifacts import dataset_source, images, model_source
 from ..cluster import pod_settings
+from ..core import extensions
 from ..core.action import injected_settings
 from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
-from ..core.text import meant, some_of
+from ..core.text import listed, meant, some_of
 from ..jobs import stages as job_stages
 from ..judge import baseline, criteria, declared, ordered_nics, sku_catalogue, versions
 from ..report import event, webhook
@@ -42,6 +43,7 @@ CHECKS = {
     "gpuval_container": partial(plans.checked_container, "gpuval"),
     "gpuval_datasets": datasets.parse,
     "gpuval_endpoints": endpoints.parse,
+    "gpuval_extensions": lambda _folders: extensions.check(),
     "gpuval_folder": folder.check_folder,
     "gpuval_gpu_temperature_max_celsius": declared.temperature,
     "gpuval_images": images.parse,
@@ -208,7 +210,7 @@ class SettingsCheck:
 
     def _jobs(self, values):
         """The files of jobs; what is no list is a problem of that setting."""
-        files = job_stages.listed(_templated(templar_of(self.action, values), values, "gpuval_jobs"))
+        files = listed(_templated(templar_of(self.action, values), values, "gpuval_jobs"))
         return [project_path(one) for one in files] if self._files else []
 
     def _job_problems(self, templar, values, right):

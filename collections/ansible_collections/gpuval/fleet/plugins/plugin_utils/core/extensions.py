@@ -1,0 +1,203 @@
+"""Stages, profiles, schedulers and engines by name: those that ship, and those in the folders of ``gpuval_extensions``.
+
+A folder of an extension has ``stages/NAME/``, ``profiles/NAME.yml``, ``schedulers/NAME/`` and ``engines/NAME.py``. It
+is code: its owner and its modes are checked before anything of it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import SettingError
+from .paths import COLLECTION, ROLES, project_path
+from .text import meant
+
+SETTING = "gpuval_extensions"
+#: By kind what a file's name ends with; what has no end is a folder.
+KINDS: Mapping[str, str] = {"stages": "", "profiles": ".yml", "schedulers": "", "engines": ".py"}
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+#: How a role declares its stage.
+_DECLARATION = re.compile(r"^([a-z][a-z0-9_]*)_workload:", re.MULTILINE)
+_PACKAGE = "ansible_collections.gpuval.fleet"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+#: The folders that this process uses, and those that none of them may lie in: results and state.
+_in_use: dict[str, tuple[Path, ...]] = {"folders": (), "forbidden": ()}
+
+
+def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> None:
+    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one."""
+    _in_use.update(folders=tuple(map(project_path, folders)), forbidden=tuple(map(project_path, forbidden)))
+
+
+def found(kind: str) -> Mapping[str, Path]:
+    """By name the folder or file of each of a kind, those that ship first. Raises SettingError for an extension that
+    cannot be used."""
+    return _found(kind, **_in_use)
+
+
+def check() -> None:
+    """Raises SettingError for an extension that cannot be used."""
+    for kind in KINDS:
+        found(kind)
+
+
+def digests() -> dict[str, str]:
+    """By the folder's name the SHA-256 of all that an extension has, sorted by path. Raises SettingError."""
+    return {folder.name: _digest(folder) for folder in _checked(**_in_use)}
+
+
+def load_class(path: Path, name: str) -> Any:
+    """The class of that name of a Python file, or of the package in a folder. Raises SettingError."""
+    module = _load_module(path)
+    if not isinstance(getattr(module, name, None), type):
+        raise SettingError(f"{path}: no class {name}: define it there")
+    return getattr(module, name)
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a folder or file is the collection's own."""
+    return COLLECTION in path.parents
+
+
+@cache
+def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Mapping[str, Path]:
+    shipped = _SHIPPED[kind]()
+    named = dict(shipped)
+    for folder in _checked(folders=folders, forbidden=forbidden):
+        for path in _entries(folder, kind):
+            name = path.name.removesuffix(KINDS[kind])
+            reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
+            if name in named or name in reserved:
+                other = f"{named[name]} exists" if name in named and name not in shipped else "gpuval ships one"
+                raise SettingError(f"{SETTING} {path}: {other} by the name {name}: rename it")
+            named[name] = path
+    return named
+
+
+def _entries(folder: Path, kind: str) -> list[Path]:
+    """What an extension has of a kind, by name. Raises SettingError for a name that none can have."""
+    entries = [path for path in sorted((folder / kind).glob("*")) if not _is_ignored(path)]
+    for path in entries:
+        is_right = path.is_dir() if not KINDS[kind] else path.suffix == KINDS[kind] and path.is_file()
+        if not is_right or not NAME.fullmatch(path.name.removesuffix(KINDS[kind])):
+            what = f"a file NAME{KINDS[kind]}" if KINDS[kind] else "a folder NAME"
+            raise SettingError(
+                f"{SETTING} {path}: {kind} has {what}, of small letters, digits and '_': rename or move it"
+            )
+    return entries
+
+
+@cache
+def _checked(folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Sequence[Path]:
+    """The folders, each with its links resolved. Raises SettingError for one whose code others could change."""
+    resolved: list[Path] = []
+    for given in folders:
+        if not given.is_dir():
+            raise SettingError(f"{SETTING} {given}: there is no such folder on the controller")
+        folder = given.resolve()
+        for above in (folder, *folder.parents):
+            if any(above == place.resolve() for place in forbidden) or (above / "run.json").is_file():
+                raise SettingError(
+                    f"{SETTING} {given}: {above} holds what nodes reported: move the extension elsewhere"
+                )
+            _check_owner(above, is_way=above != folder)
+        kinds = [entry.name for entry in folder.iterdir() if entry.is_dir() and not _is_ignored(entry)]
+        for name in kinds:
+            if name not in KINDS and (remark := meant(name, KINDS, 0.8)):
+                raise SettingError(f"{SETTING} {folder / name}: no kind of extension{remark}")
+        if not set(kinds) & KINDS.keys():
+            raise SettingError(f"{SETTING} {given}: no folder {', '.join(KINDS)} in it: name the folder above those")
+        for path in _contents(folder):
+            _check_owner(path)
+        if folder.name in (other.name for other in resolved):
+            raise SettingError(f"{SETTING} {given}: two extensions have the name {folder.name}: rename one")
+        resolved.append(folder)
+    return tuple(resolved)
+
+
+def _check_owner(path: Path, *, is_way: bool = False) -> None:
+    """Raises SettingError for what another user can change; ``is_way``: a folder above, which may be as /tmp is."""
+    status = path.lstat()
+    if not is_way and not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise SettingError(f"{SETTING} {path}: neither a file nor a folder: replace the link by what it leads to")
+    if status.st_uid not in (0, os.geteuid()):
+        raise SettingError(f"{SETTING} {path}: another user (uid {status.st_uid}) owns it: chown it to yours or root")
+    if status.st_mode & _OTHERS_WRITE and not (is_way and status.st_mode & stat.S_ISVTX):
+        raise SettingError(f"{SETTING} {path}: others can write it, and it is code: chmod go-w {path}")
+
+
+def _contents(folder: Path) -> Iterator[Path]:
+    """All folders and files of the kinds, sorted by their path."""
+    for kind in sorted(KINDS):
+        for path in sorted((folder / kind, *(folder / kind).rglob("*"))):
+            if os.path.lexists(path) and not any(map(_is_ignored, (path, *path.relative_to(folder).parents[:-1]))):
+                yield path
+
+
+def _is_ignored(path: Path) -> bool:
+    return path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc"
+
+
+def _digest(folder: Path) -> str:
+    total = hashlib.sha256()
+    for path in _contents(folder):
+        if path.is_file():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
+    return total.hexdigest()
+
+
+@cache
+def _load_module(path: Path) -> ModuleType:
+    """The module of a file, or of the package in a folder: the collection's by its name, others by a private one."""
+    if is_shipped(path):
+        return importlib.import_module(".".join((_PACKAGE, *path.relative_to(COLLECTION).with_suffix("").parts)))
+    file = path / "__init__.py" if path.is_dir() else path
+    name = f"gpuval_extension_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(path)] if path.is_dir() else None
+    )
+    if spec is None or spec.loader is None or not file.is_file():
+        raise SettingError(f"{SETTING} {path}: no Python in it: add {file}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        raise SettingError(f"{SETTING} {file}: {type(error).__name__}: {error}: correct it") from error
+    return module
+
+
+@cache
+def _shipped_stages() -> Mapping[str, Path]:
+    """By stage its role, which may have another name."""
+    declarations = ((path, _DECLARATION.search(path.read_text())) for path in sorted(ROLES.glob("*/defaults/main.yml")))
+    return {match[1]: path.parents[1] for path, match in declarations if match}
+
+
+def _shipped_files(kind: str) -> Callable[[], Mapping[str, Path]]:
+    return lambda: {path.stem: path for path in sorted((COLLECTION / kind).glob(f"[a-z]*{KINDS[kind]}"))}
+
+
+#: By kind what finds those that ship.
+_SHIPPED: Mapping[str, Callable[[], Mapping[str, Path]]] = {
+    "stages": _shipped_stages,
+    "profiles": _shipped_files("profiles"),
+    "schedulers": _shipped_files("schedulers"),
+    "engines": _shipped_files("engines"),
+}
