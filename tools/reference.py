@@ -227,8 +227,9 @@ def modules() -> str:
         "Modules and plugins",
         "The playbooks of the collection use them. Of use in plays of your own are `gpu_facts`, `metrics_facts` "
         "and `store_upload`: see [figures in your own play](../run.md#figures-in-your-own-play). "
-        "`ansible-doc gpuval.fleet.NAME` shows one with its examples. `controller` runs the steps of the playbooks: a "
-        "file in `plugin_utils/steps/` is a step, and the parameters of its function are its options.",
+        "`ansible-doc gpuval.fleet.NAME` shows one with its examples. `controller` and `node` run the steps of the "
+        "playbooks: a file in `plugin_utils/steps/` or `node_steps/` is a step, and the parameters of its function are "
+        "its options.",
         *[section for path, its in listed if its for section in module(path, its)],
     )
 

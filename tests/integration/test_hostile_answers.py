@@ -17,14 +17,14 @@ POISON = {
     "gpuval_s3_endpoint": "https://evil.example",
 }
 ANSWER = {"changed": False, "ansible_facts": POISON, "ansible_facts_cacheable": True, **POISON}
-TASKS = {
-    "gpu_facts": "{}",
-    "host_network": "{}",
-    "peer_probe": "{node: hostile}",
-    "clean_node": "{}",
-    "host_evidence": "{run_id: r1, results_dir: '{{ gpuval_results_dir }}'}",
-    "store_upload": "{src: [/etc/hostname], prefix: x, bucket: b}",
-}
+TASKS = [
+    "gpu_facts: {}",
+    "node: {step: host_network}",
+    "node: {step: peer_probe, node: hostile}",
+    "node: {step: clean_node}",
+    "node: {step: host_evidence, run_id: r1, results_dir: '{{ gpuval_results_dir }}'}",
+    "store_upload: {src: [/etc/hostname], prefix: x, bucket: b}",
+]
 PLAY = """
 - hosts: all
   gather_facts: false
@@ -44,7 +44,8 @@ FOREIGN = """
 - hosts: hostile
   gather_facts: true
   tasks:
-    - gpuval.fleet.build_image:
+    - gpuval.fleet.node:
+        step: build_image
         images: ["{{ gpuval_images }}"]
         store: {bucket: gpuval}
 """
@@ -92,9 +93,7 @@ def play(tmp_path):
 
 
 def test_no_module_of_the_collection_lets_a_node_set_variables(play, tmp_path):
-    tasks = "".join(
-        f"    - gpuval.fleet.{module}: {options}\n      ignore_errors: true\n" for module, options in TASKS.items()
-    )
+    tasks = "".join(f"    - gpuval.fleet.{task}\n      ignore_errors: true\n" for task in TASKS)
     done = play(PLAY.format(tasks=tasks, seen=tmp_path, python=sys.executable))
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("honest", "hostile"):

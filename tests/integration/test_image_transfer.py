@@ -7,8 +7,8 @@ import os
 import tarfile
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action.send_image import PIECE_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps.send_image import PIECE_BYTES
 
 from tests.kit.fleet import Fleet
 

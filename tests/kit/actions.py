@@ -12,7 +12,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.template import Templar
 from ansible.utils.display import Display
 
-ACTIONS = "ansible_collections.gpuval.fleet.plugins.action"
+PLUGINS = "ansible_collections.gpuval.fleet.plugins"
+ACTIONS = f"{PLUGINS}.action"
 
 
 @dataclass
@@ -44,9 +45,11 @@ class Outcome:
 def run_action(
     name: str, options: dict[str, Any], *, task_vars: dict[str, Any] | None = None, check_mode: bool = False
 ) -> Outcome:
-    """Run an action of the collection, or a step of the controller; a failure is an outcome."""
+    """Run an action of the collection, or a step of the controller or of nodes; a failure is an outcome."""
     outcome = Outcome()
     plugin = name if importlib.util.find_spec(f"{ACTIONS}.{name}") else "controller"
+    if importlib.util.find_spec(f"{PLUGINS}.plugin_utils.node_steps.{name}"):
+        plugin = "node"
     task = SimpleNamespace(
         action=f"gpuval.fleet.{plugin}",
         args=options if plugin == name else {**options, "step": name},

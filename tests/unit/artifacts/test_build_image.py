@@ -4,9 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
-from ansible_collections.gpuval.fleet.plugins.action import build_image
+from ansible_collections.gpuval.fleet.plugins.action import node
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps.build_image import MADE
 
 from tests.kit.actions import run_action
 from tests.kit.host_image import write_archive
@@ -71,7 +72,7 @@ def test_a_builder_out_of_reach_fails_the_task_and_a_node_is_unreachable(tmp_pat
     def away(*_):
         raise AnsibleConnectionFailure("no route to builder")
 
-    monkeypatch.setattr(build_image.ActionModule, "ask_node", away)
+    monkeypatch.setattr(node.ActionModule, "ask_node", away)
     done = made(tmp_path)
     assert done.failed
     assert f"{REFERENCE} was not made, the builder cannot be reached: no route to builder" in done.text
@@ -81,7 +82,7 @@ def test_a_builder_out_of_reach_fails_the_task_and_a_node_is_unreachable(tmp_pat
 
 
 def test_an_image_that_a_node_built_for_itself_has_no_archive(tmp_path, monkeypatch):
-    monkeypatch.setattr(build_image.ActionModule, "ask_node", lambda *_: {**LOOKED, "changed": False, "needed": False})
+    monkeypatch.setattr(node.ActionModule, "ask_node", lambda *_: {**LOOKED, "changed": False, "needed": False})
     assert made(tmp_path, publish=False).result["changed"]
     (entry,) = images.read_catalogue(tmp_path).values()
     assert {key for key, value in entry.items() if value is not None} == {"name", "reference"}
@@ -91,12 +92,12 @@ def test_an_image_that_a_node_built_for_itself_has_no_archive(tmp_path, monkeypa
 def test_images_for_a_cluster_are_pushed_and_named_by_digest(tmp_path, monkeypatch):
     asked = []
 
-    def answer(_action, _module, arguments, _task_vars):
+    def answer(_action, _step, arguments):
         asked.append((bool(arguments.get("context")), arguments.get("push", False)))
         needed = len(asked) <= 2
         return {**LOOKED, "changed": True, "needed": needed, "pushed": f"sha256:{'1' * 64}"}
 
-    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    monkeypatch.setattr(node.ActionModule, "ask_node", answer)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/Dockerfile").write_text("FROM scratch\n")
     build = {"reference": "r.example:5000/mad/ci-net:latest", "build": True, "folder": str(tmp_path / "model")}
@@ -115,12 +116,12 @@ def test_images_for_a_cluster_are_pushed_and_named_by_digest(tmp_path, monkeypat
 def test_an_image_is_built_again_without_the_cache(tmp_path, monkeypatch, no_cache):
     asked = []
 
-    def answer(_action, _module, arguments, _task_vars):
+    def answer(_action, _step, arguments):
         asked.append((bool(arguments.get("context")), arguments["no_cache"]))
         built = {"build_duration_seconds": 2.5} if arguments.get("context") else {}
         return {**LOOKED, "changed": True, "needed": no_cache, "pushed": f"sha256:{'1' * 64}", **built}
 
-    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    monkeypatch.setattr(node.ActionModule, "ask_node", answer)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/Dockerfile").write_text("FROM scratch\n")
     declared = {"net": {"reference": "r/net:1", "build": True, "folder": str(tmp_path / "model"), "base": "alpine:3"}}
@@ -133,12 +134,12 @@ def test_an_image_is_built_again_without_the_cache(tmp_path, monkeypatch, no_cac
 def test_each_image_is_made_after_its_base_and_a_failure_leaves_the_others_out(tmp_path, monkeypatch):
     asked = []
 
-    def answer(_action, _module, arguments, _task_vars):
+    def answer(_action, _step, arguments):
         asked.append((arguments["reference"], arguments["base"]))
         failed = {"failed": True, "msg": "no room"} if arguments["reference"] == "base:1" else {}
         return {**LOOKED, "changed": False, "needed": False, **failed}
 
-    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    monkeypatch.setattr(node.ActionModule, "ask_node", answer)
     for name in ("docker/common", "docker/top", "docker/low"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
@@ -163,7 +164,7 @@ def test_each_image_is_made_after_its_base_and_a_failure_leaves_the_others_out(t
 
 
 def test_nodes_that_build_side_by_side_forget_nothing_of_each_other(tmp_path):
-    entries = [{"name": "given", "reference": f"x:{number}", **dict.fromkeys(build_image.MADE)} for number in range(40)]
+    entries = [{"name": "given", "reference": f"x:{number}", **dict.fromkeys(MADE)} for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda entry: images.remember(tmp_path, entry), entries))
     assert len(images.read_catalogue(tmp_path)) == 40

@@ -1,7 +1,7 @@
 """Whether a node needs an archive: what counts is the engine that its stages will use."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.modules.send_image import loaded
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps.send_image import loaded
 
 IMAGE = "sha256:" + "a" * 64
 

@@ -1,5 +1,6 @@
 """Actions and steps accept the options that they declare, and no others; playbooks and roles pass no others."""
 
+import ast
 import importlib
 
 import pytest
@@ -14,19 +15,23 @@ from tests.kit.options import run_options
 
 PLUGINS = COLLECTION / "plugins"
 ACTIONS = sorted(path.stem for path in (PLUGINS / "action").glob("*.py"))
-STEPS = sorted(path.stem for path in step_options.STEPS.glob("[a-z]*.py"))
+STEPS = sorted(path.stem for path in (step_options.UTILS / "steps").glob("[a-z]*.py"))
+NODE_STEPS = sorted(path.stem for path in (step_options.UTILS / "node_steps").glob("[a-z]*.py"))
 ON_CONTROLLER = {path.stem for path in (PLUGINS / "modules").glob("*.yml")}
-CONTROLLER = "gpuval.fleet.controller"
+#: Options that the watch adds to the one task of a file.
+ADDED = {"launch.yml": {"store"}, "fetch.yml": {"store"}}
+CONTROLLER, NODE = "gpuval.fleet.controller", "gpuval.fleet.node"
 
 
 def spec_of(name):
-    if name in STEPS:
-        return step_options.step_spec(step_options.load_step(name))
+    for names, folder in ((STEPS, "steps"), (NODE_STEPS, "node_steps")):
+        if name in names:
+            return step_options.step_spec(step_options.load_step(name, folder))
     action = importlib.import_module(f"ansible_collections.gpuval.fleet.plugins.action.{name}").ActionModule
     return step_options.group_spec(action.options_type) if action.options_type else argument_spec(name)
 
 
-@pytest.mark.parametrize("name", [*ACTIONS, *STEPS])
+@pytest.mark.parametrize("name", [*ACTIONS, *STEPS, *NODE_STEPS])
 def test_defaults_are_of_the_documented_type_and_unknown_and_missing_options_are_refused(name):
     spec = spec_of(name)
     optional = {option: one for option, one in spec.items() if not one.get("required")}
@@ -44,9 +49,9 @@ def test_one_file_documents_an_action_without_a_half_on_the_node():
 
 
 def tasks_of(value):
-    """All uses of the controller's action in a document."""
+    """All uses of the actions that run steps in a document."""
     if isinstance(value, dict):
-        found = [value[CONTROLLER]] if CONTROLLER in value else []
+        found = [value[action] for action in (CONTROLLER, NODE) if action in value]
         return found + [task for item in value.values() for task in tasks_of(item)]
     return [task for item in value for task in tasks_of(item)] if isinstance(value, list) else []
 
@@ -58,15 +63,25 @@ def test_playbooks_and_roles_pass_options_that_steps_have_and_each_step_is_used(
         for task in tasks_of(yaml.safe_load(path.read_text())):
             spec = spec_of(task["step"])
             used.add(task["step"])
-            assert {*task} - {"step"} <= {*spec}, f"{path}: {task['step']}"
-            assert {option for option, one in spec.items() if one.get("required")} <= {*task}, f"{path}: {task['step']}"
-    assert used == {*STEPS}
+            assert {*task} - {"step", "settings"} <= {*spec}, f"{path}: {task['step']}"
+            required = {option for option, one in spec.items() if one.get("required")}
+            assert required <= {*task, *ADDED.get(path.name, ())}, f"{path}: {task['step']}"
+    assert used == {*STEPS, *NODE_STEPS}
+
+
+def test_nodes_get_the_half_of_every_step():
+    """Ansible sends what the source of a module imports."""
+    tree = ast.walk(ast.parse((PLUGINS / "modules/node.py").read_text()))
+    imports = [part for part in tree if isinstance(part, ast.ImportFrom) and part.module.endswith(".node_steps")]
+    sent = {name.name for part in imports for name in part.names}
+    assert sent == {*NODE_STEPS} == {path.stem for path in (PLUGINS / "module_utils/node_steps").glob("[a-z]*.py")}
 
 
 def test_every_removed_action_says_what_replaces_it():
     routing = yaml.safe_load((COLLECTION / "meta/runtime.yml").read_text())["plugin_routing"]
     assert not {*routing["modules"]} & {*ACTIONS, *ON_CONTROLLER}
-    assert all(CONTROLLER in entry["tombstone"]["warning_text"] for entry in routing["modules"].values())
+    for name, entry in routing["modules"].items():
+        assert (NODE if name in NODE_STEPS else CONTROLLER) in entry["tombstone"]["warning_text"], name
 
 
 def test_options_come_from_the_signature(tmp_path):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
-from ansible_collections.gpuval.fleet.plugins.modules import clean_node
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps import clean_node
 
 
 def put_run(base, run_id="r1", node="n1", **plan):

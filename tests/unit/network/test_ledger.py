@@ -51,7 +51,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import NetworkChange
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.ledger import ChangeLedger
-from ansible_collections.gpuval.fleet.plugins.modules import host_network
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps import host_network
 own_turn = host_network.one_launch_at_once
 @contextlib.contextmanager
 def turn_after_another(base):
@@ -63,10 +63,8 @@ def turn_after_another(base):
 host_network.one_launch_at_once = turn_after_another
 cable = dict(dict.fromkeys(("pattern", "driver", "count")), name="cable", mtu=9000, state="up", flap=False)
 cable.update(exclude=[], addresses=[], routes=[])
-params = {"interfaces": [cable], "hosts": {}, "sysctls": {}, "limits": []}
-params.update(management_address="", deadline_seconds=30, link_seconds=0)
-module = SimpleNamespace(params=params, check_mode=False, _diff=False, fail_json=print, exit_json=print)
-host_network.apply(module, Path(sys.argv[1]))
+module = SimpleNamespace(check_mode=False, _diff=False)
+print(host_network.host_network(module, interfaces=[cable], deadline_seconds=30, link_seconds=0, directory=sys.argv[1]))
 """
 
 

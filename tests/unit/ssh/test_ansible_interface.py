@@ -44,10 +44,11 @@ def test_our_queue_answers_to_every_call_of_ansibles_own():
 
 def test_what_workers_need_is_imported_before_the_fork():
     source = inspect.getsource(node_tasks.NodeTasks._start)
-    assert source.index("_load(task.action)") < source.index("WorkerProcess(")
-    node_tasks._load("gpuval.fleet.launch_plan")
-    module = sys.modules["ansible_collections.gpuval.fleet.plugins.action.launch_plan"]
-    assert action_loader.get("gpuval.fleet.launch_plan", class_only=True) is module.ActionModule
+    assert source.index("_load(task.action, ") < source.index("WorkerProcess(")
+    node_tasks._load("gpuval.fleet.node", "launch_plan")
+    module = sys.modules["ansible_collections.gpuval.fleet.plugins.action.node"]
+    assert action_loader.get("gpuval.fleet.node", class_only=True) is module.ActionModule
+    assert "ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps.launch_plan" in sys.modules
     for kind in ("filter", "test"):
         assert any(name.startswith(f"ansible.plugins.{kind}.core_") for name in sys.modules)
 

@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import fetch_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps import fetch_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import answers
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
@@ -17,19 +17,19 @@ RECORD = {"digest": "1", "base64": base64.b64encode(b"{}").decode()}
 OPTIONS = fetch_evidence.FetchEvidenceOptions(by_store=False, store={})
 
 
-class Fetch(fetch_evidence.ActionModule):
+class Fetch:
     """Its answers are a node's own, which no honest runner gives."""
 
     def __init__(self, folder, said):
-        self._display, self._said, self._folder, self.had = Outcome(), list(said), folder, []
+        self.display, self._said, self._folder, self.had = Outcome(), list(said), folder, []
 
-    def ask_node(self, _module, arguments, _task_vars):
+    def ask_node(self, _step, arguments):
         self.had.append(sorted(arguments["since"]))
         return self._said.pop(0)
 
     def fetched(self):
         launch = {"node": "n1", "state": "started", "message": "", "directory": "/tmp/gpuval", "attempt": 1}
-        return self._fetch(self._folder, "n1", launch, OPTIONS, {})
+        return fetch_evidence.fetch_launched(self, self._folder, "n1", launch, OPTIONS)
 
 
 def answer(more=False, **files):
@@ -51,7 +51,7 @@ def test_what_is_not_base64_is_left_out_and_a_problem_of_its_node(folder, text):
     assert list(result["objects"]) == ["folder/records/training/n1.json"]
     (problem,) = result["problems"]
     assert (problem["node"], problem["stage"]) == ("n1", "facts")
-    assert problem["reason"].startswith("record refused: ") and problem["reason"] in fetch._display.text
+    assert problem["reason"].startswith("record refused: ") and problem["reason"] in fetch.display.text
 
 
 def test_a_node_returns_no_more_than_it_may_write(folder, monkeypatch):

@@ -8,8 +8,10 @@ from ..plugin_utils.runs.action import RunAction
 
 
 class ActionModule(RunAction):
+    folder_of_steps = "steps"
+
     def spec(self):
-        self._step = load_step(str(self._task.args.get("step", "")))
+        self._step = load_step(str(self._task.args.get("step", "")), self.folder_of_steps)
         return {"step": {"type": "str", "required": True}, **step_spec(self._step)}
 
     def work(self, options, task_vars):

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.core.action import NodeAction
+from ..plugin_utils.core.action import ControllerAction
 
 
-class ActionModule(NodeAction):
-    pass
+class ActionModule(ControllerAction):
+    _requires_connection = True
+
+    def work(self, options, task_vars):
+        return self.ask_node(self.name)

@@ -27,7 +27,8 @@ class ActionModule(ControllerAction):
         if "store" in self._task.args:
             return super().run(tmp, task_vars)
         result = super(ControllerAction, self).run(tmp, task_vars)  # the module checks its options
-        return {**result, **self.ask_node("store_upload", None, task_vars)}
+        self.task_vars = task_vars or {}
+        return {**result, **self.ask_node(self.name)}
 
     def work(self, options, task_vars):
         connection = open_store(options.store).connection()

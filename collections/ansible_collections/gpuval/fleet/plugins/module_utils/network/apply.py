@@ -41,9 +41,9 @@ def apply_plan(
         early = [change for change in plan.changes if change.kind in ("flap", "mtu") or change.after == "down"]
         _make(early, host, ledger)
         flaps = [change for change in early if change.kind == "flap"]
-        for lost in ({}, None):
+        for is_second in (False, True):
             for change in flaps:
-                host.bring_up(change.interface, change.before if lost is None else lost)
+                host.bring_up(change.interface, change.before if is_second else {})
         _make([change for change in plan.changes if change not in early], host, ledger)
         state = wait_for_links(plan, host, declaration, link_seconds)
         _verify(plan, declaration, state, ledger, outcome)

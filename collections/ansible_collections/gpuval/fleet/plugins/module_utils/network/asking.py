@@ -19,7 +19,7 @@ from .state import NetworkState
 class Peer:
     name: str
     address: str
-    port: int  # where latency is measured: of its SSH server
+    port: int = 22  # where latency is measured: of its SSH server; refused is as good as accepted
 
 
 @dataclass(frozen=True)

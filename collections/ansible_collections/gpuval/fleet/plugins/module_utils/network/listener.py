@@ -35,7 +35,7 @@ def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, st
         try:
             found[port] = _listen(port)
         except OSError as error:
-            others[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno)
+            others[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
     return found, others
 
 

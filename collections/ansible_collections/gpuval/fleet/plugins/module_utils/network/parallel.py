@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 AT_ONCE = 32
+TaskName = TypeVar("TaskName")
 
 
-def in_parallel(tasks: Mapping[Hashable, Callable[[], Any]], seconds: float) -> dict[Hashable, Any]:
+def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> dict[TaskName, Any]:
     """Results by key; keys of tasks that were not done in time are left out. A task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
@@ -29,7 +30,7 @@ def in_parallel(tasks: Mapping[Hashable, Callable[[], Any]], seconds: float) -> 
     end = time.monotonic() + seconds
     for _thread in range(min(AT_ONCE, len(tasks))):
         threading.Thread(target=work, daemon=True).start()  # daemons: a hanging name server must not block the exit
-    results: dict[Hashable, Any] = {}
+    results: dict[TaskName, Any] = {}
     while len(results) < len(tasks):
         try:
             key, result = done.get(timeout=max(0.0, end - time.monotonic()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,16 +130,24 @@ class ControllerAction(ActionBase):
     def work(self, options: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def ask_node(self, module: str, arguments: dict[str, Any] | None, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a module of the collection on the node. Returns what its RETURN documents, and how it ended.
+    def ask_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run the half on the node of a step, or a module with the task's options. Returns what it declares.
 
         An invalid answer is a failed one. Raises AnsibleError where the node, or its Python, is not reached.
         """
-        answer = self._execute_module(module_name=f"gpuval.fleet.{module}", module_args=arguments, task_vars=task_vars)
         try:
-            return answers.accept(module, answer)
+            return answers.accept(name, self.execute_on_node(name, arguments))
         except answers.InvalidAnswerError as error:
             return {"failed": True, "msg": str(error)}
+
+    def execute_on_node(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The same, unchecked: whatever the node answers."""
+        module = "node" if answers.is_node_step(name) else name
+        given = {"step": name, "arguments": json.dumps(arguments, default=str)} if module == "node" else None
+        answer: dict[str, Any] = self._execute_module(
+            module_name=f"gpuval.fleet.{module}", module_args=given, task_vars=self.task_vars
+        )
+        return answer
 
     def _parse_returned_data(self, res: dict[str, Any], *profile: Any) -> dict[str, Any]:
         """What Ansible reads of a module's output, as JSON that takes many times its size."""
@@ -182,12 +191,3 @@ class ControllerAction(ActionBase):
                 "would override: set inject_facts_as_vars = false in ansible.cfg, clear the fact cache, and check "
                 "which task returned them"
             )
-
-
-class NodeAction(ControllerAction):
-    """The action of a module that answers for itself: its answer passes as far as its RETURN documents it."""
-
-    _requires_connection = True
-
-    def work(self, options: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
-        return self.ask_node(self.name, None, task_vars)

@@ -1,4 +1,4 @@
-"""What a module answers from a node, which is untrusted: what its RETURN documents passes, of the documented types.
+"""What a module or step answers from a node, which is untrusted: what it declares passes, of the declared types.
 
 A node that answers otherwise fails its own task, and changes nothing of another node's: above all it sets no variables.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from . import yaml_file
 from .argument_specs import PLUGINS
 from .errors import GpuvalError
 from .escape import clean_text, one_line
-from .paths import ROLES
+from .paths import COLLECTION, ROLES
 
 #: What every answer may hold beside what is documented. Messages are shown as they come.
 STATES = ("changed", "failed", "unreachable")
@@ -36,31 +36,45 @@ FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"}
 
 
 class InvalidAnswerError(GpuvalError):
-    """An answer that the module never gives."""
+    """An answer that the module or step never gives."""
 
 
 @cache
-def documented(module: str) -> dict[str, Any]:
-    """RETURN of a module of the collection, and `diff` where it has one."""
-    source = import_module(f"{PLUGINS}.modules.{module}")
-    fields: dict[str, Any] = yaml_file.load(source.RETURN)
-    modes = yaml_file.load(source.DOCUMENTATION).get("attributes", {})
-    has_diff = modes.get("diff_mode", {}).get("support") == "full"
-    return {**fields, "diff": {"type": "dict"}} if has_diff else fields
+def is_node_step(name: str) -> bool:
+    return (COLLECTION / f"plugins/module_utils/node_steps/{name}.py").is_file()
 
 
-def accept(module: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an answer may be used. Raises InvalidAnswerError."""
+@cache
+def declared(name: str) -> dict[str, Any]:
+    """What a step of nodes returns by its signature, or a module of the collection by its RETURN."""
+    if is_node_step(name):
+        step = getattr(import_module(f"{PLUGINS}.module_utils.node_steps.{name}"), name)
+        contents: dict[str, Any] = _declared_field(get_type_hints(step)["return"])["contains"]
+        return contents
+    fields: dict[str, Any] = yaml_file.load(import_module(f"{PLUGINS}.modules.{name}").RETURN)
+    return fields
+
+
+def _declared_field(hint: Any) -> dict[str, Any]:
+    if is_typeddict(hint):
+        return {"type": "dict", "contains": {name: _declared_field(of) for name, of in get_type_hints(hint).items()}}
+    if get_origin(hint) is list:
+        return {"type": "list", "elements": get_args(hint)[0].__name__}
+    return {"type": (get_origin(hint) or hint).__name__}
+
+
+def accept(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be used of the answer of a step or module. Raises InvalidAnswerError."""
     accepted: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
     accepted |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
     warnings = answer.get("warnings")
     if isinstance(warnings, list) and warnings:
         accepted["warnings"] = [one_line(str(text)) for text in warnings[:MAX_WARNINGS]]
     try:
-        return {**accepted, **_fields(answer, documented(module), "")}
+        return {**accepted, **_fields(answer, declared(name), "")}
     except InvalidAnswerError as error:
         raise InvalidAnswerError(
-            f"the node's answer to {module} is invalid: {error}. Check which programs answer for Python on the node"
+            f"the node's answer to {name} is invalid: {error}. Check which programs answer for Python on the node"
         ) from None
 
 

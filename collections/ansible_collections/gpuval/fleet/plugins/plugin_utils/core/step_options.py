@@ -1,4 +1,4 @@
-"""Options of a step of the controller, declared by the signature of its function.
+"""Options of a step of the controller or of nodes, declared by the signature of its function.
 
 Each parameter after the first is an option of its name; one that is a dataclass stands for an option per field.
 A relative ``Path`` starts at the folder of the project; an empty one is None where the parameter allows it.
@@ -54,7 +54,7 @@ StoreOptions = Annotated[dict[str, Any], StoreSettings]
 #: A path as text, with ``~`` and variables of the environment expanded; a relative one stays relative.
 PathText = Annotated[str, "path"]
 Step = Callable[..., dict[str, Any]]
-STEPS = COLLECTION / "plugins/plugin_utils/steps"
+UTILS = COLLECTION / "plugins/plugin_utils"
 TYPES = {
     str: "str",
     int: "int",
@@ -69,12 +69,12 @@ TYPES = {
 
 
 @cache
-def load_step(name: str) -> Step:
-    """The function of that name in the file of that name in ``steps/``. Raises GpuvalError."""
-    known = sorted(path.stem for path in STEPS.glob("[a-z]*.py"))
+def load_step(name: str, folder: str = "steps") -> Step:
+    """The function of that name in the file of that name in ``steps/`` or ``node_steps/``. Raises GpuvalError."""
+    known = sorted(path.stem for path in (UTILS / folder).glob("[a-z]*.py"))
     if name not in known:
-        raise GpuvalError(f"step {name!r} is unknown{meant(name, known)}; plugin_utils/steps has a file for each")
-    step: Step = getattr(import_module(f"{PLUGINS}.plugin_utils.steps.{name}"), name)
+        raise GpuvalError(f"step {name!r} is unknown{meant(name, known)}; plugin_utils/{folder} has a file for each")
+    step: Step = getattr(import_module(f"{PLUGINS}.plugin_utils.{folder}.{name}"), name)
     return step
 
 
@@ -132,8 +132,9 @@ def _option_spec(hint: Any, default: Any) -> dict[str, Any]:
 def _type_of(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"type": "str", "choices": list(get_args(hint))}
-    if hint == StoreOptions:
-        return {"type": "dict", "options": group_spec(StoreSettings)}
+    group = get_args(hint)[1] if get_origin(hint) is Annotated else None
+    if _is_group(group):
+        return {"type": "dict", "options": group_spec(group)}
     name = TYPES[hint if hint in TYPES else get_origin(hint)]
     if name != "list":
         return {"type": name}

@@ -32,6 +32,7 @@ from ansible.template import Templar
 from ansible.utils.display import Display
 
 from ..core.parent_process import Parent
+from ..core.step_options import load_step
 from .templates import compile_once
 
 #: A worker that still runs this long after its deadline is killed.
@@ -156,7 +157,7 @@ class NodeTasks:
             variable_manager=self._variables,
             loader=loader,
         )
-        _load(task.action)
+        _load(task.action, task.args["step"] if task.action == "gpuval.fleet.node" else "")
         variables = self._variables.get_vars(
             play=self._task.get_play(), host=host, task=task, _hosts=self._hosts, _hosts_all=self._all_hosts
         )
@@ -180,8 +181,9 @@ class NodeTasks:
 
     def _prepare_fork(self, task: Task, variables: Mapping[str, Any]) -> None:
         """Do once what each worker of an action would do: compile the templates of its arguments, look for garbage."""
-        if task.action not in self._templated:
-            self._templated.add(task.action)
+        name = f"{task.action} {task.args.get('step', '')}"
+        if name not in self._templated:
+            self._templated.add(name)
             with suppress(AnsibleError):  # the worker meets it again, and reports it
                 Templar(loader=self._worker._loader, variables=variables).template(task.args)
             gc.freeze()  # otherwise each worker looks through all of it for garbage, and copies its pages
@@ -225,9 +227,11 @@ class NodeTasks:
 
 
 @cache
-def _load(action: str) -> None:
-    """Import before the fork what each worker would import for itself: the action, Ansible's filters and tests."""
+def _load(action: str, step: str) -> None:
+    """Import before the fork what each worker would import for itself: action and step, Ansible's filters and tests."""
     action_loader.get(action, class_only=True)
+    if step:
+        load_step(step, "node_steps")
     filter_loader.get("default")
     test_loader.get("defined")
 

@@ -44,7 +44,7 @@ class CleanSummary:
 
 
 def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's outcome from the result of the module clean_node."""
+    """A node's outcome from the answer of the step clean_node."""
     lists = {name: list(answer[name]) for name in (*COUNTED, KEPT) if isinstance(answer.get(name), list)}
     if not answer.get("failed"):
         return {"state": CLEAN, "message": "", **lists}

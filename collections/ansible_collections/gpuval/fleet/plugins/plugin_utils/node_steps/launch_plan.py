@@ -1,5 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Controller side of launch_plan: build the node's plan, sign its URLs, send both to the node in one round trip."""
+"""Build a node's plan, sign its URLs, and send both to the node in one round trip."""
 
 from __future__ import annotations
 
@@ -10,23 +9,23 @@ from typing import Any, Literal
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 
-from ..module_utils.store import StoreError
-from ..plugin_utils.artifacts import images
-from ..plugin_utils.core import schemas
-from ..plugin_utils.core.errors import GpuvalError
-from ..plugin_utils.core.escape import one_line
-from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.gang import keys
-from ..plugin_utils.records import answers, launch_errors
-from ..plugin_utils.records.evidence import EvidenceRefused
-from ..plugin_utils.records.states import LAUNCHED
-from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.runs import plans
-from ..plugin_utils.runs.action import RunAction, RunOptions
-from ..plugin_utils.ssh import node_program
-from ..plugin_utils.watch import launching
-from ..plugin_utils.watch.decisions import keep_started
-from ..plugin_utils.watch.launching import ProbeOptions
+from ...module_utils.store import StoreError
+from ..artifacts import images
+from ..core import schemas
+from ..core.errors import GpuvalError
+from ..core.escape import one_line
+from ..core.paths import project_path
+from ..gang import keys
+from ..records import answers, launch_errors
+from ..records.evidence import EvidenceRefused
+from ..records.states import LAUNCHED
+from ..runs import folder as run_folder
+from ..runs import plans
+from ..runs.action import RunAction, RunOptions
+from ..ssh import node_program
+from ..watch import launching
+from ..watch.decisions import keep_started
+from ..watch.launching import ProbeOptions
 
 #: Settings for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
@@ -57,22 +56,22 @@ class LaunchOptions(RunOptions, ProbeOptions):
     stages: Sequence[str] = ()
 
 
-class ActionModule(RunAction):
-    options_type = LaunchOptions
-    _requires_connection = True
+def launch_plan(action: RunAction, options: LaunchOptions) -> dict[str, Any]:
+    return PlanLaunch(action).launch(options)
 
-    #: The Python of the node that answered the launch.
-    found_python = ""
 
-    def run(self, tmp=None, task_vars=None):
-        """Take options out of `settings`, which the role renders as one template for all of them."""
-        self._task.args |= self._task.args.pop("settings", {})
-        return super().run(tmp, task_vars)
+class PlanLaunch:
+    """The launch of one node's plan; `found_python`: the Python of the node that answered it."""
 
-    def work(self, options, task_vars):
-        node = task_vars["inventory_hostname"]
-        folder = self.folder(options)
-        if self.check_mode:
+    def __init__(self, action: RunAction) -> None:
+        self.action = action
+        self.found_python = ""
+
+    def launch(self, options):
+        action = self.action
+        node = action.task_vars["inventory_hostname"]
+        folder = action.folder(options)
+        if action.check_mode:
             plan = self._plan(folder, options.run, node, options)
             return {
                 "changed": True,
@@ -89,19 +88,19 @@ class ActionModule(RunAction):
             folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
             raise
         launch["nonce"] = folder.read_plan(node).get("nonce", "")
-        away = launching.still_unreachable(folder, node, options, task_vars, self._task.connection)
+        away = launching.still_unreachable(folder, node, options, action.task_vars, action.connection)
         if away:
             launch |= away
         else:
             launch["host_key"] = launching.host_key(folder, node)
-            launch = self._launch(folder, run, launch, plan, options, task_vars)
+            launch = self._launch(folder, run, launch, plan, options)
         launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
         launch = keep_started(known, launch)
         folder.write_launch(node, launch)
         if launch["state"] not in LAUNCHED:
-            self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
+            action.display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
         elif launch["at"] == known.get("at"):
-            self._display.warning(f"{node}: {launch['message']}")
+            action.display.warning(f"{node}: {launch['message']}")
         result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
         if self.found_python:  # as modules do, so that the next one need not search
             result["ansible_facts"] = {"discovered_interpreter_python": self.found_python}
@@ -136,7 +135,7 @@ class ActionModule(RunAction):
             images=self._images(options, expected["stages"]),
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
-        if not self.check_mode:
+        if not self.action.check_mode:
             run_folder.write_json(path, plans.without_members(plan))
         return plan
 
@@ -152,11 +151,11 @@ class ActionModule(RunAction):
         catalogue = images.read_catalogue(project_path(options.store["state_dir"]))
         return images.image_plan(options.images, options.runtime, catalogue, wanted)
 
-    def _launch(self, folder, run, launch, plan, options, task_vars):
+    def _launch(self, folder, run, launch, plan, options):
         node = launch["node"]
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         try:
-            store = launching.NodeStore.of(options.store, run, self._connection.transport)
+            store = launching.NodeStore.of(options.store, run, self.action._connection.transport)
             left = options.deadline_seconds or float(run["deadline_seconds"])
             given = {**store.given(node, names, left), "folders": store.sizes(launching.folders(plan))}
             given["secrets"] = store.secrets(plan)
@@ -180,7 +179,7 @@ class ActionModule(RunAction):
             "force": options.force,
         }
         try:
-            outcome = self._on_node(arguments, task_vars)
+            outcome = self._on_node(arguments)
         except AnsibleConnectionFailure as error:
             return {**launch, "state": "unreachable", "message": str(error.message)}
         except AnsibleError as error:  # become, the interpreter, a temporary folder
@@ -206,30 +205,27 @@ class ActionModule(RunAction):
             launch["message"] = f"{launch['message']}; {store.access.firewall_hint()}"
         return launch
 
-    def _on_node(self, arguments, task_vars):
+    def _on_node(self, arguments):
         """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""
-        takes_input = self._is_pipelining_enabled("new") and self._connection._shell.SHELL_FAMILY == "sh"
-        if not takes_input:
-            return self._execute_module(  # either way the answer is checked by its schema
-                module_name="gpuval.fleet.launch_plan",
-                module_args={**arguments, **launching.encoded_archives()},
-                task_vars=task_vars,
-            )
+        action, task_vars = self.action, self.action.task_vars
+        takes_input = action._is_pipelining_enabled("new") and action._connection._shell.SHELL_FAMILY == "sh"
+        if not takes_input:  # either way the answer is checked by its schema
+            return action.execute_on_node("launch_plan", {**arguments, **launching.encoded_archives()})
         interpreter = self._interpreter(task_vars)
         candidates = constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
         command = node_program.command(interpreter, candidates)
-        environment = self._compute_environment_string()
+        environment = action._compute_environment_string()
         if environment:
             command = f"export {environment}; {command}"
         stream = node_program.data(arguments, **launching.archives())
-        done = self._low_level_execute_command(command, sudoable=True, in_data=stream)
+        done = action._low_level_execute_command(command, sudoable=True, in_data=stream)
         return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
 
     def _interpreter(self, task_vars):
         """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
         configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
         try:  # the variable may be a template
-            wanted = str(self._templar.template(configured) or "").strip()
+            wanted = str(self.action._templar.template(configured) or "").strip()
         except AnsibleValueOmittedError:
             wanted = ""
         if wanted and wanted not in DISCOVERED:

@@ -1,5 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Controller side of build_image: the context goes to the builder, the archive into the store and the catalogue."""
+"""Make images: the context goes to the builder, the archive into the store and the catalogue."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure
 
-from ..module_utils import image_archive
-from ..plugin_utils.artifacts import build_context, image_upload, images, sbom
-from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.core.step_options import StoreOptions
-from ..plugin_utils.store.access import open_store
+from ...module_utils import image_archive
+from ..artifacts import build_context, image_upload, images, sbom
+from ..core.action import ControllerAction
+from ..core.paths import project_path
+from ..core.step_options import StoreOptions
+from ..store.access import open_store
 
 HERE = ("local",)
 #: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
@@ -67,17 +66,23 @@ class BuildImageOptions:
     push: bool = False
 
 
-class ActionModule(ControllerAction):
-    options_type = BuildImageOptions
-    _requires_connection = True
+def build_image(action: ControllerAction, options: BuildImageOptions) -> dict[str, Any]:
+    return ImageMaker(action, replace(options, publish=options.publish and not options.push)).make()
 
-    def work(self, options, task_vars):
-        self.options = options = replace(options, publish=options.publish and not options.push)
+
+class ImageMaker:
+    """Makes the images of a task in the order in which they are built on each other."""
+
+    def __init__(self, action: ControllerAction, options: BuildImageOptions) -> None:
+        self.action, self.options = action, options
         self.state = project_path(options.store["state_dir"])
-        self.digests = {}
+        self.digests: dict[str, str] = {}
+
+    def make(self):
+        options = self.options
         ordered = images.to_make(options.images, options.folder, options.vendor)
         if not ordered and options.required:
-            self._display.display(
+            self.action.display.display(
                 "nothing to build: gpuval_images names no image to build, copy or take from an archive"
             )
         changed, made, left = False, {}, []
@@ -96,7 +101,7 @@ class ActionModule(ControllerAction):
                 ) from error
             changed = changed or done
             if options.publish:
-                self._display.display(f"{item.reference}: {self._outcome(done)}")
+                self.action.display.display(f"{item.reference}: {self._outcome(done)}")
         return {"changed": changed, "made": made, "left": left, "pushed": self._pushed()}
 
     def _pushed(self):
@@ -108,7 +113,7 @@ class ActionModule(ControllerAction):
         }
 
     def _outcome(self, done):
-        if self.check_mode:
+        if self.action.check_mode:
             return "would be made, and put into the store if it is not there"
         return "made" if done else "is up to date"
 
@@ -118,11 +123,11 @@ class ActionModule(ControllerAction):
         try:
             if item.way != "archive":
                 changed, found = self._build(item)
-            elif not self.check_mode:
+            elif not self.action.check_mode:
                 found = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
         except images.ImagesError as error:
             raise images.ImagesError(f"gpuval_images.{item.name}: {error}") from error
-        if self.check_mode:
+        if self.action.check_mode:
             return publish or changed, None
         entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}
         if self.options.push:  # nodes have it neither from the store nor from a build of their own
@@ -134,7 +139,7 @@ class ActionModule(ControllerAction):
             entry |= {key: found.get(key) for key in MADE}
             entry["key"] = images.object_keys(item.name, entry["id"])[0]
             store = open_store(self.options.store)
-            changed = image_upload.publish(store, self.state, entry, self._display.display) or changed
+            changed = image_upload.publish(store, self.state, entry, self.action.display.display) or changed
         return images.remember(self.state, entry) or changed, entry
 
     def _build(self, item):
@@ -169,7 +174,7 @@ class ActionModule(ControllerAction):
             "build_seconds": known.get("build_seconds"),
         }
         needed = looked["needed"] and not (item.way == "copy" and kept)  # the store has it, though the builder has not
-        if self.check_mode:
+        if self.action.check_mode:
             return needed, None
         saved = (
             kept
@@ -180,7 +185,7 @@ class ActionModule(ControllerAction):
         if not needed and not push and (saved or not publish):
             return False, known
         doing = "making the image" if needed else "pushing the image" if push else "saving the image"
-        self._display.display(f"{item.reference}: {doing}")
+        self.action.display.display(f"{item.reference}: {doing}")
         arguments["push"] = push
         outcome = self._on_builder(item.name, arguments, context if needed else None)
         self.digests[item.reference] = outcome.get("pushed", "")
@@ -189,23 +194,23 @@ class ActionModule(ControllerAction):
             made["build_seconds"] = outcome["build_duration_seconds"]
         made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
         if base_digest and "@" not in item.base:
-            self._display.display(f"{item.reference} is built on {item.base}@{base_digest}")
+            self.action.display.display(f"{item.reference} is built on {item.base}@{base_digest}")
         return outcome["changed"] or not saved, {**made, **outcome.get("archive", {})}
 
     def _on_builder(self, name, arguments, context):
         """Build on the builder, save there, and bring the archive into the controller's folder."""
         folder = self.state / "images"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        local = self._connection.transport in HERE
+        local = self.action._connection.transport in HERE
         with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
-            here, there = Path(scratch), scratch if local else self._make_tmp_path()
+            here, there = Path(scratch), scratch if local else self.action._make_tmp_path()
             try:
                 if context is not None:
                     context.write(here / "context.tar")
                     arguments["context"] = posixpath.join(there, "context.tar")
                     if not local:
-                        self._transfer_file(str(here / "context.tar"), arguments["context"])
-                        self._fixup_perms2([there, arguments["context"]], execute=False)
+                        self.action._transfer_file(str(here / "context.tar"), arguments["context"])
+                        self.action._fixup_perms2([there, arguments["context"]], execute=False)
                 if self.options.publish:
                     arguments["archive"] = posixpath.join(there, "archive.tar")
                 if local:
@@ -216,13 +221,13 @@ class ActionModule(ControllerAction):
                     self._list_parts(arguments["reference"], outcome)
             finally:
                 if not local:
-                    self._remove_tmp_path(there)
+                    self.action._remove_tmp_path(there)
         return outcome
 
     def _keep(self, archive, there, here, local):
         if not local:
-            self._display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
-            self._connection.fetch_file(there, str(here))
+            self.action.display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
+            self.action._connection.fetch_file(there, str(here))
             if image_archive.sha256_of(here) != archive["sha256"]:
                 raise images.ImagesError("the archive arrived damaged from the builder: run again")
         here.chmod(0o600)
@@ -232,14 +237,14 @@ class ActionModule(ControllerAction):
         """Keep the bill of materials beside the archive; an image without a shell has none."""
         archive = outcome["archive"]
         if not outcome.get("listing"):
-            self._display.warning(f"{reference} cannot list its packages, so there is no SBOM of it")
+            self.action.display.warning(f"{reference} cannot list its packages, so there is no SBOM of it")
             return
         document = sbom.document(reference, archive["id"], outcome["listing"])
         path = images.sbom_file(self.state, archive["sha256"])
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def _module(self, arguments):
-        outcome = self.ask_node("build_image", arguments, self.task_vars)
+        outcome = self.action.ask_node("build_image", arguments)
         if outcome.get("failed"):
             raise images.ImagesError(outcome.get("msg") or outcome.get("module_stderr") or "the build failed")
         return outcome

@@ -1,0 +1,45 @@
+"""Gather logs and the state of a node into one archive. Works without a run too."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, TypedDict
+
+from ..host_evidence import gather
+from ..node_directory import NodeError, base_directory, check_private
+
+
+class EvidenceAnswer(TypedDict, total=False):
+    #: The archive (tar.gz) as base64.
+    archive: str
+    #: What is missing in it or cut, and why.
+    notes: dict[str, Any]
+    #: Whether the node has anything of the run.
+    has_run: bool
+
+
+def host_evidence(
+    _module: Any, directory: str, run_id: str, node: str, seconds: float, limit_bytes: int, bug_report: bool
+) -> EvidenceAnswer:
+    """Gather, in at most `seconds`, up to `limit_bytes`; the least important parts are cut first."""
+    folder = run_directory(directory, run_id, node)
+    archive, notes = gather(
+        folder,
+        unit=f"gpuval-{run_id}-{node}"[:240] if folder else "",
+        seconds=seconds,
+        limit_bytes=limit_bytes,
+        bug_report=bug_report,
+    )
+    return {"archive": base64.b64encode(archive).decode(), "notes": notes, "has_run": folder is not None}
+
+
+def run_directory(directory, run_id, node):
+    """The run's folder on this node, None where there is none that is ours."""
+    if not run_id or not node:
+        return None
+    folder = base_directory(directory) / run_id / node
+    try:
+        check_private(folder)
+    except NodeError:
+        return None
+    return folder

@@ -1,0 +1,224 @@
+"""Configure a node's network as declared, or restore it.
+
+All changes are verified; when one fails, all of them are rolled back. The controller confirms them over a new
+connection: the node rolls them back 60 s after they were made unless that has happened, even if the controller or the
+connection is lost. They last until the next boot; the operating system's own configuration is not touched, nor is what
+carries the connection to the controller.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, TypedDict
+
+from ..network import ledger as ledgers
+from ..network.apply import apply_plan, wait_for_links, why_down
+from ..network.changes import HOSTS_FILE, plan_changes
+from ..network.declaration import parse_declaration
+from ..network.errors import HostNetworkError
+from ..network.host import Deadline, NetworkHost
+from ..network.hosts_file import other_addresses
+from ..network.management import find_management, peer_of, ssh_connection
+from ..network.state import shown
+from ..node_directory import NodeError, base_directory, one_at_once, one_launch_at_once, run_folders
+
+CONFIRM_SECONDS = 60
+NEEDS_ROOT = (
+    "needs root: {}. Set ansible_become: true in the inventory, for these nodes and for gpuval.fleet.clean alike."
+)
+
+
+@dataclass(frozen=True)
+class RouteOptions:
+    to: str
+    via: Optional[str] = None
+    metric: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class InterfaceOptions:
+    name: Optional[str] = None
+    pattern: Optional[str] = None
+    driver: Optional[str] = None
+    exclude: Sequence[str] = ()
+    count: Optional[int] = None
+    state: Literal["up", "down"] = "up"
+    mtu: Optional[int] = None
+    addresses: Sequence[str] = ()
+    routes: Sequence[Annotated[dict[str, Any], RouteOptions]] = ()
+    flap: bool = False
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    item: str
+    value: str
+    domain: str = "*"
+    type: Literal["-", "soft", "hard"] = "-"
+
+
+@dataclass(frozen=True)
+class HostNetworkOptions:
+    """What is declared; the role network describes interfaces, hosts, sysctls and limits."""
+
+    #: `restored` reverts the network to what was first found, `confirmed` keeps the changes of `attempt`.
+    state: Literal["applied", "confirmed", "restored"] = "applied"
+    attempt: str = ""
+    interfaces: Sequence[Annotated[dict[str, Any], InterfaceOptions]] = ()
+    hosts: Mapping[str, Any] = field(default_factory=dict)
+    sysctls: Mapping[str, Any] = field(default_factory=dict)
+    limits: Sequence[Annotated[dict[str, Any], LimitOptions]] = ()
+    directory: str = ""
+    #: Address at which the controller reaches the node. Its interface is not touched.
+    management_address: str = ""
+    #: After it all changes are rolled back; and until an interface that was brought up must have a carrier.
+    deadline_seconds: float = 90.0
+    link_seconds: float = 20.0
+
+
+class NetworkAnswer(TypedDict, total=False):
+    #: Name of the changes that are to be confirmed.
+    attempt: str
+    #: What was changed, or would be in check mode.
+    changes: list[str]
+    #: By name, with state, carrier, mtu, addresses and driver.
+    interfaces: dict[str, Any]
+    #: Interfaces that carry the connection to the controller, its address, and how that is known.
+    management: dict[str, Any]
+    #: Interfaces that were declared to be up and stay down.
+    down: list[str]
+    #: What is worth knowing and no failure.
+    notes: list[str]
+    rolled_back: bool
+    #: What could not be put back, and what others changed meanwhile and was left as it is.
+    left: list[str]
+    kept: list[str]
+    diff: dict[str, Any]
+
+
+def host_network(module: Any, **arguments: Any) -> NetworkAnswer:
+    """Change the difference between the network and what was declared; nothing else. Else confirm or restore it."""
+    options = HostNetworkOptions(**arguments)
+    work = {"applied": apply, "confirmed": confirm, "restored": restore}[options.state]
+    return work(module, options, base_directory(options.directory))
+
+
+def restore(module, options, base):
+    nothing = {"changes": [], "kept": [], "left": [], "notes": []}
+    if not ledgers.is_touched(base):
+        return {"msg": "nothing of this node's network is to be put back", **nothing}
+    runs = sorted({folder.parent.name for folder in run_folders(base)})
+    if runs:
+        note = f"left as it is, since {', '.join(runs)} is still on this node: clean that run, which puts it back"
+        return {"msg": note, **nothing, "notes": [note]}
+    if ledgers.is_changed(base) and os.geteuid() != 0:
+        return {"failed": True, "msg": NEEDS_ROOT.format("put the network back"), **nothing}
+    with one_at_once(base):
+        result = ledgers.restore_network(base, options.deadline_seconds, dry=module.check_mode)
+    changes, left = result["restored"], result["left"]
+    message = f"could not be put back: {'; '.join(left)}" if left else f"{len(changes)} change(s) put back"
+    answer = {"msg": message, "changed": bool(changes), "changes": changes, "kept": result["kept"], "left": left}
+    return {**answer, "failed": bool(left), "notes": []}
+
+
+def confirm(module, options, base):
+    try:
+        with one_at_once(base):
+            ledger = ledgers.ChangeLedger(base)
+            is_pending = ledger.attempt == options.attempt
+            if is_pending and not module.check_mode:
+                ledger.confirm()
+    except FileNotFoundError:
+        is_pending = False
+    if not is_pending:
+        raise NodeError(f"the node has rolled the changes back: not confirmed within {CONFIRM_SECONDS} s")
+    return {"changes": [], "notes": [], "left": []}
+
+
+def apply(module, options, base):
+    declaration = parse_declaration(vars(options))
+    host = NetworkHost(Deadline(options.deadline_seconds))
+    ledger, notes = ledgers.ChangeLedger(base), other_names(declaration.hosts)
+    if ledger.pending and os.geteuid() == 0 and not module.check_mode:
+        with one_at_once(base):
+            ledger = ledgers.ChangeLedger(base)
+            unconfirmed = ledger.roll_back(host, is_forced=False)
+            notes += [f"earlier change that was not confirmed: {text}" for text in unconfirmed["restored"]]
+    state = host.state(declaration.sysctls)
+    connection = ssh_connection()
+    hop = host.way_to(peer_of(connection)) if peer_of(connection) else None
+    management = find_management(state, (hop or {}).get("dev"), connection, options.management_address)
+    plan = plan_changes(declaration, state, ledger.flapped(state.boot_id))
+    plan.problems += management.refusals(plan.changes, state)
+    changes = [str(change) for change in plan.changes]
+    result = {
+        "changes": changes,
+        "notes": notes,
+        "management": {
+            "interfaces": list(management.carriers),
+            "peer": management.peer,
+            "reason": management.reason,
+        },
+        "left": [],
+        "down": [],
+        "interfaces": shown(state),
+    }
+    if module._diff and changes:
+        before, after = (
+            "".join(f"{change.subject}: {text_of(getattr(change, side))}\n" for change in plan.changes)
+            for side in ("before", "after")
+        )
+        headers = {"before_header": "network, as it is", "after_header": "network, as declared"}
+        result["diff"] = {"before": before, "after": after, **headers}
+    if plan.problems:
+        return {**result, "failed": True, "msg": "; ".join(plan.problems), "changes": []}
+    if changes and os.geteuid() != 0:
+        return {**result, "failed": True, "msg": NEEDS_ROOT.format("; ".join(changes)), "changes": []}
+    summary = (
+        f"{len(changes)} change(s) {'would be' if module.check_mode else 'were'} made" if changes else "as declared"
+    )
+    if declaration.is_empty:
+        summary = "nothing is declared, so nothing is changed"
+    if module.check_mode:
+        return {**result, "changed": bool(changes), "msg": summary}
+    if not changes:
+        state = wait_for_links(plan, host, declaration, options.link_seconds)
+        down = plan.links_down(state)
+        result.update(down=down, interfaces=shown(state))
+        if down:
+            remedy = "Look at the cable, the transceiver, the switch's port and dmesg"
+            return {**result, "failed": True, "msg": f"{why_down(down, state)}, though declared up. {remedy}"}
+        return {**result, "msg": summary}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
+    with one_launch_at_once(base):
+        if vars(ledgers.ChangeLedger(base)) != vars(ledger):  # writing this one would forget the other's first values
+            raise HostNetworkError("another command changed the network of this node meanwhile: run this again")
+        ledger.begin(CONFIRM_SECONDS)
+        outcome = apply_plan(plan, declaration, management, host, ledger, options.link_seconds)
+    result.update(left=outcome.left, down=outcome.down, interfaces=shown(host.state()))
+    if outcome.failures:
+        back = "; the changes were rolled back" if outcome.rolled_back else ""
+        if outcome.left:
+            back = f"; could not be rolled back: {'; '.join(outcome.left)}: run gpuval.fleet.clean"
+        message = "; ".join(outcome.failures) + back
+        result.update(msg=message, changed=bool(outcome.left), rolled_back=outcome.rolled_back)
+        return {**result, "failed": True}
+    return {**result, "changed": True, "msg": summary, "attempt": ledger.attempt}
+
+
+def text_of(value):
+    return "none" if value is None else str(value).rstrip("\n")
+
+
+def other_names(hosts):
+    """Notes on names of `hosts` to which another line of the hosts file gives another address."""
+    try:
+        text = Path(HOSTS_FILE).read_text(encoding="utf-8", errors="replace") if hosts else ""
+    except OSError:
+        return []
+    others = other_addresses(text, hosts)
+    return [f"{HOSTS_FILE} gives {name} the address {address} in a line of its own" for name, address in others.items()]

@@ -1,0 +1,59 @@
+"""Write the keys of a run's multi-node work into `ssh/` of its folder on the node. No account learns of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from ..node_directory import NodeError, base_directory, check_private, make_private, write_private
+
+
+class KeysAnswer(TypedDict, total=False):
+    #: Folder with the keys, and names of files that were written, and of others that were removed.
+    directory: str
+    files: list[str]
+
+
+def run_ssh_keys(module: Any, directory: str, run_id: str, node: str, files: dict[str, str]) -> KeysAnswer:
+    """Make the folder hold these contents by name, and nothing else."""
+    for name in (run_id, node, *files):
+        if not name or name.startswith(".") or "/" in name:
+            raise NodeError(f"{name!r} is not a name")
+    base = base_directory(directory)
+    folder = base / run_id / node / "ssh"
+    try:
+        for path in (base, *reversed(folder.parents[:2]), folder):
+            if path.exists() or path.is_symlink():
+                check_private(path)
+        wrong, odd = changes(folder, files)
+        touched = sorted([*wrong, *odd])
+        if touched and not module.check_mode:
+            place(base, folder, files)
+    except OSError as error:
+        raise NodeError(f"{folder}: {error.strerror}. Free space there, or set gpuval_node_dir.") from error
+    return {"changed": bool(touched), "directory": str(folder), "files": touched}
+
+
+def changes(folder, files):
+    """Names of files that are not as they should be, or that are too many."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    wrong = [name for name, text in files.items() if name not in there or not same(folder / name, text)]
+    return wrong, sorted(there - set(files))
+
+
+def same(path, text):
+    try:
+        return path.stat().st_mode & 0o777 == 0o600 and path.read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def place(base, folder, files):
+    make_private(base)
+    for path in (folder.parents[1], folder.parent, folder):
+        make_private(path)
+    wrong, odd = changes(folder, files)
+    for name in odd:
+        (folder / name).unlink()
+    for name in wrong:
+        (folder / name).unlink(missing_ok=True)  # a wrong mode goes with the file
+        write_private(folder / name, files[name].encode())

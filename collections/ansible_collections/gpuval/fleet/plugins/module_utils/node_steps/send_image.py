@@ -1,0 +1,93 @@
+"""Receive an image archive from the controller over the management connection; an interrupted transfer resumes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import Any, TypedDict
+
+from ..image_archive import sha256_of
+from ..node_directory import NodeError, base_directory, make_private
+
+ANSWER_SECONDS = 30
+#: Beside the archive, an engine needs room for what is in it.
+LEAST_FREE_BYTES = 256 << 20
+
+
+class ImageAnswer(TypedDict, total=False):
+    #: `loaded` when the engine has the image, `whole` when the archive is here, `missing` else.
+    state: str
+    #: Where the controller sends the archive to, and how many bytes of it are there.
+    part: str
+    have: int
+
+
+def send_image(
+    module: Any, directory: str, sha256: str, size_bytes: int, image_id: str = "", runtime: str = "auto"
+) -> ImageAnswer:
+    """Say how much of an archive is here, and move it into place once it is complete and verified.
+
+    A node whose engine has the image needs no archive; the images of another engine than `runtime` do not count.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise NodeError("sha256 is no SHA-256 in hexadecimal")
+    if module.check_mode:
+        return {"changed": True, "state": "missing", "part": "", "have": 0}
+    try:
+        return look(directory, sha256, size_bytes, image_id, runtime)
+    except OSError as error:
+        raise NodeError(f"{error.filename}: {error.strerror}") from error
+
+
+def look(directory, sha256, size, image_id, runtime="auto"):
+    """What is here. A part that is whole becomes the archive; one that is wrong is removed."""
+    base = base_directory(directory)
+    make_private(base)
+    folder = base / "images"
+    make_private(folder)
+    path, part = folder / f"{sha256}.tar", folder / f"{sha256}.tar.part"
+    if image_id and loaded(image_id, runtime):
+        part.unlink(missing_ok=True)
+        return {"changed": False, "state": "loaded", "part": str(part), "have": 0}
+    if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
+        part.unlink(missing_ok=True)
+        return {"changed": False, "state": "whole", "part": str(part), "have": size}
+    have = part.stat().st_size if part.is_file() else 0
+    if have >= size:
+        if have == size and sha256_of(part) == sha256:
+            part.chmod(0o600)
+            part.replace(path)
+            return {"changed": True, "state": "whole", "part": str(part), "have": size}
+        part.unlink()
+        have = 0
+    free = shutil.disk_usage(folder).free
+    if free < size - have + LEAST_FREE_BYTES:
+        raise NodeError(
+            f"{folder} has {free / 1e9:.1f} GB free, and {(size - have) / 1e9:.1f} GB of an image are to come: "
+            "make room, or set gpuval_node_dir to a larger disk"
+        )
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    return {"changed": False, "state": "missing", "part": str(part), "have": have}
+
+
+def loaded(image_id, runtime="auto"):
+    """Whether the engine that the runner will take has the image."""
+    for command in ("docker", "podman") if runtime == "auto" else (runtime,):
+        if shutil.which(command) is None:
+            continue
+        try:
+            done = subprocess.run(
+                [command, "image", "inspect", "--format", "{{.Id}}", image_id],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ANSWER_SECONDS,
+                text=True,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        found = done.stdout.strip().removeprefix("sha256:")
+        return done.returncode == 0 and bool(found) and image_id.endswith(found)
+    return False

@@ -1,0 +1,47 @@
+"""Clean one node in one round trip. Every result, failures too, is an outcome that clean_run reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from ..core.action import ControllerAction
+from ..ssh.findings import REACHABLE
+from ..watch import cleaning
+
+
+def clean_node(
+    action: ControllerAction,
+    directory: str = "",
+    run_ids: Sequence[str] = (),
+    keep_models: bool = False,
+    remove_images: bool = False,
+    probe: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`probe`: findings of the step probe_nodes by node; a node that is not reachable is not contacted."""
+    node = action.task_vars["inventory_hostname"]
+    finding = (probe or {}).get(node) or {}
+    if finding.get("state", REACHABLE) != REACHABLE:
+        state = str(finding["state"])
+        outcome = cleaning.unreached(str(finding.get("message") or state), state, str(finding.get("remedy") or ""))
+    else:
+        arguments = {"directory": directory, "run_ids": run_ids, "keep_models": keep_models}
+        outcome = _clean(action, {**arguments, "remove_images": remove_images})
+    if outcome["state"] != cleaning.CLEAN:
+        word = f" ({outcome['class']})" if outcome.get("class") else ""
+        action.display.warning(f"{node}: {outcome['state']}{word}: {outcome['message']}")
+    return {"changed": bool(outcome.pop("changed", False)), "outcome": outcome}
+
+
+def _clean(action, arguments):
+    try:
+        answer = action.ask_node("clean_node", arguments)
+    except AnsibleConnectionFailure as error:
+        return cleaning.unreached(str(error.message))
+    except AnsibleError as error:  # become, the interpreter, a temporary folder
+        return cleaning.answered({"failed": True, "msg": str(error.message)})
+    if answer.get("unreachable"):
+        return cleaning.unreached(str(answer.get("msg", "unreachable")))
+    return {**cleaning.answered(answer), "changed": answer.get("changed", False)}

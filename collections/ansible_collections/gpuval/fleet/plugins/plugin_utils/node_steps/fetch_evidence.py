@@ -1,0 +1,145 @@
+"""Fetch what a node could not upload, and put it into the store in its place, or return it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
+
+from ...module_utils.store import StoreError
+from ..core.escape import one_line
+from ..core.step_options import StoreOptions
+from ..records import answers, launch_errors
+from ..records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, EvidenceRefused
+from ..runs import folder as run_folder
+from ..runs.action import RunAction, RunOptions
+from ..store.access import object_key, open_store
+
+#: Answers of `limit_bytes` each that one task asks for at most.
+MAX_ROUNDS = 25
+CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchEvidenceOptions(RunOptions):
+    store: StoreOptions
+    #: Only what never reached the store.
+    not_uploaded: bool = False
+    #: Put what is fetched into the store; otherwise fetch all that is new, or just all, and return it by key.
+    by_store: bool = True
+
+
+def fetch_evidence(action: RunAction, options: FetchEvidenceOptions) -> dict[str, Any]:
+    node = action.task_vars["inventory_hostname"]
+    folder = action.folder(options)
+    launch = folder.read_launch(node)
+    if action.check_mode or not launch.get("directory"):
+        return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}
+    try:
+        return fetch_launched(action, folder, node, launch, options)
+    except StoreError as error:  # the evidence stays on the node, and is asked for again
+        action.display.warning(f"{node}: its evidence could not be put into the store: {error}")
+        return {"changed": False, "fetched": [], "msg": str(error), "store_failed": True}
+
+
+def fetch_launched(action, folder, node, launch, options):
+    """Fetch from a node what its launch left there. Raises StoreError."""
+    run = folder.read_run()
+    by_store, returned = options.by_store, {}
+    store = open_store(options.store).store() if by_store else None
+    fetched_file = folder.state / ("fetched" if by_store else "returned") / f"{node}.json"
+    held = run_folder.read_json_or({}, fetched_file) if by_store or not options.not_uploaded else {}
+    answer, fetched, problems, size = {}, [], [], 0
+
+    def add_problem(reason, stage=None):
+        problems.append({"node": node, "stage": stage, "reason": reason})
+        action.display.warning(f"{node}: {stage or 'all stages'}: {reason}")
+
+    for _round in range(MAX_ROUNDS):
+        answer = _ask(action, launch["directory"], held, options)
+        if "error" in answer:
+            contact = launch_errors.contact(answer["error"], launch.get("contact"))
+            folder.write_launch(node, {**launch, "contact": contact})
+            action.display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
+            break
+        for name, item in answer["files"].items():
+            kind, _, stage = name.partition("/")
+            if kind in CONTENT_TYPES and stage in run["nodes"][node]["stages"]:
+                key = object_key(run["folder"], kind, stage, node)
+                data = _decoded(item["base64"])
+                size += len(data or b"")
+                if data is None:
+                    what = "record refused" if kind == "records" else f"{kind} left out"
+                    add_problem(f"{what}: the node's answer is not base64", stage)
+                elif kind != "records" and size > MAX_NODE_BYTES:
+                    add_problem(f"{kind} left out: the node sent more than {human_bytes(MAX_NODE_BYTES)}", stage)
+                elif by_store:
+                    _put(store, kind, key, data)
+                else:
+                    returned[key] = item["base64"]
+            held[name] = item["digest"]
+            fetched.append(name)
+        if by_store:
+            run_folder.write_json(fetched_file, held)
+        if not answer["more"]:
+            break
+    result = {"changed": bool(fetched), "fetched": fetched, "objects": returned, "problems": problems}
+    result["more"] = bool(answer.get("more"))
+    if not by_store:  # what a fetch that is broken off would return is fetched again
+        run_folder.write_json(fetched_file, held)
+    if "error" in answer:
+        return {**result, "msg": answer["error"]}
+    known = {**launch, "runner": "alive" if answer["running"] else "gone"}
+    known.pop("contact", None)
+    ended = one_line(answer.get("ended", ""), 500)
+    if ended and ended != launch.get("ended"):
+        action.display.warning(f"{node}: its runner is gone: {ended}")
+    known["ended"] = ended
+    folder.write_launch(node, known)
+    return {**result, "running": answer["running"]}
+
+
+def _ask(action, directory, held, options):
+    not_uploaded = options.not_uploaded and options.by_store
+    try:
+        answer = action.ask_node(
+            "fetch_evidence", {"directory": directory, "since": held, "not_uploaded": not_uploaded}
+        )
+    except AnsibleError as error:
+        return {"error": str(error.message)}
+    if answer.get("failed") or answer.get("unreachable"):
+        return {"error": str(answer.get("msg"))}
+    try:
+        return answers.accept("fetch_answer", answer)
+    except EvidenceRefused as refusal:
+        return {"error": str(refusal)}
+
+
+def _put(store, kind, key, data):
+    """Unchecked, as the node itself would have written it: readers of the store check it."""
+    if kind == "records" and _is_newer(store, key, data):
+        return
+    store.put(key, data, CONTENT_TYPES[kind])
+
+
+def _decoded(text):
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+
+
+def _is_newer(store, key, data):
+    """Whether the node itself has meanwhile uploaded a later record than the one fetched."""
+    raw = store.get_if_there(key, max_bytes=MAX_RECORD_BYTES)
+    if raw is None:
+        return False
+    try:
+        present = json.loads(raw)["updated_at"]
+        return str(present) > str(json.loads(data)["updated_at"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -1,0 +1,12 @@
+"""What a node measures of the network to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...module_utils.node_steps.peer_probe import PeerProbeOptions
+from ..core.action import ControllerAction
+
+
+def peer_probe(action: ControllerAction, options: PeerProbeOptions) -> dict[str, Any]:
+    return action.ask_node("peer_probe", vars(options))
