@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the images of docker/ for one vendor as `make build` does, try them, list what is in them, and push them.
 
-    python3 tools/publish_images.py cpu --registry registry.example/gpuval --tag 1.0.0 [--push] [--image loading]
+    python3 tools/publish_images.py cpu --registry registry.example/gpuval --tag 2.0.0 [--push] [--image loading]
 
 Writes into dist/images/: an SBOM for each image (CycloneDX), and VENDOR.yml (gpuval.published/1), which `--merge` joins
 into images/published.yml of the collection. Only images that were pushed have a digest, and are in it.

@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, accept_record
@@ -36,6 +37,7 @@ SPEED = """\
 def make_run(nodes=("node-1",), *, stages=STAGES, sku="auto", gpu_count=None, **fields):
     return {
         "schema": "gpuval.run/1",
+        "version": version(),
         "run_id": RUN_ID,
         "folder": "folder",
         "bucket": "bucket",

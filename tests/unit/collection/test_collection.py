@@ -163,9 +163,30 @@ def test_the_collection_builds_with_what_travels_and_nothing_else(tmp_path):
 
 
 def test_versions_agree():
+    """The changelog ends with the version; while fragments wait for the next release, with one before it."""
+    version, is_released = read(FLEET / "galaxy.yml")["version"], not list((FLEET / "changelogs/fragments").iterdir())
+    releases = read(FLEET / "changelogs" / "changelog.yaml")["releases"]
+    assert (version in releases) is is_released
+    changelog = (FLEET / "CHANGELOG.md").read_text()
+    assert all(f"## v{release}".replace(".", r"\.") in changelog for release in releases)
+    newest = max(releases, key=numbers)
+    assert numbers(version) > numbers(newest) or (is_released and version == newest)
+    named = [*ROOT.glob("docker/*/Dockerfile"), ROOT / "execution-environment.yml", ROOT / "docs/install.md"]
+    for path in [*named, ROOT / "SECURITY.md", FLEET / "README.md"]:
+        versions = re.findall(
+            r"(?:^ARG VERSION=|gpuval-fleet-|gpuval-ee:)(\d+\.\d+\.\d+)", path.read_text(), re.MULTILINE
+        )
+        assert {*versions} == {version}, path
+
+
+def test_what_is_gone_names_the_release_without_it():
     version = read(FLEET / "galaxy.yml")["version"]
-    assert version in read(FLEET / "changelogs" / "changelog.yaml")["releases"]
-    assert f"## v{version}".replace(".", r"\.") in (FLEET / "CHANGELOG.md").read_text()
+    modules = read(FLEET / "meta/runtime.yml")["plugin_routing"]["modules"]
+    assert {numbers(entry["tombstone"]["removal_version"]) <= numbers(version) for entry in modules.values()} == {True}
+
+
+def numbers(version):
+    return [int(number) for number in version.split(".")]
 
 
 def test_a_node_that_dies_while_it_is_asked_is_not_waited_for():

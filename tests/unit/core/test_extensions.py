@@ -200,7 +200,5 @@ def test_two_extensions_share_no_name(folder, tmp_path):
     (other / "engines/crun.py").write_text("")
     (other / "engines/crun.py").chmod(0o644)
     extensions.use([folder, other])
-    with pytest.raises(
-        SettingError, match=f"{other}/engines/crun.py: {folder}.* exists by the name crun: rename"
-    ):
+    with pytest.raises(SettingError, match=f"{other}/engines/crun.py: {folder}.* exists by the name crun: rename"):
         extensions.found("engines")

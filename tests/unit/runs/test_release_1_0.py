@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes
@@ -14,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import eviden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import compared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import overview, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, overview, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 from tests.kit.actions import run_action
@@ -76,6 +77,28 @@ def test_a_run_that_is_judged_again_keeps_its_evidence(run):
     assert {node["name"]: node["evidence"] for node in report["nodes"]} == before["evidence"]
     changed = [problem for problem in report["fleet"]["problems"] if problem["reason"] == evidence.CHANGED]
     assert changed == []
+
+
+def test_a_run_that_1_0_left_at_work_is_not_resumed_but_reported_and_closed(run, tmp_path):
+    for name in ("report.json", ".state/verdict.json"):
+        (run.path / name).unlink(missing_ok=True)
+    run.write_run({**run.read_run(), "finished_at": None})
+    unfinished, results = run.read_run(), run.path.parent
+    told = "was begun by gpuval 1.0, and .* does not resume it: run `make report`, which judges .*, then `make clean`"
+    with pytest.raises(run_folder.RunError, match=told):
+        opening.merge(unfinished, {**unfinished, "version": version()})
+    assert unfinished["run_id"] in str(overview.rows(results, None))
+    outcome = run_action("judge_run", {"run_id": run.path.name, "results_dir": str(results)})
+    assert not outcome.failed, outcome.text
+    report = report_file.unpacked(report_file.read(run.path / "report.json"))
+    assert {node["name"] for node in report["nodes"]} == unfinished["nodes"].keys()
+    store = {"bucket": unfinished["bucket"], "state_dir": str(tmp_path / "state")}
+    options = {"state": "closed", "run_id": run.path.name, "results_dir": str(results), "store": store}
+    options["namespace"] = unfinished.get("origin", {}).get("namespace", "")
+    closed = run_action("clean_run", options)
+    assert not closed.failed, closed.text
+    assert closed.result["run_ids"] == [run.path.name]
+    assert run.read_run()["finished_at"]
 
 
 @pytest.mark.parametrize("path", sorted(RELEASE.glob("*/baselines/*.json")), ids=lambda path: path.parts[-3])

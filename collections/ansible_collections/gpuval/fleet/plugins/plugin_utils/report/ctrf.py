@@ -7,14 +7,13 @@ verdict.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from ..core.escape import one_line
-from ..core.paths import COLLECTION
+from ..core.release import version
 from .junit import case_name, suites_of
 from .problems import action_text, part_of
 
@@ -60,13 +59,6 @@ def ctrf_json(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"{separator}{_dump(test)}"
             separator = ",\n"
     yield "\n]}}\n"
-
-
-def version() -> str:
-    """Of the collection: an installed one has MANIFEST.json in place of galaxy.yml."""
-    file = next(path for name in ("MANIFEST.json", "galaxy.yml") if (path := COLLECTION / name).exists())
-    found = re.search(r'^\s*"?version"?: "?([^\s",]+)', file.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else "unknown"
 
 
 def _tests(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,9 @@ from .folder import (
     runs_of,
 )
 
+#: Of gpuval, where run.json names none.
+FIRST_VERSION = "1.0"
+
 
 def new_run_id() -> str:
     return datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
@@ -86,7 +89,8 @@ def merge(
     for gangs: a run that was opened with one node has company now.
 
     Raises RunError for a finished run, which no node can join: its evidence would pass for that of today; and for nodes
-    that join one whose gangs were formed: they would be part of none, and never accepted.
+    that join one whose gangs were formed: they would be part of none, and never accepted; and for a run that another
+    major version of gpuval began.
     """
     if run is None:
         return wanted, sorted(wanted["nodes"])
@@ -99,6 +103,12 @@ def merge(
         raise RunError(
             f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
             "give another gpuval_run_id, or none"
+        )
+    version = run.get("version", FIRST_VERSION)
+    if version.partition(".")[0] != wanted.get("version", FIRST_VERSION).partition(".")[0]:
+        raise RunError(
+            f"run {run['run_id']} was begun by gpuval {version}, and {wanted['version']} does not resume it: run "
+            "`make report`, which judges what its nodes did, then `make clean`, and validate again"
         )
     if not joined:
         return run, []

@@ -16,6 +16,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.paths import project_path
+from ..core.release import version
 from ..core.step_options import PathText, StoreOptions
 from ..gang import naming
 from ..gang.forming import LEAST
@@ -210,6 +211,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
     workloads = options.workloads
     wanted = {
         "schema": "gpuval.run/1",
+        "version": version(),
         "run_id": run_id,
         "folder": run_folder.check_folder(options.folder or run_id),
         "bucket": options.store["bucket"],
