@@ -16,10 +16,12 @@ from pathlib import Path
 import boto3
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from botocore.client import Config
-from gpuval_runner.containers.engine import EngineError, labels, probe, select
+from gpuval_node.engines import engine_of, probe, select
+from gpuval_node.engines._engine import EngineError, labels
 
 from tests.kit import host_image, jobs, runner
 from tests.kit.model_server import ModelServer
@@ -49,7 +51,7 @@ def engine(request, tmp_path_factory):
             file.write_text(f'[engine]\nruntime = "{runtime}"\n')
             patch.setenv("CONTAINERS_CONF", str(file))
         try:
-            yield probe(request.param)
+            yield probe(engine_of(request.param))
         except EngineError as error:
             pytest.skip(str(error))
 
@@ -243,6 +245,42 @@ def test_clean_ends_what_a_killed_runner_left(engine, image, node):
     assert node.ask("clean") == {"removed": [], "killed": [], "left": []}
 
 
+@ONCE
+def test_an_engine_of_an_extension_runs_and_is_cleaned(engine, image, node, tmp_path):
+    site, bin_folder = tmp_path / "site", tmp_path / "bin"
+    for made in (site / "engines", bin_folder):
+        made.mkdir(parents=True, mode=0o755)
+    (site / "engines/wrapped.py").write_text(
+        'from .docker import Docker\n\n\nclass Wrapped(Docker):\n    name = "wrapped"\n'
+    )
+    (bin_folder / "wrapped").write_text(f'#!/bin/sh\nexec {engine.command} "$@"\n')
+    (bin_folder / "wrapped").chmod(0o755)
+    extensions.use([site])
+    try:
+        node.files.runner.write_bytes(payload.runner_pyz())
+    finally:
+        extensions.use(())
+    environment = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(node.files.runner)}
+    node.put_plan(
+        stage("a", f"test -e /opt/gpuval/models/second && {{ {SUCCEED}; exit 0; }}; {DEAF}", image=image),
+        runtime="wrapped", deadline_seconds=RUN_SECONDS,
+    )  # fmt: skip
+    running = node.begin("run", environment=environment)
+    until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait(10)
+    (node.files.models / "second").touch()
+    done = node.call("run", seconds=RUN_SECONDS, environment=environment)
+    assert (done.returncode, node.record("a")["state"]) == (0, "success"), done.stderr
+    assert containers(engine, node) == []
+    left = ask(
+        engine, "create", "--label", f"gpuval.run={node.run_id}", "--label", f"gpuval.node={node.name}", image, "x"
+    )
+    told = json.loads(node.call("clean", environment=environment).stdout)
+    assert (told["killed"], told["left"]) == ([f"container {left[:12]}"], [])
+    assert containers(engine, node) == []
+
+
 def test_the_client_of_the_engine_killed_is_distinguished(engine, image, node):
     plan_for(node, engine, stage("a", READY, image=image, grace_seconds=2))
     running = node.begin("run")
@@ -388,7 +426,7 @@ class Source:
         self.engine = engine
         self.path = folder / BUCKET / "images" / "small.tar"
         self.path.parent.mkdir(parents=True)
-        form = ["--format=docker-archive"] if engine.facts.kind == "podman" else []
+        form = ["--format=docker-archive"] if engine.name == "podman" else []
         subprocess.run([engine.command, "save", *form, f"--output={self.path}", image], check=True, timeout=RUN_SECONDS)
         self.bytes = self.path.stat().st_size
         self.sha256 = host_digest(self.path)

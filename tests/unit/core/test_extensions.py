@@ -5,6 +5,8 @@ import re
 import stat
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.engines._engine import ContainerEngine
+from ansible_collections.gpuval.fleet.plugins.module_utils.engines.podman import Podman
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import ROLES
@@ -19,7 +21,10 @@ def folder(tmp_path):
     (made / "stages/burn/defaults/main.yml").write_text("burn_workload: {command: [sleep, 1]}\n")
     (made / "schedulers/flux/__init__.py").write_text("from .jobs import Flux\n")
     (made / "schedulers/flux/jobs.py").write_text("class Flux:\n    name = 'flux'\n")
-    for name, text in (("profiles/night.yml", "schema: gpuval.profile/1\n"), ("engines/crun.py", "class Crun: pass\n")):
+    for name, text in (
+        ("profiles/night.yml", "schema: gpuval.profile/1\n"),
+        ("engines/crun.py", "class Crun:\n    name = 'crun'\n"),
+    ):
         (made / name).parent.mkdir()
         (made / name).write_text(text)
     for path in (made, *made.rglob("*")):
@@ -67,28 +72,30 @@ def test_the_stages_that_ship_are_the_roles_that_declare_one():
 
 def test_classes_of_a_package_and_of_a_file_are_loaded_once(folder):
     extensions.use([folder])
-    scheduler, engine = extensions.found("schedulers")["flux"], extensions.found("engines")["crun"]
-    assert extensions.load_class(scheduler, "Flux").name == "flux"
-    assert extensions.load_class(scheduler, "Flux") is extensions.load_class(scheduler, "Flux")
-    assert extensions.load_class(engine, "Crun").__module__.startswith("gpuval_extension_")
+    scheduler, engine = (
+        extensions.load_class(*names, object) for names in (("schedulers", "flux"), ("engines", "crun"))
+    )
+    assert (scheduler.name, engine.name) == ("flux", "crun")
+    assert extensions.load_class("schedulers", "flux", object) is scheduler
+    assert ".plugins.module_utils.engines.gpuval_extension_" in engine.__module__, "what ships is beside it"
 
 
 def test_what_ships_is_loaded_by_its_name():
-    path = ROLES.parent / "plugins/plugin_utils/core/errors.py"
-    assert extensions.load_class(path, "SettingError") is SettingError
+    assert extensions.load_class("engines", "podman", ContainerEngine) is Podman
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("class Crun: pas\n", "NameError: name 'pas' is not defined: correct it"),
-        ("class Other: pass\n", "no class Crun: define it there"),
+        ("class Other: pass\n", "no class has name = 'crun' and implements ContainerEngine: add it"),
     ],
 )
 def test_code_that_cannot_be_loaded_is_named(folder, text, problem):
     (folder / "engines/crun.py").write_text(text)
     with pytest.raises(SettingError, match=f"{re.escape(str(folder))}/engines/crun.py: {problem}"):
-        extensions.load_class(folder / "engines/crun.py", "Crun")
+        extensions.use([folder])
+        extensions.load_class("engines", "crun", ContainerEngine)
 
 
 def test_the_digest_is_of_names_and_contents_alone(folder):

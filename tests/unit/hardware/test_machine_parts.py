@@ -1,9 +1,9 @@
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils import engines
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import (
     clock,
     cpu,
     disks,
-    engines,
     memory,
     nics,
     osinfo,

@@ -3,6 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gpuval_node.engines._engine import Ending, EngineFacts, labels, parse_ending, parse_image
+from gpuval_node.engines.docker import Docker
+from gpuval_node.engines.podman import Podman
 from gpuval_runner import plan as plans
 from gpuval_runner.containers.command import (
     PLACES,
@@ -13,26 +16,14 @@ from gpuval_runner.containers.command import (
     explain_init,
     inherited_names,
 )
-from gpuval_runner.containers.devices import access
-from gpuval_runner.containers.engine import (
-    ContainerEngine,
-    Ending,
-    EngineFacts,
-    labels,
-    parse_ending,
-    parse_image,
-    parse_info,
-)
 from gpuval_runner.containers.stage import container_name, out_of_memory
 from gpuval_runner.errors import NodePlanError
 from gpuval_runner.plan import StageContainer
 
 from tests.kit.runner import PLAN_SCHEMA, plan, stage
 
-DOCKER = ContainerEngine(
-    "docker", facts=EngineFacts("docker", "28.0", architecture="amd64", storage=Path("/var/lib/docker"))
-)
-PODMAN = ContainerEngine("podman", facts=EngineFacts("podman", "5.0", cdi=True))
+DOCKER = Docker("docker", EngineFacts("28.0", architecture="amd64", storage=Path("/var/lib/docker")))
+PODMAN = Podman("podman", EngineFacts("5.0", cdi=True))
 WANTED = ContainerRequest(
     name="gpuval-r-n-s",
     reference="train:1",
@@ -44,7 +35,7 @@ WANTED = ContainerRequest(
     mounts=[(Path("/d,e"), PLACES.work, False), (Path("/r"), PLACES.runner, True)],
     user="0:0",
     container=StageContainer(),
-    access=access("cpu", DOCKER.facts),
+    access=DOCKER.access("cpu"),
 )
 
 
@@ -154,56 +145,56 @@ def machine(root, *files, **texts):
     return root
 
 
-def facts(**changes):
-    return replace(DOCKER.facts, **changes)
+def docker(**changes):
+    return replace(DOCKER, facts=replace(DOCKER.facts, **changes))
 
 
 def test_no_device_is_handed_on_that_is_not_there(tmp_path):
     for vendor in ("auto", "nvidia", "amd", "gaudi", "cpu"):
-        assert access(vendor, DOCKER.facts, tmp_path) == access("cpu", DOCKER.facts, tmp_path)
-    assert access("auto", DOCKER.facts, tmp_path).arguments == ()
+        assert DOCKER.access(vendor, tmp_path) == DOCKER.access("cpu", tmp_path)
+    assert DOCKER.access("auto", tmp_path).arguments == ()
 
 
 def test_nvidia_by_docker(tmp_path):
     root = machine(tmp_path, "dev/nvidiactl", "dev/nvidia0", "dev/infiniband/uverbs0")
-    assert "nvidia-container-toolkit" in access("nvidia", DOCKER.facts, root).problem
-    found = access("auto", facts(runtimes=frozenset({"runc", "nvidia"})), root)
+    assert "nvidia-container-toolkit" in DOCKER.access("nvidia", root).problem
+    found = docker(runtimes=frozenset({"runc", "nvidia"})).access("auto", root)
     assert found.arguments == ("--gpus=all", "--device=/dev/infiniband")
     (root / "etc/cdi").mkdir(parents=True)
     (root / "etc/cdi/nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
-    assert access("nvidia", facts(cdi=True), root).arguments[0] == "--device=nvidia.com/gpu=all"
-    assert access("nvidia", facts(cdi=False), root).problem, "a docker that knows no CDI"
+    assert docker(cdi=True).access("nvidia", root).arguments[0] == "--device=nvidia.com/gpu=all"
+    assert docker(cdi=False).access("nvidia", root).problem, "a docker that knows no CDI"
 
 
 def test_nvidia_by_podman(tmp_path):
     root = machine(tmp_path, "dev/nvidiactl")
-    assert "nvidia-ctk cdi generate" in access("nvidia", PODMAN.facts, root).problem
+    assert "nvidia-ctk cdi generate" in PODMAN.access("nvidia", root).problem
     machine(root, "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
-    assert access("nvidia", PODMAN.facts, root).environment == (("NVIDIA_VISIBLE_DEVICES", "all"),)
+    assert PODMAN.access("nvidia", root).environment == (("NVIDIA_VISIBLE_DEVICES", "all"),)
     machine(root, "etc/cdi/x.json").joinpath("etc/cdi/x.json").write_text('{"kind": "nvidia.com/gpu"}')
-    assert access("nvidia", PODMAN.facts, root).arguments == ("--device=nvidia.com/gpu=all",)
+    assert PODMAN.access("nvidia", root).arguments == ("--device=nvidia.com/gpu=all",)
 
 
 def test_amd_has_its_devices_and_their_groups_by_number(tmp_path):
     root = machine(tmp_path, "dev/kfd", "dev/dri/renderD128", etc__group="video:x:44:\nrender:x:109:ann\nother:x:7:\n")
-    found = access("auto", DOCKER.facts, root).arguments
+    found = DOCKER.access("auto", root).arguments
     assert {"--device=/dev/kfd", "--device=/dev/dri", "--group-add=44", "--group-add=109"} <= set(found)
     assert "--security-opt=seccomp=unconfined" in found
     assert "--group-add=7" not in found
-    rootless = access("amd", replace(PODMAN.facts, rootless=True), root).arguments
+    rootless = replace(PODMAN, facts=replace(PODMAN.facts, rootless=True)).access("amd", root).arguments
     assert "--group-add=keep-groups" in rootless
 
 
 def test_gaudi_by_its_runtime_or_its_devices(tmp_path):
     root = machine(tmp_path, "dev/accel/accel0", "dev/accel/accel_controlD0")
-    found = access("auto", facts(runtimes=frozenset({"habana"})), root)
+    found = docker(runtimes=frozenset({"habana"})).access("auto", root)
     assert "--runtime=habana" in found.arguments
     assert ("HABANA_VISIBLE_DEVICES", "all") in found.environment
-    assert "--device=/dev/accel" in access("gaudi", DOCKER.facts, root).arguments
+    assert "--device=/dev/accel" in DOCKER.access("gaudi", root).arguments
 
 
 def test_what_docker_and_podman_say_of_themselves():
-    docker = parse_info(
+    docker = Docker.parse_info(
         {
             "ServerVersion": "28.3.0",
             "Architecture": "aarch64",
@@ -215,17 +206,17 @@ def test_what_docker_and_podman_say_of_themselves():
         }
     )
     assert docker == EngineFacts(
-        "docker", "28.3.0", True, frozenset({"runc", "nvidia"}), True, "arm64", Path("/data/docker"), True
+        "28.3.0", True, frozenset({"runc", "nvidia"}), True, "arm64", Path("/data/docker"), True
     )
-    podman = parse_info(
+    podman = Podman.parse_info(
         {
             "host": {"arch": "amd64", "security": {"rootless": True}},
             "store": {"graphRoot": "/home/ann/.local"},
             "version": {"Version": "5.1"},
         }
     )
-    assert (podman.kind, podman.rootless, podman.architecture) == ("podman", True, "amd64")
-    assert parse_info({"ServerErrors": ["Cannot connect"]}) is None
+    assert (podman.version, podman.rootless, podman.architecture) == ("5.1", True, "amd64")
+    assert all(engine.parse_info({"ServerErrors": ["Cannot connect"]}) is None for engine in (Docker, Podman))
 
 
 def test_ends_and_images_are_read():

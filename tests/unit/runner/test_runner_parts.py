@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from gpuval_node.engines._engine import ContainerEngine, EngineError, labels
 from gpuval_node.hardware.tools import ToolResult
+from gpuval_node.visible_text import one_line
 from gpuval_runner import detach, lock, oom, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
 from gpuval_runner.boot import Instant, elapsed
 from gpuval_runner.clock import now, parse
-from gpuval_runner.containers.engine import ContainerEngine, EngineError, labels
 from gpuval_runner.containers.stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.environment import StagePaths, build, detected, inherited
@@ -25,7 +26,6 @@ from gpuval_runner.outcome import StageStop
 from gpuval_runner.plan import PlannedAccelerator
 from gpuval_runner.publish import ResultPublisher
 from gpuval_runner.record import StageRecord
-from gpuval_runner.text import one_line
 
 from tests.kit.runner import PACKAGES, SUCCEED, plan, stage
 

@@ -2,12 +2,12 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
+from ansible_collections.gpuval.fleet.plugins.module_utils.engines import _devices
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import job_secrets, plans
 from gpuval_runner import environment, layout, machine, plan, stage, stage_secrets
-from gpuval_runner.containers import devices
 from gpuval_runner.result import STATES as RESULT_STATES
 from gpuval_workloads.common import device
 from gpuval_workloads.common.result import STATES as WORKLOAD_STATES
@@ -37,7 +37,7 @@ def test_where_a_job_finds_its_secrets(tmp_path):
         {*plan.VENDORS} - {"auto", "cpu"},
         {*device.ACCELERATORS} - {"auto", "cpu"},
         {*environment.MAD_VENDORS} - {"cpu"},
-        {*devices._PRESENT},
+        {*_devices.PRESENT},
         {*collect.NAMES},
         {*collect.REMEDIES},
     ],

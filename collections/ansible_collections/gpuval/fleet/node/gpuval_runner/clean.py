@@ -8,11 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_node.engines import engine_of, probe
+from gpuval_node.engines._engine import EngineError
+
 from gpuval_runner import descendants, leftovers, lock, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.containers import brought
-from gpuval_runner.containers.engine import EngineError, probe
 from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
@@ -87,7 +89,7 @@ def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
     problems = scratch.remove(work)
     if problems and mark and work.is_dir():
         with contextlib.suppress(EngineError):
-            chown_to_runner(probe(mark.command), mark, work)
+            chown_to_runner(probe(engine_of(mark.command)), mark, work)
         problems = scratch.remove(work)
     return problems
 

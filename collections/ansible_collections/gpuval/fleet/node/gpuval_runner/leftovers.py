@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Optional
 
-from gpuval_node.hardware.engines import ENGINES
+from gpuval_node.engines import engine_of, engine_types
+from gpuval_node.engines._engine import EngineError, EngineMissingError, labels
 
 from gpuval_runner import descendants
-from gpuval_runner.containers.engine import ContainerEngine, EngineError, EngineMissingError, labels
 from gpuval_runner.descendants import Process
 from gpuval_runner.plan import NodePlan
 from gpuval_runner.state import NodeRunState
@@ -45,7 +45,7 @@ def containers(run_id: str, node: str, plan: Optional[NodePlan], state: NodeRunS
     command_by_container: dict[str, str] = {}
     for command in _engines(plan, state):
         with contextlib.suppress(EngineError):
-            command_by_container.update(dict.fromkeys(ContainerEngine(command).find(labels(run_id, node)), command))
+            command_by_container.update(dict.fromkeys(engine_of(command).find(labels(run_id, node)), command))
     return command_by_container
 
 
@@ -55,7 +55,7 @@ def remaining(command_by_container: Mapping[str, str], run_id: str, node: str) -
     for command in set(command_by_container.values()):
         identifiers = [identifier for identifier, owner in command_by_container.items() if owner == command]
         with contextlib.suppress(EngineError):
-            still = ContainerEngine(command).find(labels(run_id, node))
+            still = engine_of(command).find(labels(run_id, node))
             identifiers = [identifier for identifier in identifiers if identifier in still]
         survivors.update(dict.fromkeys(identifiers, command))
     return survivors
@@ -64,7 +64,9 @@ def remaining(command_by_container: Mapping[str, str], run_id: str, node: str) -
 def _engines(plan: Optional[NodePlan], state: NodeRunState) -> list[str]:
     """The engines that may have made containers of a run, the one that made some first."""
     made_by = [state.container.command] if state.container else []
-    return list(dict.fromkeys([*made_by, *([plan.runtime] if plan and plan.runtime in ENGINES else ENGINES)]))
+    return list(
+        dict.fromkeys([*made_by, *([plan.runtime] if plan and plan.runtime in engine_types() else engine_types())])
+    )
 
 
 def end_containers(
@@ -80,14 +82,14 @@ def end_containers(
     if plan and mark is None and not plan.containers:
         return [], []
     made_by = [mark.command] if mark else []
-    must_answer = made_by if plan or state.run_id else ENGINES
+    must_answer = made_by if plan or state.run_id else engine_types()
     deadline = time.monotonic() + patience
     ended: list[str] = []
     while True:
         problems = []
         for command in _engines(plan, state):
             try:
-                ended += ContainerEngine(command).stop(labels(run_id, node))
+                ended += engine_of(command).stop(labels(run_id, node))
             except EngineMissingError:
                 continue
             except EngineError as error:

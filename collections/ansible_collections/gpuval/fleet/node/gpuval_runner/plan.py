@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
+from gpuval_node.engines import engine_types
 from gpuval_node.hardware import pci
-from gpuval_node.hardware.engines import ENGINES
 
 from gpuval_runner.errors import NodePlanError
 from gpuval_runner.files import read_json
@@ -22,7 +22,7 @@ SCHEMA = "gpuval.plan/1"
 MAX_PLAN_BYTES = 4 << 20
 #: Beside the plan, where that names its gang alone: the members, which all plans of the gang have in common.
 GANG_FILE = "gang.json"
-RUNTIMES = ("host", *ENGINES, "auto", "pod")
+RUNTIMES = ("host", *engine_types(), "auto", "pod")
 #: They look at the node itself and never go into a container.
 HOST_STAGES = frozenset({"facts", "image"})
 VENDORS = ("auto", "cpu", *pci.VENDORS.values())

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
+from gpuval_node.visible_text import one_line
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
-_SPACES = re.compile(r"\s+")
-_ELLIPSIS = "..."
-
-
-def one_line(text: str, limit: int) -> str:
-    """Return text on one line of at most `limit` characters, without escape sequences and control characters."""
-    text = _ESCAPES.sub("", text[: 16 * limit])
-    text = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text)
-    text = _SPACES.sub(" ", text).strip()
-    return text if len(text) <= limit else text[: limit - len(_ELLIPSIS)] + _ELLIPSIS
+__all__ = ["encodable", "one_line", "seconds"]
 
 
 def encodable(text: str) -> str:

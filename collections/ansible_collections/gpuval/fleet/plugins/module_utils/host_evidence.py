@@ -19,7 +19,7 @@ import time
 import zlib
 from pathlib import Path
 
-from .hardware.engines import ENGINES
+from .engines import engine_types
 from .hardware.tools import toolbox
 from .redaction import PRIVATE_FILES, SecretRedactor, secrets_of_run
 
@@ -75,15 +75,13 @@ COMMANDS = (
     ("gpu/rocm-smi.txt", VENDOR_SECONDS, ("rocm-smi", "--showall")),
     ("gpu/hl-smi.txt", VENDOR_SECONDS, ("hl-smi",)),
     ("gpu/hl-smi-q.txt", VENDOR_SECONDS, ("hl-smi", "-q")),
-    ("containers/docker-info.txt", COMMAND_SECONDS, ("docker", "info")),
-    ("containers/docker-ps.txt", COMMAND_SECONDS,
-     ("docker", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
-    ("containers/docker-images.txt", COMMAND_SECONDS, ("docker", "images", "--no-trunc", "--digests")),
-    ("containers/podman-info.txt", COMMAND_SECONDS, ("podman", "info")),
-    ("containers/podman-ps.txt", COMMAND_SECONDS,
-     ("podman", "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
-    ("containers/podman-images.txt", COMMAND_SECONDS, ("podman", "images", "--no-trunc", "--digests")),
 )  # fmt: skip
+#: Of each container engine: name in the archive behind the engine's, arguments.
+ENGINE_COMMANDS = (
+    ("info", ("info",)),
+    ("ps", ("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
+    ("images", ("images", "--no-trunc", "--digests")),
+)
 
 #: Name in the archive, file.
 FILES = (
@@ -126,11 +124,16 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
     if directory:
         jobs = [*_run_jobs(Path(directory)), *jobs]
     jobs += [_command_job(name, limit, command) for name, limit, command in COMMANDS]
+    jobs += [
+        _command_job(f"containers/{engine}-{name}.txt", COMMAND_SECONDS, (engine, *words))
+        for engine in engine_types()
+        for name, words in ENGINE_COMMANDS
+    ]
     if unit:
         arguments = ("journalctl", "--unit", unit, "--lines=5000", "--no-pager", "--output=short-iso")
         jobs.append(_command_job("run/journal.txt", COMMAND_SECONDS, arguments))
     if directory:
-        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in ENGINES]
+        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in engine_types()]
     if bug_report:
         jobs.append(_bug_report)
     parts, late = _work_off(jobs, deadline)

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from .hardware.engines import plain
+from .engines import plain
 
 BLOCK_BYTES = 4 << 20
 MANIFEST_BYTES = 16 << 20

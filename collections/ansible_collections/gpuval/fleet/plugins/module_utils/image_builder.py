@@ -1,4 +1,4 @@
-"""Docker or podman as a builder of images; every call has a deadline."""
+"""A container engine as a builder of images; every call has a deadline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .hardware.engines import ENGINES
-from .hardware.tools import toolbox
+from .engines import of_runtime
 
 CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
@@ -55,12 +54,12 @@ class Builder:
     def __init__(self, engine="auto", seconds=7200):
         self._seconds = seconds
         reasons = []
-        for command in ENGINES if engine == "auto" else (engine,):
-            reason = _complaint(command)
-            if not reason:
-                self.command = command
+        for self.engine in of_runtime(engine):
+            self.command = self.engine.command
+            answer = self.engine.run(self.command, *self.engine.answer_words, timeout=ANSWER_SECONDS)
+            if answer.ok:
                 return
-            reasons.append(reason)
+            reasons.append(answer.complaint)
         raise BuildError(
             f"images cannot be built here: {'; '.join(reasons)}. Install docker or podman here, start it, and "
             "let this user use it (group docker, or ansible_become), or build elsewhere (container_image_build_on)"
@@ -102,8 +101,7 @@ class Builder:
         """Put an image into the registry of its reference. Returns the digest by which the registry has it."""
         with tempfile.TemporaryDirectory(prefix="gpuval-push-") as folder:
             path = Path(folder) / "digest"
-            options = ["--digestfile", str(path)] if self.command == "podman" else []
-            done = self._call([self.command, "push", *options, reference], self._seconds)
+            done = self._call([self.command, "push", *self.engine.push_options(str(path)), reference], self._seconds)
             printed = path.read_text(encoding="utf-8") if path.exists() else done.stdout.rpartition("digest: ")[2]
         found = re.match(r"sha256:[0-9a-f]{64}", printed)
         if done.returncode != 0 or not found:
@@ -131,8 +129,7 @@ class Builder:
                 _unpack(tar, folder)
             command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
             command += ["--no-cache"] if no_cache else []
-            if self.command == "podman":
-                command += ["--format", "docker"]
+            command += self.engine.build_options
             for name, value in sorted({**arguments, "BASE": base}.items()):
                 command += ["--build-arg", f"{name}={value}"]
             for name, value in sorted(labels.items()):
@@ -150,18 +147,10 @@ class Builder:
         done = self._call(command, LISTING_SECONDS)
         return done.stdout[:MAX_LISTING_BYTES] if done.returncode == 0 else ""
 
-    def save_command(self, reference):
-        """Gives the image out as an archive that both engines load."""
-        if self.command == "podman":
-            return ["podman", "save", "--quiet", "--format", "docker-archive", reference]
-        return ["docker", "save", reference]
-
     def _call(self, argv, seconds):
         environment = dict(os.environ, BUILDX_NO_DEFAULT_ATTESTATIONS="1")
-        if self.command == "docker" and "build" in argv[:2]:
-            buildx = toolbox()("docker", "buildx", "version", timeout=ANSWER_SECONDS)
-            if not buildx.ok:
-                environment["DOCKER_BUILDKIT"] = "0"
+        if argv[1] == "build":
+            environment.update(self.engine.build_environment())
         try:
             return subprocess.run(
                 argv,
@@ -179,13 +168,6 @@ class Builder:
                 f"{argv[0]} {argv[1]} was not done after {seconds:.0f} s: see why, or give "
                 "container_image_timeout_seconds more"
             ) from error
-
-
-def _complaint(command):
-    """Why an engine does not answer; empty when it does."""
-    words = ("version", "--format", "{{.Server.Version}}") if command == "docker" else ("info",)
-    done = toolbox()(command, *words, timeout=ANSWER_SECONDS)
-    return "" if done.ok else done.complaint
 
 
 def _unpack(tar, folder):

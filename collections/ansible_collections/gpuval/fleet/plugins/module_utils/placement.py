@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 from . import requirement_trial
-from .hardware.engines import ENGINES
+from .engines import of_runtime
 from .hardware.tools import toolbox
 from .hardware.tree import Tree
 from .hardware.users import accelerator_users, foreign_runs
@@ -267,8 +267,8 @@ def without_engine(parameters):
         return {}
     run = toolbox()
     problems = []
-    for engine in ENGINES if runtime == "auto" else (runtime,):
-        asked = run(engine, "ps", "--quiet", timeout=ENGINE_SECONDS)
+    for engine in of_runtime(runtime):
+        asked = run(engine.command, "ps", "--quiet", timeout=ENGINE_SECONDS)
         if asked.ok or asked.timed_out:  # one that hangs is a fault of the node: the stages meet it
             return {}
         problems.append(asked.complaint)

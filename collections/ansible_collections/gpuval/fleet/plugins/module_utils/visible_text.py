@@ -21,6 +21,9 @@ _UNSAFE_CATEGORIES = frozenset(
     {"Cc", "Cf", "Cn", "Zl", "Zp"}
 )  # controls, invisible and bidirectional format characters, non-characters, separators of lines and paragraphs
 _SUSPECT = re.compile(r"[^\n\r\t\x20-\x7e]")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
+_SPACES = re.compile(r"\s+")
+_ELLIPSIS = "..."
 
 
 def visible(text: str) -> str:
@@ -31,3 +34,11 @@ def visible(text: str) -> str:
     # each character is looked up once: a hostile log has millions of them
     suspects = (character for character in set(text) if _SUSPECT.match(character))
     return text.translate({ord(one): None for one in suspects if unicodedata.category(one) in _UNSAFE_CATEGORIES})
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return text on one line of at most `limit` characters, without escape sequences and control characters."""
+    text = _ESCAPES.sub("", text[: 16 * limit])
+    text = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c for c in text)
+    text = _SPACES.sub(" ", text).strip()
+    return text if len(text) <= limit else text[: limit - len(_ELLIPSIS)] + _ELLIPSIS

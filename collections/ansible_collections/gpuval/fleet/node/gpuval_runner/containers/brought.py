@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner.containers.engine import ContainerEngine, EngineError, EngineMissingError, LocalImage
+from gpuval_node.engines import engine_of
+from gpuval_node.engines._engine import EngineError, EngineMissingError, LocalImage
+
 from gpuval_runner.files import read_object, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import Image
@@ -59,7 +61,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
     complaints: list[str] = []
     directories = _others_by_reference(directory)
     for entry in _entries(directory):
-        engine, reference = ContainerEngine(entry["engine"]), entry["reference"]
+        engine, reference = engine_of(entry["engine"]), entry["reference"]
         if reference in directories:
             _hand_over(entry, directories[reference])
             continue

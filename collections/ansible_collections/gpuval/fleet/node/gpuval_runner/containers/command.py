@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.containers.devices import DeviceAccess
-from gpuval_runner.containers.engine import ContainerEngine
+from gpuval_node.engines._devices import DeviceAccess
+from gpuval_node.engines._engine import ContainerEngine
+
 from gpuval_runner.environment import StagePaths
 from gpuval_runner.plan import Image, StageContainer
 from gpuval_runner.text import one_line

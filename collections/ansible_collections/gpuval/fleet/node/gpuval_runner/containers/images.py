@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuval_node.hardware.engines import ENGINES, plain
+from gpuval_node.engines import engine_types, plain, select
+from gpuval_node.engines._engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage
 
 from gpuval_runner import download
 from gpuval_runner import plan as plans
 from gpuval_runner.containers import brought
 from gpuval_runner.containers.brought import engine_id, is_image, known_ids
-from gpuval_runner.containers.engine import NO_IMAGE, ContainerEngine, EngineError, LocalImage, select
 from gpuval_runner.documents import RecordMetric
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
@@ -161,8 +161,8 @@ class _Bringer:
         self._reported = 0.0
 
     def bring(self) -> None:
-        engine = select(self._plan.runtime if self._plan.runtime in ENGINES else "auto")
-        self._done.environment["engine"] = f"{engine.facts.kind} {engine.facts.version}"
+        engine = select(self._plan.runtime if self._plan.runtime in engine_types() else "auto")
+        self._done.environment["engine"] = f"{engine.name} {engine.facts.version}"
         if all(self._skip(engine, image) for image in self._plan.images.values()):
             return  # nothing to wait for
         self._done.present.clear()

@@ -13,6 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
+from gpuval_node.engines import select
+from gpuval_node.engines._engine import (
+    NO_IMAGE,
+    ContainerEngine,
+    Ending,
+    EngineError,
+    ImageMissingError,
+    LocalImage,
+    labels,
+)
+
 from gpuval_runner import descendants, scratch, stage_secrets
 from gpuval_runner.containers.brought import engine_id, is_image
 from gpuval_runner.containers.command import (
@@ -29,17 +40,6 @@ from gpuval_runner.containers.command import (
     explain,
     explain_init,
     inherited_names,
-)
-from gpuval_runner.containers.devices import access
-from gpuval_runner.containers.engine import (
-    NO_IMAGE,
-    ContainerEngine,
-    Ending,
-    EngineError,
-    ImageMissingError,
-    LocalImage,
-    labels,
-    select,
 )
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, StagePaths, build
@@ -150,7 +150,7 @@ class ContainerRun:
 
     def _wanted(self, engine: ContainerEngine, image: LocalImage, argv: Sequence[str]) -> ContainerRequest:
         plan, stage, container = self.plan, self.stage, self.stage.container
-        devices = access(self.accelerator.vendor, engine.facts)
+        devices = engine.access(self.accelerator.vendor)
         if devices.problem and not container.devices:  # a plan that names devices has another way
             raise EngineError(devices.problem)
         for source in (volume.partition(":")[0] for volume in container.volumes):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional
 
-from . import clock, cpu, disks, engines, memory, nics, osinfo, pci, peer_access, services, topology, tuning
+from .. import engines
+from . import clock, cpu, disks, memory, nics, osinfo, pci, peer_access, services, topology, tuning
 from .amd import smi as amd
 from .gaudi import smi as gaudi
 from .gpu import Detection, Gpu

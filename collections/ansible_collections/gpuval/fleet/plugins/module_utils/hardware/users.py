@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .engines import ENGINES
+from ..engines import engine_types
 from .gaudi import smi as gaudi
 from .nvidia import smi as nvidia
 from .tools import Run, ToolResult
@@ -91,7 +91,7 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 def foreign_runs(run: Run, but_run: str) -> list[str]:
     """Containers of other gpuval runs that work on this node now, by name and run."""
     found = []
-    for engine in ENGINES:
+    for engine in engine_types():
         result = run(engine, "ps", "--filter=label=gpuval.run", "--format={{json .}}", timeout=ENGINE_SECONDS)
         found += [f"container {name} of gpuval run {run_id}" for name, run_id in _labelled(result) if run_id != but_run]
     return sorted(set(found))
@@ -184,7 +184,7 @@ def _container(tree: Tree, pid: int) -> str:
 def _container_name(run: Run, identifier: str) -> tuple[str, str]:
     """A container's name, and the gpuval run that it is of."""
     form = '--format={{.Name}} {{index .Config.Labels "gpuval.run"}}'
-    for engine in ENGINES:
+    for engine in engine_types():
         result = run(engine, "inspect", "--type=container", form, identifier, timeout=ENGINE_SECONDS)
         if result.ok and result.stdout.strip():
             name, _, run_id = result.stdout.strip().partition(" ")

@@ -108,7 +108,7 @@ def _base(here):
 def save(builder, reference, path, seconds):
     """Save the image and say what is in the archive."""
     try:
-        sha256, count = image_archive.save(builder.save_command(reference), path, seconds)
+        sha256, count = image_archive.save(builder.engine.save_argv(reference), path, seconds)
         image = image_archive.image_of(path, reference)
     except image_archive.ArchiveError:
         Path(path).unlink(missing_ok=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from typing import Any, TypedDict
 
+from ..engines import of_runtime
 from ..image_archive import sha256_of
 from ..node_directory import NodeError, base_directory, make_private
 
@@ -74,20 +74,9 @@ def look(directory, sha256, size, image_id, runtime="auto"):
 
 def loaded(image_id, runtime="auto"):
     """Whether the engine that the runner will take has the image."""
-    for command in ("docker", "podman") if runtime == "auto" else (runtime,):
-        if shutil.which(command) is None:
-            continue
-        try:
-            done = subprocess.run(
-                [command, "image", "inspect", "--format", "{{.Id}}", image_id],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=ANSWER_SECONDS,
-                text=True,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        found = done.stdout.strip().removeprefix("sha256:")
-        return done.returncode == 0 and bool(found) and image_id.endswith(found)
+    for engine in of_runtime(runtime):
+        found = engine.run(engine.command, "image", "inspect", "--format", "{{.Id}}", image_id, timeout=ANSWER_SECONDS)
+        if found.returncode is not None:
+            digest = found.stdout.strip().removeprefix("sha256:")
+            return found.ok and bool(digest) and image_id.endswith(digest)
     return False

@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...module_utils.engines._engine import ContainerEngine
+from ..core import extensions
 from ..core.paths import COLLECTION
 
 RUNNER = COLLECTION / "node" / "gpuval_runner"
@@ -16,7 +18,7 @@ WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
 #: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = (
-    *("hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
+    *("engines", "hardware", "node_directory.py", "placement.py", "requirement_trial.py"),
     *(
         "cause_patterns.py",
         "log_lines.py",
@@ -46,7 +48,7 @@ def runner_pyz(bytecode: bool = True) -> bytes:
 
     Raises ``FileNotFoundError`` when either is missing.
     """
-    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
+    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), *_engines(), ("__main__.py", ENTRY_POINT)]
     return SHEBANG + _zip([*entries, *(_bytecode(entries) if bytecode else ())])
 
 
@@ -71,6 +73,14 @@ def _shared() -> list[Entry]:
             _package(path, f"gpuval_node/{name}") if path.is_dir() else [(f"gpuval_node/{name}", path.read_bytes())]
         )
     return entries
+
+
+def _engines() -> list[Entry]:
+    """The container engines of extensions. Raises SettingError for a file without one."""
+    own = {name: path for name, path in extensions.found("engines").items() if not extensions.is_shipped(path)}
+    for name in own:
+        extensions.load_class("engines", name, ContainerEngine)
+    return [(f"gpuval_node/engines/{name}.py", path.read_bytes()) for name, path in own.items()]
 
 
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:

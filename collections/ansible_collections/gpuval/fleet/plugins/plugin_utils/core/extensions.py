@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from .errors import SettingError
 from .paths import COLLECTION, ROLES, project_path
@@ -30,6 +30,11 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 #: How a role declares its stage.
 _DECLARATION = re.compile(r"^([a-z][a-z0-9_]*)_workload:", re.MULTILINE)
 _PACKAGE = "ansible_collections.gpuval.fleet"
+_PARENTS = {
+    "schedulers": f"{_PACKAGE}.plugins.plugin_utils.",
+    "engines": f"{_PACKAGE}.plugins.module_utils.engines.",
+}
+_Interface = TypeVar("_Interface")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 #: The folders that this process uses, and those that none of them may lie in: results and state.
@@ -58,12 +63,19 @@ def digests() -> dict[str, str]:
     return {folder.name: _digest(folder) for folder in _checked(**_in_use)}
 
 
-def load_class(path: Path, name: str) -> Any:
-    """The class of that name of a Python file, or of the package in a folder. Raises SettingError."""
-    module = _load_module(path)
-    if not isinstance(getattr(module, name, None), type):
-        raise SettingError(f"{path}: no class {name}: define it there")
-    return getattr(module, name)
+def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Interface]:
+    """The class that implements the interface by this name (its attribute `name`), of the file or folder of the kind.
+
+    Raises SettingError.
+    """
+    known = found(kind)
+    if name not in known:
+        raise SettingError(f"{name}: must be one of {', '.join(known)}{meant(name, known)}")
+    path = known[name]
+    for value in vars(_load_module(path)).values():
+        if isinstance(value, type) and issubclass(value, interface) and getattr(value, "name", "") == name:
+            return value
+    raise SettingError(f"{SETTING} {path}: no class has name = {name!r} and implements {interface.__name__}: add it")
 
 
 def is_shipped(path: Path) -> bool:
@@ -165,7 +177,8 @@ def _load_module(path: Path) -> ModuleType:
     if is_shipped(path):
         return importlib.import_module(".".join((_PACKAGE, *path.relative_to(COLLECTION).with_suffix("").parts)))
     file = path / "__init__.py" if path.is_dir() else path
-    name = f"gpuval_extension_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+    package = _PARENTS.get(path.parent.name, "")  # so that relative imports lead where those of what ships lead
+    name = f"{package}gpuval_extension_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(
         name, file, submodule_search_locations=[str(path)] if path.is_dir() else None
     )
@@ -190,14 +203,14 @@ def _shipped_stages() -> Mapping[str, Path]:
     return {match[1]: path.parents[1] for path, match in declarations if match}
 
 
-def _shipped_files(kind: str) -> Callable[[], Mapping[str, Path]]:
-    return lambda: {path.stem: path for path in sorted((COLLECTION / kind).glob(f"[a-z]*{KINDS[kind]}"))}
+def _shipped_files(folder: str, end: str) -> Callable[[], Mapping[str, Path]]:
+    return lambda: {path.stem: path for path in sorted((COLLECTION / folder).glob(f"[a-z]*{end}"))}
 
 
 #: By kind what finds those that ship.
 _SHIPPED: Mapping[str, Callable[[], Mapping[str, Path]]] = {
     "stages": _shipped_stages,
-    "profiles": _shipped_files("profiles"),
-    "schedulers": _shipped_files("schedulers"),
-    "engines": _shipped_files("engines"),
+    "profiles": _shipped_files("profiles", ".yml"),
+    "schedulers": _shipped_files("schedulers", ""),
+    "engines": _shipped_files("plugins/module_utils/engines", ".py"),
 }

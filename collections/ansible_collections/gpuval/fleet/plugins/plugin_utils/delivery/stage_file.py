@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...module_utils.engines import engine_types
 from ..records.documents import Record
 from ..records.properties import properties_of
 
@@ -19,7 +20,7 @@ _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at"
 OWN_FIELDS = ("schema", "stage", "verdict", "state")
 #: Versions of the node and the properties of its facts that tell them (records/properties.py).
 SOFTWARE = {
-    "os": "os_name", "kernel": "kernel", "docker": "docker", "podman": "podman", "driver": "driver",
+    "os": "os_name", "kernel": "kernel", **{name: name for name in engine_types()}, "driver": "driver",
     "runtime": "runtime", "firmware": "vbios",
 }  # fmt: skip
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
@@ -40,7 +40,7 @@ class LaunchOptions(RunOptions, ProbeOptions):
     run: Mapping[str, Any] = field(default_factory=dict)
     #: Declarations of the stages by name.
     workloads: Mapping[str, Any]
-    runtime: Literal["docker", "podman", "host", "auto"] = "auto"
+    runtime: str = "auto"
     #: Of stages that run on the host.
     python: str = "python3"
     models_dir: str = ""

@@ -30,7 +30,7 @@ class SendImageOptions(RunOptions, ProbeOptions):
     #: By name, and the references of those that the node's stages use.
     images: Mapping[str, Any]
     references: Sequence[str] = ()
-    runtime: Literal["docker", "podman", "host", "auto"] = "auto"
+    runtime: str = "auto"
     #: `auto` sends over the connection where the node does not reach the store, `ssh` always.
     transfer: Literal["auto", "store", "ssh"] = "auto"
     #: Of all images together.

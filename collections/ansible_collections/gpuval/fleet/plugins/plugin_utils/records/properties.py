@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from ...module_utils.engines import engine_types
 from ..core import units
 from ..core.escape import one_line
 from . import environment
@@ -61,8 +62,7 @@ PROPERTIES = (
     NodeProperty("kernel", "Kernel", FACTS, "os.kernel"),
     NodeProperty("nics", "Network cards", FACTS, "nics[].driver"),
     NodeProperty("nic_firmware", "Firmware of RDMA devices", FACTS, "nics[].firmware_version"),
-    NodeProperty("docker", "Docker", FACTS, "engines.docker"),
-    NodeProperty("podman", "Podman", FACTS, "engines.podman"),
+    *(NodeProperty(name, name.capitalize(), FACTS, f"engines.{name}") for name in engine_types()),
     NodeProperty("container_toolkit", "Container toolkit", FACTS, "engines.nvidia_container_toolkit"),
     NodeProperty("python", "Python", ANY_STAGE, "python"),
     NodeProperty("torch", "PyTorch", ANY_STAGE, "torch"),

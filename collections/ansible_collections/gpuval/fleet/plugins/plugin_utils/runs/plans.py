@@ -279,7 +279,7 @@ def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
     gpuval_images would otherwise test the host's own software silently. `images` by stage.
     """
     work = [stage for stage in images if stage not in (FACTS, IMAGE)]
-    if runtime in ("docker", "podman") and work and not any(images.values()):
+    if runtime not in ("auto", "host") and work and not any(images.values()):
         raise PlanError(
             f"gpuval_runtime is {runtime}, and none of {', '.join(work)} has an image: declare gpuval_images "
             "(training, loading, inference), or set gpuval_runtime to host or auto"

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..core import yaml_file
+from ..core import extensions, yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
 from ..core.text import meant
@@ -148,6 +148,10 @@ def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
     return found
 
 
+#: Settings that name what ships or an extension has, with its kind and what else they may be.
+NAMED = {"gpuval_runtime": ("engines", ("host", "auto"))}
+
+
 def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
     """Right values as their declared types, which text may stand for."""
     spec = {name: known.options[name] for name in values}
@@ -157,6 +161,9 @@ def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
 
 def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     """What is wrong with one value, in words; empty if it is right."""
+    if name in NAMED:
+        of_kind, others = NAMED[name]
+        option = {**option, "choices": [*extensions.found(of_kind), *others]}
     choices, kind = option.get("choices"), option.get("type", "str")
     wanted = f"must be {TYPES.get(kind, 'another value')}"
     if isinstance(value, (list, Mapping)) and kind in ("str", "path", "int", "float", "bool"):

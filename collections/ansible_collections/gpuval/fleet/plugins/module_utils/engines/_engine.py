@@ -1,18 +1,22 @@
-"""A container engine of the node: what it is, and its containers and images. Every call is bounded."""
+"""What container engines have in common: a command line like docker's. Every call is bounded.
+
+Also packed into the runner, as part of the package `gpuval_node`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
-from gpuval_node.hardware.engines import ENGINES
-from gpuval_node.hardware.tools import Run, ToolResult, toolbox
-
-from gpuval_runner.text import one_line
+from ..hardware.tools import Run, ToolResult, toolbox
+from ..visible_text import one_line
+from . import _devices as devices
+from ._devices import DeviceAccess
 
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
@@ -22,6 +26,7 @@ REMOVE = ("rm", "--force", "--volumes")
 NEVER_STARTED = "0001-01-01"
 #: Podman says Running only of the first.
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
+_VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
 #: In a record's environment (`fault`): the image is not on the node.
@@ -48,9 +53,8 @@ def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine reports of itself. `kind` is docker or podman, whatever its command is called."""
+    """What an engine reports of itself."""
 
-    kind: str = "docker"
     version: str = ""
     rootless: bool = False
     runtimes: frozenset[str] = frozenset()
@@ -83,11 +87,71 @@ class LocalImage:
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """Docker or podman by its command."""
+    """An engine by its command. A subclass with a `name` in a file of its own is an engine that gpuval_runtime accepts.
+
+    It overrides what differs from docker's command line; by itself an engine offers devices by CDI.
+    """
+
+    #: The engine's name, which is its command, too; and its turn where the runtime is ``auto``: the lowest is first.
+    name: ClassVar[str] = ""
+    order: ClassVar[int] = 100
+    #: What to do where the engine cannot hand NVIDIA GPUs to containers.
+    nvidia_remedy: ClassVar[str] = "write CDI specifications with nvidia-ctk to /etc/cdi"
+    #: The command that a builder of images must answer, and the options with which it builds.
+    answer_words: ClassVar[tuple[str, ...]] = ("info",)
+    build_options: ClassVar[tuple[str, ...]] = ()
 
     command: str
     facts: EngineFacts = field(default_factory=EngineFacts)
     run: Run = field(default_factory=toolbox)
+
+    @classmethod
+    def parse_info(cls, info: Mapping[str, Any]) -> Optional[EngineFacts]:
+        """Read the engine's ``info``; None when it is another engine's, or none answered."""
+        return None
+
+    def installed(self) -> Any:
+        """What the facts say of the engine: its version; None where it is not installed."""
+        return version_of(self.run, self.command, "--version")
+
+    def access(self, vendor: str, root: Path = Path("/")) -> DeviceAccess:
+        """Return how a container sees the accelerators of a vendor; ``auto`` goes by the devices that are there."""
+        if vendor == "auto":
+            vendor = next((name for name in devices.PRESENT if devices.present(name, root)), "cpu")
+        if vendor not in devices.PRESENT or not devices.present(vendor, root):
+            return DeviceAccess()
+        device_access = {"nvidia": self.nvidia, "amd": self.amd, "gaudi": self.gaudi}[vendor](root)
+        return device_access if device_access.problem else devices.with_rdma(device_access, root)
+
+    def nvidia(self, root: Path) -> DeviceAccess:
+        if self.facts.cdi and devices.has_cdi("nvidia.com/gpu", root):
+            return DeviceAccess(("--device=nvidia.com/gpu=all",))
+        return DeviceAccess(problem=f"{self.name} cannot hand NVIDIA GPUs to containers: {self.nvidia_remedy}")
+
+    def amd(self, root: Path) -> DeviceAccess:
+        nodes = [f"--device=/dev/{name}" for name in ("kfd", "dri") if (root / "dev" / name).exists()]
+        return DeviceAccess((*nodes, *self.groups(root), "--security-opt=seccomp=unconfined"))
+
+    def groups(self, root: Path) -> list[str]:
+        """Options for the groups of AMD's devices, by number: the image's own groups of these names have others."""
+        return [f"--group-add={number}" for number in devices.groups_of_amd(root)]
+
+    def gaudi(self, root: Path) -> DeviceAccess:
+        has_cdi = self.facts.cdi and devices.has_cdi("habana.ai/gaudi", root)
+        nodes = ["habana.ai/gaudi=all"] if has_cdi else devices.nodes_of_gaudi(root)
+        return DeviceAccess((*(f"--device={node}" for node in nodes), "--cap-add=sys_nice"), devices.GAUDI_VARIABLES)
+
+    def push_options(self, digest_file: str) -> list[str]:
+        """Options of a push that writes the digest to a file; none where the engine prints it."""
+        return []
+
+    def save_argv(self, reference: str) -> list[str]:
+        """Return the command that prints the image as an archive that all engines load."""
+        return [self.command, "save", reference]
+
+    def build_environment(self) -> dict[str, str]:
+        """Variables of a build."""
+        return {}
 
     def stop_argv(self, ids: Sequence[str], grace_seconds: float) -> list[str]:
         """Return the command that ends containers: TERM, a grace, KILL."""
@@ -105,7 +169,11 @@ class ContainerEngine:
 
     def find(self, labels: Mapping[str, str]) -> list[str]:
         """Return the ids of all containers with these labels. Raises ``EngineError``."""
-        return self._list(*(f"--filter=label={name}={value}" for name, value in sorted(labels.items())))
+        filters = (f"--filter=label={name}={value}" for name, value in sorted(labels.items()))
+        listing = self.ask("ps", "--all", "--quiet", "--no-trunc", *filters)
+        if listing.returncode != 0:
+            raise EngineError(f"{self.command} ps failed: {listing.stderr.strip()[-300:]}")
+        return listing.stdout.split()
 
     def create(self, argv: Sequence[str]) -> str:
         """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""
@@ -118,7 +186,7 @@ class ContainerEngine:
     def ending(self, identifier: str) -> Ending:
         """Return how a container ended. Raises ``EngineError``."""
         inspection = self.ask("inspect", "--format={{json .State}}", identifier)
-        state = _json(inspection.stdout) if inspection.returncode == 0 else None
+        state = parse_json(inspection.stdout) if inspection.returncode == 0 else None
         if not isinstance(state, dict):
             raise EngineError(f"{self.command} cannot inspect the container: {one_line(inspection.stderr, 300)}")
         return parse_ending(state)
@@ -138,7 +206,7 @@ class ContainerEngine:
             if "no such image" in inspection.stderr.lower() or "image not known" in inspection.stderr.lower():
                 return None
             raise EngineError(f"{self.command} image inspect failed: {one_line(inspection.stderr, 300)}")
-        documents = _json(inspection.stdout)
+        documents = parse_json(inspection.stdout)
         return (
             parse_image(documents[0])
             if isinstance(documents, list) and documents and isinstance(documents[0], dict)
@@ -155,12 +223,6 @@ class ContainerEngine:
             "give the image built for it"
         )
 
-    def _list(self, *filters: str) -> list[str]:
-        listing = self.ask("ps", "--all", "--quiet", "--no-trunc", *filters)
-        if listing.returncode != 0:
-            raise EngineError(f"{self.command} ps failed: {listing.stderr.strip()[-300:]}")
-        return listing.stdout.split()
-
     def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> ToolResult:
         """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
         completed = self.run(self.command, *arguments, timeout=limit)
@@ -171,60 +233,10 @@ class ContainerEngine:
         return completed
 
 
-def probe(command: str) -> ContainerEngine:
-    """Return an engine that answers. Raises ``EngineError`` saying what to do."""
-    answer = ContainerEngine(command).ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
-    info = _json(answer.stdout)
-    facts = parse_info(info) if isinstance(info, dict) else None
-    if facts is None:
-        reason = one_line(answer.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
-        raise EngineError(f"{command} does not answer: {reason or f'exit code {answer.returncode}'}{_remedy(reason)}")
-    return ContainerEngine(command, facts)
-
-
-def select(runtime: str) -> ContainerEngine:
-    """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers.
-
-    Raises ``EngineError`` saying why there is none.
-    """
-    problems = []
-    for command in ENGINES if runtime == "auto" else (runtime,):
-        try:
-            return probe(command)
-        except EngineError as error:
-            problems.append(str(error))
-    raise EngineError(
-        f"no container engine: {'; '.join(problems)}. Install docker or podman on the node and let this user use it, "
-        "or run without images (gpuval_runtime: host)"
-    )
-
-
-def parse_info(info: Mapping[str, Any]) -> Optional[EngineFacts]:
-    """Read ``docker info`` or ``podman info``; None when no engine answered."""
-    host = info.get("host")
-    if isinstance(host, dict):  # podman, also by the name of docker
-        store, version, security = _part(info, "store"), _part(info, "version"), _part(host, "security")
-        return EngineFacts(
-            kind="podman",
-            version=str(version.get("Version") or ""),
-            rootless=bool(security.get("rootless")),
-            cdi=True,
-            architecture=_architecture(host.get("arch")),
-            storage=Path(store["graphRoot"]) if store.get("graphRoot") else None,
-        )
-    if not info.get("ServerVersion"):
-        return None
-    status = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or [] if len(pair) == 2}
-    return EngineFacts(
-        kind="docker",
-        version=str(info["ServerVersion"]),
-        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or []),
-        runtimes=frozenset(info.get("Runtimes") or {}),
-        cdi=bool(info.get("CDISpecDirs")),
-        architecture=_architecture(info.get("Architecture")),
-        storage=Path(info["DockerRootDir"]) if info.get("DockerRootDir") else None,
-        containerd_images="containerd" in status.get("driver-type", ""),
-    )
+def version_of(run: Run, tool: str, argument: str) -> Optional[str]:
+    result = run(tool, argument)
+    match = _VERSION.search(result.stdout) if result.ok else None
+    return match.group(1) if match else None
 
 
 def parse_ending(state: Mapping[str, Any]) -> Ending:
@@ -244,34 +256,34 @@ def parse_ending(state: Mapping[str, Any]) -> Ending:
 def parse_image(document: Mapping[str, Any]) -> LocalImage:
     """Read one entry of ``image inspect``; podman's ids lack the name of the digest."""
     identifier = str(document.get("Id") or "")
-    pairs = (entry.partition("=") for entry in _part(document, "Config").get("Env") or [] if isinstance(entry, str))
+    pairs = (entry.partition("=") for entry in part(document, "Config").get("Env") or [] if isinstance(entry, str))
     size = document.get("Size")
     return LocalImage(
         id=identifier if ":" in identifier or not identifier else f"sha256:{identifier}",
-        architecture=_architecture(document.get("Architecture")),
+        architecture=architecture_of(document.get("Architecture")),
         bytes=size if isinstance(size, int) else None,
         environment={name: value for name, _, value in pairs},
     )
 
 
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = document.get(name)
     return section if isinstance(section, dict) else {}
 
 
-def _architecture(name: Any) -> str:
+def architecture_of(name: Any) -> str:
     text = str(name or "")
     return ARCHITECTURES.get(text, text)
 
 
-def _remedy(reason: str) -> str:
+def remedy_of(reason: str) -> str:
     if "permission denied" in reason.lower():
         user = os.environ.get("USER") or f"user {os.geteuid()}"
         return f": let {user} use it (group docker and a new login, or become)"
     return ": start its service (systemctl start docker) and check its journal"
 
 
-def _json(text: str) -> Any:
+def parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
