@@ -81,13 +81,13 @@ def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _
 
     ``declared``: what a run declared of a machine, empty for nothing.
     """
-    found = {}
+    words = {}
     for (word, machine), runs in earlier.items():
         if word == "accelerator":
-            known = [(run, declared(run, machine)) for run in sorted(runs, reverse=True)]
-            run, what = next((one for one in known if one[1]), known[0])
-            found[machine] = f"run {run}{f', which declared {what},' if what else ''} missed its GPUs"
-    return found
+            runs_declared = [(run, declared(run, machine)) for run in sorted(runs, reverse=True)]
+            run, expectation = next((one for one in runs_declared if one[1]), runs_declared[0])
+            words[machine] = f"run {run}{f', which declared {expectation},' if expectation else ''} missed its GPUs"
+    return words
 
 
 def found_earlier(
@@ -109,14 +109,14 @@ def assign(report: Mapping[str, Any], earlier: Earlier) -> None:
 def excused_changes(report: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
     """By node the changes of speed that its peers excuse, after its other faults: where a later run finds one again, it
     counts."""
-    shared, found = _shared(report["nodes"]), defaultdict(list)
+    shared, faults_by_node = _shared(report["nodes"]), defaultdict(list)
     for node in report["nodes"]:
         for check in node["checks"]:
             if check["name"] == UNSTEADY and check["severity"] == "advisory":
                 where = _where(node, check["part"], 1, _machine(node, shared), shared)
-                found[node["name"]].append(NodeFault(UNSTEADY, *where, NODE).document())
+                faults_by_node[node["name"]].append(NodeFault(UNSTEADY, *where, NODE).document())
     decided = {node["name"]: node["action"]["faults"] for node in report["nodes"] if "action" in node}
-    return {name: [*decided.get(name, ()), *faults][:MAX_FAULTS] for name, faults in found.items()}
+    return {name: [*decided.get(name, ()), *faults][:MAX_FAULTS] for name, faults in faults_by_node.items()}
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:
@@ -236,5 +236,5 @@ def _machine(node: Mapping[str, Any], shared: Collection[str]) -> str:
 
 
 def _gpu(gpu: Mapping[str, Any], shared: Collection[str]) -> str:
-    found = best_of(gpu, ("serial", "uuid"))
-    return f"gpu {found}" if found and found not in shared else ""
+    identity = best_of(gpu, ("serial", "uuid"))
+    return f"gpu {identity}" if identity and identity not in shared else ""

@@ -37,8 +37,8 @@ class Baseline:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Baseline:
         figures: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-        for one in document["figures"]:
-            figures[one["stage"], one["metric"], one["scope"]].append(one)
+        for figure in document["figures"]:
+            figures[figure["stage"], figure["metric"], figure["scope"]].append(figure)
         return cls(document, figures)
 
     @property
@@ -50,19 +50,19 @@ class Baseline:
     ) -> Mapping[str, Any] | None:
         """The figure that the check's node is held against; of several that with the most nodes."""
         fitting = [
-            one
-            for one in self.figures.get((check.stage, check.metric, check.scope), ())
-            if (one["sku"], one["gpus"], one["workload"]) == (sku, gpus, workload)
-            and one.get("revision", 1) == revision
-            and all(one["setup"].get(path) == value for path, value in setup.items())
+            figure
+            for figure in self.figures.get((check.stage, check.metric, check.scope), ())
+            if (figure["sku"], figure["gpus"], figure["workload"]) == (sku, gpus, workload)
+            and figure.get("revision", 1) == revision
+            and all(figure["setup"].get(path) == value for path, value in setup.items())
         ]
-        return max(fitting, key=lambda one: (one["nodes"], sorted(one["setup"].items())), default=None)
+        return max(fitting, key=lambda figure: (figure["nodes"], sorted(figure["setup"].items())), default=None)
 
 
 def spreads_of(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """By SKU how much parts of a node differ, as its file in the catalogue has it, and of how many nodes at least."""
     of_skus: dict[str, dict[str, Any]] = {}
-    for figure in sorted(figures, key=lambda one: (one.get("revision", 1), one["within_nodes_ratio"] or 0.0)):
+    for figure in sorted(figures, key=lambda fig: (fig.get("revision", 1), fig["within_nodes_ratio"] or 0.0)):
         if figure["within_nodes_ratio"]:
             sku = of_skus.setdefault(
                 figure["sku"], {"sku": figure["sku"], "nodes": figure["nodes"], "part_spreads": {}}
@@ -84,8 +84,8 @@ def lend_spreads(baseline: Baseline | None, subjects: Iterable[Subject]) -> None
             (metric, one["revision"]): borrowed_deviation(one["value"], sku["nodes"])
             for metric, one in sku["part_spreads"].items()
         }
-        known = subject.known_spreads
-        subject.known_spreads = {**known, **{key: max(lent[key], known.get(key, 0.0)) for key in lent}}
+        present = subject.known_spreads
+        subject.known_spreads = {**present, **{key: max(lent[key], present.get(key, 0.0)) for key in lent}}
 
 
 def read(path: Path, run_id: str = "") -> Baseline:
@@ -116,8 +116,8 @@ def _number(text: str) -> float:
 
 def next_version(folder: Path, name: str) -> int:
     """One more than the greatest version of that name in the folder."""
-    found = (path.stem.removeprefix(f"{name}-v") for path in folder.glob(f"{name}-v*.json"))
-    return max((int(text) for text in found if text.isdecimal()), default=0) + 1
+    versions = (path.stem.removeprefix(f"{name}-v") for path in folder.glob(f"{name}-v*.json"))
+    return max((int(text) for text in versions if text.isdecimal()), default=0) + 1
 
 
 def file_name(document: Mapping[str, Any]) -> str:

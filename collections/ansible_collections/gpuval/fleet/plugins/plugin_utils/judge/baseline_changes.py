@@ -47,13 +47,13 @@ def diff(earlier: Baseline, later: Baseline) -> list[FigureChange]:
     own.
     """
     changes = compare({"": _figures(earlier)}, {"": _figures(later)})
-    moved = [one for one in changes if one.change is None or abs(one.change) >= MIN_CHANGE]
-    return sorted(moved, key=lambda one: (one.change is not None, not one.is_clear, str(one.key), repr(one.key)))
+    moved = [fig for fig in changes if fig.change is None or abs(fig.change) >= MIN_CHANGE]
+    return sorted(moved, key=lambda fig: (fig.change is not None, not fig.is_clear, str(fig.key), repr(fig.key)))
 
 
 def _figures(baseline: Baseline) -> dict[BaselineKey, ReportFigure]:
     """Of figures that differ by torch alone, the one with the most nodes."""
-    ordered = sorted(baseline.document["figures"], key=lambda one: (one["nodes"], sorted(one["setup"].items())))
+    ordered = sorted(baseline.document["figures"], key=lambda fig: (fig["nodes"], sorted(fig["setup"].items())))
     return {
         BaselineKey.of(figure): ReportFigure(
             figure["median"], figure["unit"], error=MEDIAN_ERROR * figure["deviation"] / math.sqrt(figure["nodes"])

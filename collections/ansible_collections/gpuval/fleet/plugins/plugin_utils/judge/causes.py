@@ -43,12 +43,12 @@ def follow_the_fleet(checks: list[Entry], criteria: Iterable[Check]) -> list[Ent
     Eight parts show less of how healthy ones differ than the parts of eight nodes or more.
     """
     outliers = [check for check in criteria if check.kind == "outlier"]
-    beside = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
+    fleet_checks = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
     in_node = {check.name for check in outliers if check.peers == "node"}
     for entry in checks:
         if entry["name"] not in in_node or entry["verdict"] != "fail":
             continue
-        of_fleet = [one["verdict"] for one in checks if one["name"] == beside.get(entry["metric"])]
+        of_fleet = [one["verdict"] for one in checks if one["name"] == fleet_checks.get(entry["metric"])]
         if "pass" in of_fleet and set(of_fleet) <= {"pass", "warn"}:  # fewer nodes than a comparison needs have no pass
             reason = f"{entry['reason']}; parts of other nodes differ as much"
             entry.update(verdict="warn", severity="advisory", reason=reason)
@@ -78,8 +78,8 @@ def name_the_cause(checks: Sequence[Entry], subject: Subject) -> list[Entry]:
 def _explained(check: Entry, cause: str, checks: Sequence[Entry]) -> Entry:
     """The check with the part that explains it."""
     entry, stage = {**check, "cause": cause}, check["stage"]
-    proofs = [other for other in checks if other["part"] == cause and other["verdict"] in ("fail", "warn")]
-    proof = min(proofs, key=lambda other: (other["stage"] != stage, other["verdict"] != "fail"), default=None)
+    proofs = [rival for rival in checks if rival["part"] == cause and rival["verdict"] in ("fail", "warn")]
+    proof = min(proofs, key=lambda rival: (rival["stage"] != stage, rival["verdict"] != "fail"), default=None)
     if entry["part"] != "node" or proof is None:
         return entry
     entry["reason"] = f"all GPUs wait for {cause} ({proof['name']}); {entry['reason']}"

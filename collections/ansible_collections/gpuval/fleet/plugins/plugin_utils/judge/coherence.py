@@ -255,8 +255,8 @@ class StageFigures:
         record = self._usable(term.stage)
         path = term.name.partition(".")[2].replace("[part]", f"[index={part.partition(':')[2]}]")
         values = environment.values(record["environment"], path) if record else None
-        known = [value for value in values or () if value not in (None, "")]
-        return known if known or values == [] else None
+        filled = [value for value in values or () if value not in (None, "")]
+        return filled if filled or values == [] else None
 
     def _usable(self, stage: str) -> Record | None:
         """The record of the stage, or this one, where the work succeeded."""
@@ -373,13 +373,13 @@ def _unnamed_gpus(subject: Subject, stage: str, record: Record) -> Iterator[str]
 
 def _copied_parts(subject: Subject, stage: str, record: Record) -> Iterator[str]:
     """Parts whose measured figures are those of another part, to all digits."""
-    seen: dict[tuple[str, float], str] = {}
+    first_parts: dict[tuple[str, float], str] = {}
     equal: dict[tuple[str, str], set[float]] = defaultdict(set)
     for metric in record["metrics"]:
         name, value, (kind, _, index) = metric["name"], metric["value"], metric["scope"].partition(":")
         is_measured = metric["unit"] in _MEASURED and name.startswith((f"{stage}_", "gpu_power_"))
         if value and is_measured and kind in ("gpu", "rank") and len(f"{value:.15e}"[:17].strip("-0")) > _DIGITS:
-            equal[seen.setdefault((name, value), index), index].add(value)
+            equal[first_parts.setdefault((name, value), index), index].add(value)
     for (first, second), values in equal.items():
         if first != second and len(values) > _MOST_EQUAL:
             yield f"{len(values)} measured figures of parts {first} and {second} are the same to all digits"
@@ -411,14 +411,14 @@ def _of_nothing() -> frozenset[str]:
 def _overlap(subject: Subject, stage: str, record: Record) -> Iterator[str]:
     """Stages of a plan follow each other: one that worked while an earlier one did."""
     begun = record["started_at"]
-    for other_stage, other in subject.records.items():
+    for other_stage, past in subject.records.items():
         if other_stage == stage:
             return
-        same = other["attempt"] == record["attempt"] and not environment.objects(other["environment"], "gang")
-        if same and begun and other["finished_at"] and other["started_at"]:
-            over = _seconds(other["finished_at"]) - _seconds(begun)
+        in_plan = past["attempt"] == record["attempt"] and not environment.objects(past["environment"], "gang")
+        if in_plan and begun and past["finished_at"] and past["started_at"]:
+            over = _seconds(past["finished_at"]) - _seconds(begun)
             if over > OVERLAP_SECONDS:
-                ended = f"{other_stage} ended at {other['finished_at']}"
+                ended = f"{other_stage} ended at {past['finished_at']}"
                 yield f"it began at {begun}, {units.duration(over)} before {ended}"
 
 

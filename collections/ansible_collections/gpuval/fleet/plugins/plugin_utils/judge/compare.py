@@ -56,11 +56,11 @@ def compare(before: Figures, after: Figures) -> Iterator[FigureChange]:
         earlier, later = before.get(node, {}), after.get(node, {})
         for key in {**later, **earlier}:
             then, now = earlier.get(key), later.get(key)
-            known = [figure for figure in (now, then) if figure is not None]
-            if len({(figure.unit, figure.revision) for figure in known}) == 1:
-                error = math.hypot(*(figure.error for figure in known))
+            measured = [figure for figure in (now, then) if figure is not None]
+            if len({(figure.unit, figure.revision) for figure in measured}) == 1:
+                error = math.hypot(*(figure.error for figure in measured))
                 yield FigureChange(
-                    node, key, known[0].unit, then.value if then else None, now.value if now else None, error
+                    node, key, measured[0].unit, then.value if then else None, now.value if now else None, error
                 )
 
 

@@ -32,14 +32,14 @@ def find_copies(
             figures = _figures(record) if record and stage not in UNMEASURED else ()
             if len(figures) >= MIN_FIGURES:
                 owners[stage, figures].append(name)
-    found: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    copies: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for (stage, _), names in owners.items():
         for name in names if len(names) > 1 else ():
-            others = (other for other in names if other != name)
-            copied = [other for other in others if other not in twins or name not in twins[other].claims]
+            candidates = (other for other in names if other != name)
+            copied = [other for other in candidates if other not in twins or name not in twins[other].claims]
             if copied:
-                found[name][stage] = copied
-    return found
+                copies[name][stage] = copied
+    return copies
 
 
 def _figures(record: Record) -> tuple[tuple[str, str, float], ...]:
@@ -57,10 +57,10 @@ def _digits(value: float) -> int:
     return len(mantissa.replace(".", "").strip("0"))
 
 
-def copy_checks(found: Mapping[str, list[str]]) -> list[Entry]:
+def copy_checks(copies: Mapping[str, list[str]]) -> list[Entry]:
     checks = []
-    for stage, others in found.items():
-        names = sorted(others, key=natural_order)
+    for stage, copied in copies.items():
+        names = sorted(copied, key=natural_order)
         named = some_of(names)
         checks.append(
             own_entry(

@@ -40,7 +40,7 @@ def compare(
     reported: Mapping[str, Iterable[str]], checks: Iterable[Check], informational: Iterable[Informational] = ()
 ) -> Coverage:
     """The gaps between what stages report (stage -> names of metrics and fingerprints) and what checks look at."""
-    known = {stage: set(names) for stage, names in reported.items()}
+    names_reported = {stage: set(names) for stage, names in reported.items()}
     checks = list(checks)
     looked_at: dict[str, set[str]] = defaultdict(set)
     for check in checks:
@@ -48,14 +48,14 @@ def compare(
     listed = tuple(informational)
     unjudged = {
         f"{stage}/{name}"
-        for stage, names in known.items()
+        for stage, names in names_reported.items()
         for name in names - looked_at[stage]
         if not comparison_rule_of(name).worse and not is_informational(stage, name, listed)
     }
     unreported = {
         f"{check.name} ({check.stage}/{name})"
         for check in checks
-        for name in needed(check) - known.get(check.stage, set())
+        for name in needed(check) - names_reported.get(check.stage, set())
     }
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 

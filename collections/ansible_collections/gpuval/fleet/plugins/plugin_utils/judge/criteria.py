@@ -111,35 +111,35 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
             return []
     except CriteriaError as error:
         return [str(error)]
-    found, good = [], []
+    problems, good = [], []
     head = {key: document[key] for key in ("schema", "stage") if key in document}
     for line, entry in zip(_lines(path), entries):
         try:
             checks = parse({**head, "checks": [entry]})
         except CriteriaError as error:
-            found.append(f"{path}:{line}: {error}")
+            problems.append(f"{path}:{line}: {error}")
             continue
         good.append(entry)
         for check in checks:
             if check.stage not in stages:
                 near = meant(check.stage, stages) or f"; stages are {', '.join(stages)}"
-                found.append(f"{path}:{line}: check '{check.name}': no stage {check.stage}{near}")
+                problems.append(f"{path}:{line}: check '{check.name}': no stage {check.stage}{near}")
     try:
         parse({**document, "checks": good})  # what is beside them, and names that stand twice
     except CriteriaError as error:
-        found.append(f"{path}: {error}")
-    return found
+        problems.append(f"{path}: {error}")
+    return problems
 
 
 def doubtful_metrics(path: Path) -> list[str]:
     """Remarks on checks of a right file whose metric no shipped check has, and that is close to one that is there."""
     shipped = beside_shipped([])
-    known = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
+    metrics = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
     return [
         f"{path}: check '{check.name}': no shipped check has the metric {check.metric}{near}"
         for check in read_file(path)
-        for near in [meant(check.metric, known, 0.9)]
-        if near and not any(pattern_of(name).fullmatch(check.metric) for name in known)
+        for near in [meant(check.metric, metrics, 0.9)]
+        if near and not any(pattern_of(name).fullmatch(check.metric) for name in metrics)
     ]
 
 
@@ -164,8 +164,8 @@ def parse(document: Any) -> list[Check]:
         schemas.validate("criteria", document, what="criteria")
     except schemas.Invalid as error:
         raise CriteriaError(_explained(document, error)) from error
-    given = {"stage": document["stage"]} if "stage" in document else {}
-    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**given, **entry})]
+    common = {"stage": document["stage"]} if "stage" in document else {}
+    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage({**common, **entry})]
     names = [check.name for check in checks]
     for name in names:
         if names.count(name) > 1:
@@ -217,14 +217,14 @@ def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
     """A figure of a SKU, None without it; of the way to the host that of PCIe, unless the SKU has another."""
-    found: Any = document
+    figure: Any = document
     for key in path.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    if found is None and path == "gpu.host_bytes_per_second":
+        figure = figure.get(key) if isinstance(figure, Mapping) else None
+    if figure is None and path == "gpu.host_bytes_per_second":
         gpu = document.get("gpu", {})
         lane = LANE_BYTES_PER_SECOND.get(gpu.get("pcie_generation", 0), 0.0)
         return gpu.get("pcie_width", 0) * lane or None
-    return found
+    return figure
 
 
 @functools.cache
@@ -236,26 +236,26 @@ def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
     if "stage" not in entry:
         raise CriteriaError(f"check '{entry['name']}': no stage: give it one, or its whole file")
-    own, also = entry["stage"], entry.get("also", ())
-    if (also or entry.get("every_stage")) and not entry["name"].startswith(f"{own}_"):
-        raise CriteriaError(f"check '{entry['name']}': also and every_stage need a name that begins with {own}_")
-    made = {key: value for key, value in entry.items() if key != "also"}
-    copy = {**made, "every_stage": False}
-    return [made, *({**copy, "stage": stage, "name": stage + entry["name"].removeprefix(own)} for stage in also)]
+    home, also = entry["stage"], entry.get("also", ())
+    if (also or entry.get("every_stage")) and not entry["name"].startswith(f"{home}_"):
+        raise CriteriaError(f"check '{entry['name']}': also and every_stage need a name that begins with {home}_")
+    bare = {key: value for key, value in entry.items() if key != "also"}
+    copy = {**bare, "every_stage": False}
+    return [bare, *({**copy, "stage": stage, "name": stage + entry["name"].removeprefix(home)} for stage in also)]
 
 
 def of_stage(criteria: Iterable[Check], stage: str) -> list[Check]:
     """The checks of one stage, with those of others that hold for every stage and that it has none of its own for."""
     checks = list(criteria)
-    own = [check for check in checks if check.stage == stage]
-    judged = {(check.metric, check.scope) for check in own}
-    names = {check.name for check in own}
+    stage_checks = [check for check in checks if check.stage == stage]
+    judged = {(check.metric, check.scope) for check in stage_checks}
+    names = {check.name for check in stage_checks}
     for check in checks:
         if check.every_stage and (check.metric, check.scope) not in judged:
             name = stage + check.name.removeprefix(check.stage)
             # What the facts say of errors since boot has that name already: these came up during the stage.
-            own.append(_in_stage(check, stage, f"{name}_new" if name in names else name))
-    return own
+            stage_checks.append(_in_stage(check, stage, f"{name}_new" if name in names else name))
+    return stage_checks
 
 
 @functools.lru_cache(maxsize=1024)
@@ -273,11 +273,11 @@ def _check(entry: dict[str, Any]) -> Check:
 
 
 def _applies(entry: dict[str, Any]) -> Applies:
-    others: dict[str, Any] = {
+    facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key != "fingerprints"
     }
     fingerprints = entry.get("fingerprints", {})
-    return Applies(**others, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
+    return Applies(**facts, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
 
 
 def _problem(check: Check) -> str | None:
@@ -313,6 +313,6 @@ def _explained(document: Any, error: schemas.Invalid) -> str:
     if len(path) >= 2 and path[0] == "checks" and isinstance(path[1], int):
         entry = document["checks"][path[1]]
         name = entry.get("name", f"number {path[1] + 1}") if isinstance(entry, dict) else f"number {path[1] + 1}"
-        place = ".".join(str(key) for key in path[2:])
-        return f"check '{name}': {place + ': ' if place else ''}{error.problem}"
+        key_path = ".".join(str(key) for key in path[2:])
+        return f"check '{name}': {key_path + ': ' if key_path else ''}{error.problem}"
     return str(error)

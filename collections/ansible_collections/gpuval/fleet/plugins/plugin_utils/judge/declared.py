@@ -56,35 +56,35 @@ def temperature(value: Any) -> float | None:
 
 def of_host(hostvars: Mapping[str, Any]) -> dict[str, Any]:
     """What the variables of a host declare, as run.json keeps it; what is empty is left out. Raises SettingError."""
-    found = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
+    names_declared = {key: names(variable, hostvars.get(variable)) for variable, (key, *_) in LISTS.items()}
     limit = temperature(hostvars.get(TEMPERATURE))
-    return {key: value for key, value in {**found, "gpu_temperature_max_celsius": limit}.items() if value}
+    return {key: value for key, value in {**names_declared, "gpu_temperature_max_celsius": limit}.items() if value}
 
 
-def checks(wanted: Mapping[str, Any], facts: Record | None, stage: str) -> list[Entry]:
+def checks(declared: Mapping[str, Any], facts: Record | None, stage: str) -> list[Entry]:
     """The entries of the declared services and mounts."""
-    return [_check(variable, wanted[key], facts, stage) for variable, (key, *_) in LISTS.items() if wanted.get(key)]
+    return [_check(variable, declared[key], facts, stage) for variable, (key, *_) in LISTS.items() if declared.get(key)]
 
 
-def _check(variable: str, wanted: Sequence[str], facts: Record | None, stage: str) -> Entry:
-    key, place, what, remedy = LISTS[variable]
+def _check(variable: str, declared: Sequence[str], facts: Record | None, stage: str) -> Entry:
+    key, list_key, noun, remedy = LISTS[variable]
     entry = functools.partial(
-        own_entry, f"{key}_declared", stage, "equal", expected=some_of(wanted), remedy=remedy,
+        own_entry, f"{key}_declared", stage, "equal", expected=some_of(declared), remedy=remedy,
         source=f"{variable} of the inventory",
     )  # fmt: skip
     if facts is None:
         return entry("missing", "no facts say what the node has")
-    known = facts["environment"].get("services")
-    known = known if isinstance(known, dict) else {}
-    there = known.get(place)
-    if not isinstance(there, list):
+    services = facts["environment"].get("services")
+    services = services if isinstance(services, dict) else {}
+    reported = services.get(list_key)
+    if not isinstance(reported, list):
         return entry("missing", UNKNOWN[variable])
-    absent = [name for name in wanted if name not in there]
-    waiting = known.get("automounts")
+    absent = [name for name in declared if name not in reported]
+    waiting = services.get("automounts")
     if absent and key == "mounts" and isinstance(waiting, list) and set(absent) <= set(waiting):
         return entry("missing", f"automounts that were not read yet: {some_of(absent)}; read them, then validate again")
     if absent and key == "mounts" and environment.texts(facts["environment"], "os.container"):
         return entry("missing", f"the facts are those of a container, which has not mounted: {some_of(absent)}")
     if absent:
-        return entry("fail", f"{what} not there: {some_of(absent)}", value=some_of(absent))
-    return entry("pass", f"{len(wanted)} {what}{'s' if len(wanted) > 1 else ''} there")
+        return entry("fail", f"{noun} not there: {some_of(absent)}", value=some_of(absent))
+    return entry("pass", f"{len(declared)} {noun}{'s' if len(declared) > 1 else ''} there")

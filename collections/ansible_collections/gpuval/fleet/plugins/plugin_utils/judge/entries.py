@@ -93,9 +93,9 @@ def entries_of(
     check: Check, results: Sequence[PartResult], absent: tuple[str, str] | None, expected: str
 ) -> list[Entry]:
     """The entries of all parts; ``absent`` is the first part that did not report, and why."""
-    failed = [one for one in results if one.passed is False]
-    unknown = [one for one in results if one.passed is None]
-    entries = [_of_part(check, one, "fail", expected) for one in failed[:MAX_FAILED_PARTS]]
+    failed = [result for result in results if result.passed is False]
+    unknown = [result for result in results if result.passed is None]
+    entries = [_of_part(check, result, "fail", expected) for result in failed[:MAX_FAILED_PARTS]]
     if len(failed) > MAX_FAILED_PARTS:
         entries[-1]["reason"] += f"; {len(failed) - MAX_FAILED_PARTS} more parts fail too"
     if unknown:
@@ -107,7 +107,7 @@ def entries_of(
         remedy = f"read the log of {check.stage}: it says why the figure is missing; then validate again"
         entries.append(entry_of(check, "missing", reason, expected, part=part, remedy=remedy))
     if not entries:
-        worst = min(results, key=lambda one: one.margin)
+        worst = min(results, key=lambda result: result.margin)
         entry = _of_part(check, worst, "pass", expected)
         if len(results) > 1:
             entry["reason"] = f"the worst of {len(results)}: {entry['reason']}"
@@ -115,8 +115,8 @@ def entries_of(
     return entries
 
 
-def _of_part(check: Check, one: PartResult, verdict: str, expected: str) -> Entry:
-    return entry_of(check, verdict, one.text, expected, part=one.part, value=one.value, unit=one.unit)
+def _of_part(check: Check, result: PartResult, verdict: str, expected: str) -> Entry:
+    return entry_of(check, verdict, result.text, expected, part=result.part, value=result.value, unit=result.unit)
 
 
 def not_applicable(check: Check, subject: Subject, expected: str) -> list[Entry]:
@@ -143,10 +143,10 @@ def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
         kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
         if kinds.isdisjoint(applies.accelerator):
             return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
-    wanted = _other_gpu_count(applies, subject.gpus)
-    if wanted and subject.gpus is None:
-        return "missing", f"applies to {wanted}, and the GPU count of this node is unknown"
-    return ("skipped", f"applies to {wanted}, this node has {subject.gpus}") if wanted else None
+    gpu_counts = _other_gpu_count(applies, subject.gpus)
+    if gpu_counts and subject.gpus is None:
+        return "missing", f"applies to {gpu_counts}, and the GPU count of this node is unknown"
+    return ("skipped", f"applies to {gpu_counts}, this node has {subject.gpus}") if gpu_counts else None
 
 
 def _other_gpu_count(applies: Applies, gpus: float | None) -> str:
@@ -177,10 +177,10 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
     if open_entries:
         return open_entries
     record = subject.records[check.stage]
-    for name, wanted in check.applies.fingerprints:
-        other = _other_fingerprint(check, subject, record, name, wanted)
-        if other is not None:
-            return [entry_of(check, *other, expected)]
+    for name, expected_values in check.applies.fingerprints:
+        reason_apart = _other_fingerprint(check, subject, record, name, expected_values)
+        if reason_apart is not None:
+            return [entry_of(check, *reason_apart, expected)]
     if check.scope == "link" and _is_single(check, subject, record):
         return [entry_of(check, "skipped", "one part has no links", expected)]
     return []
@@ -194,26 +194,26 @@ def is_held(check: Check, subject: Subject) -> bool:
 
 
 def _other_fingerprint(
-    check: Check, subject: Subject, record: Record, name: str, wanted: Sequence[str]
+    check: Check, subject: Subject, record: Record, name: str, expected_values: Sequence[str]
 ) -> tuple[str, str] | None:
     """Verdict and reason where a limit is not for this node: it is for the way to work that it was measured with.
 
     The run's settings decide that. A node that works another way than they ask for lacks evidence, and is not exempt.
     """
-    found = record["fingerprints"].get(name)
-    asked = subject.setups.get(check.stage, {}).get(name)
-    limit = f"applies to {name} {_any_of(wanted)}"
-    if asked is not None and asked.isdisjoint(wanted):
-        return "skipped", f"{limit}, this run asks for {_any_of(sorted(asked))}"
-    if found is None:
+    shown = record["fingerprints"].get(name)
+    asks = subject.setups.get(check.stage, {}).get(name)
+    limit = f"applies to {name} {_any_of(expected_values)}"
+    if asks is not None and asks.isdisjoint(expected_values):
+        return "skipped", f"{limit}, this run asks for {_any_of(sorted(asks))}"
+    if shown is None:
         return "missing", f"{limit}, and {check.stage} reported no {name}"
-    if found in wanted:
+    if shown in expected_values:
         return None
-    if asked is not None:
-        return "missing", f"{name} is {found}, but this run asks for {_any_of(sorted(asked))}: the limit cannot be held"
+    if asks is not None:
+        return "missing", f"{name} is {shown}, but this run asks for {_any_of(sorted(asks))}: the limit cannot be held"
     if not check.required:
-        return "skipped", f"{limit}, this is {found}"
-    return "warn", f"{limit}, this is {found}, and no setting of the run tells which is right: not judged"
+        return "skipped", f"{limit}, this is {shown}"
+    return "warn", f"{limit}, this is {shown}, and no setting of the run tells which is right: not judged"
 
 
 def _is_single(check: Check, subject: Subject, record: Record) -> bool:
@@ -237,8 +237,8 @@ def excused(check: Check, entries: list[Entry], subject: Subject, record: Record
     """
     if all(entry["verdict"] != "missing" for entry in entries):
         return entries
-    known = {f"left_out.{precision}" for precision in subject.precisions}
-    paths = [path for path in check.excused_by if path not in known]
+    excluded = {f"left_out.{precision}" for precision in subject.precisions}
+    paths = [path for path in check.excused_by if path not in excluded]
     why = [text for path in paths for text in environment.texts(record["environment"], path)]
     if why and all(EXCUSE.search(text) for text in why):
         for entry in entries:
@@ -302,14 +302,14 @@ def _wanted_figure(check: Check, subject: Subject, record: Record) -> str:
 def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int | None, str]:
     """How many parts must report; else None, and why that is unknown."""
     if check.parts_from is not None:
-        found = subject.metrics(record, check.parts_from, "node")
-        counts = {metric["value"] for metric in found}
-        what = f"{check.parts_from}, which tells how many parts must report,"
+        metrics = subject.metrics(record, check.parts_from, "node")
+        counts = {metric["value"] for metric in metrics}
+        metric_text = f"{check.parts_from}, which tells how many parts must report,"
         if not counts:
-            return None, f"{what} is missing"
+            return None, f"{metric_text} is missing"
         if len(counts) > 1:
-            return None, f"{what} has several values"
-        return _part_count(counts.pop(), what)
+            return None, f"{metric_text} has several values"
+        return _part_count(counts.pop(), metric_text)
     if check.scope != "gpu":
         return None, f"the number of {check.scope}s that must report is unknown"
     if subject.declared_gpus is not None:
@@ -319,7 +319,7 @@ def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int 
     return None, "the number of GPUs that must report is unknown: none declared, and the facts have no gpu_count"
 
 
-def _part_count(value: Any, what: str) -> tuple[int | None, str]:
+def _part_count(value: Any, metric_text: str) -> tuple[int | None, str]:
     if value is None or value != int(value) or not 1 <= value <= MAX_PARTS:
-        return None, f"{what} is {units.human(value, '')}: no parts to judge"
+        return None, f"{metric_text} is {units.human(value, '')}: no parts to judge"
     return int(value), ""

@@ -102,9 +102,9 @@ class ClaimPair:
     @cached_property
     def is_equal(self) -> bool:
         """All that is known of both is equal; a serial may be hidden from one that is not root."""
-        both = [kind for kind in self.first.values if self.first.values[kind] and self.second.values[kind]]
+        shared_kinds = [kind for kind in self.first.values if self.first.values[kind] and self.second.values[kind]]
         has_facts = self.first.has_facts and self.second.has_facts
-        return has_facts and all(self.first.values[kind] == self.second.values[kind] for kind in both)
+        return has_facts and all(self.first.values[kind] == self.second.values[kind] for kind in shared_kinds)
 
     @cached_property
     def claimer(self) -> tuple[str, str]:
@@ -175,17 +175,17 @@ def find_twins(run: Mapping[str, Any], evidence: RunEvidence) -> Mapping[str, Tw
         outcome = next(outcome for _, holds, outcome in PAIR_RULES if holds(pair))
         _note(twins, (pair.first.name, pair.second.name), outcome, shared, pair.claimer)
     for name, launch in evidence.launches.items():
-        other = launch.get("twin")
+        twin = launch.get("twin")
         # The facts show a machine that worked under both names. Here one of the two names has nothing else.
-        if not isinstance(other, str) or other == name or not {other, name} <= run["nodes"].keys():
+        if not isinstance(twin, str) or twin == name or not {twin, name} <= run["nodes"].keys():
             continue
         if _began(run, name, evidence):
             continue
-        of_other = evidence.launches.get(other, {})
-        is_mutual = of_other.get("twin") == name and not _began(run, other, evidence)
+        of_other = evidence.launches.get(twin, {})
+        is_mutual = of_other.get("twin") == name and not _began(run, twin, evidence)
         has_one_key = bool(launch.get("host_key")) and launch["host_key"] == of_other.get("host_key")
-        reason = [f"is the same machine: it was in the run as {other} when launched as {name}"]
-        _note(twins, (name, other), "same" if is_mutual or has_one_key else "claims", reason, (name, ""))
+        reason = [f"is the same machine: it was in the run as {twin} when launched as {name}"]
+        _note(twins, (name, twin), "same" if is_mutual or has_one_key else "claims", reason, (name, ""))
     return twins
 
 
@@ -197,9 +197,9 @@ def names_sharing_gpus(run: Mapping[str, Any], evidence: RunEvidence) -> set[str
 def _note(
     twins: Mapping[str, Twins], names: tuple[str, str], outcome: str, reasons: list[str], claimer: tuple[str, str]
 ) -> None:
-    for name, other in (names, names[::-1]):
+    for name, twin in (names, names[::-1]):
         is_claimed = outcome == "claims" and name != claimer[0]
-        getattr(twins[name], "claimed_by" if is_claimed else outcome)[other] = reasons
+        getattr(twins[name], "claimed_by" if is_claimed else outcome)[twin] = reasons
         if outcome == "claims" and not is_claimed:
             twins[name].contradiction = claimer[1]
 
@@ -274,8 +274,8 @@ def identity_values(facts: Record | None) -> list[tuple[str, str]]:
     identity = identity_of(facts)
     pairs = [(MACHINE, identity.get("machine_id")), (SERIAL, identity.get("serial"))]
     pairs += [(GPUS, uuid) for uuid in identity.get("gpu_uuids", [])]
-    known = [(what, " ".join(value.lower().split())) for what, value in pairs if isinstance(value, str)]
-    return list(dict.fromkeys((what, value) for what, value in known if not is_useless(value)))
+    cleaned = [(what, " ".join(value.lower().split())) for what, value in pairs if isinstance(value, str)]
+    return list(dict.fromkeys((what, value) for what, value in cleaned if not is_useless(value)))
 
 
 def is_useless(value: str) -> bool:
@@ -312,13 +312,13 @@ def machine_names(name: str, identity: Mapping[str, Any]) -> list[str]:
 
 def best_of(identity: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The first of these identities that is none of the fillers of manufacturers; empty without any."""
-    found = ((key, str(identity.get(key) or "").strip()) for key in keys)
-    return next((f"{key} {value}" for key, value in found if value and not is_useless(value.lower())), "")
+    identities = ((key, str(identity.get(key) or "").strip()) for key in keys)
+    return next((f"{key} {value}" for key, value in identities if value and not is_useless(value.lower())), "")
 
 
 def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
     index = gpu.get("index")
-    shown: dict[str, Any] = {"index": index if type(index) is int else position}
+    description: dict[str, Any] = {"index": index if type(index) is int else position}
     for key, names in (
         ("model", ("model", "name")),
         ("serial", ("serial",)),
@@ -328,11 +328,11 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
     ):
         text = next((gpu[name] for name in names if isinstance(gpu.get(name), str)), "")
         if text and text.lower() not in _USELESS_IDENTITY:
-            shown[key] = one_line(text, 96)
+            description[key] = one_line(text, 96)
     module = gpu.get("module_id")
-    if "slot" not in shown and type(module) is int:  # the socket of an SXM board
-        shown["slot"] = f"module {module}"
-    return shown
+    if "slot" not in description and type(module) is int:  # the socket of an SXM board
+        description["slot"] = f"module {module}"
+    return description
 
 
 def repeated_gpus(facts: Record | None) -> list[str]:

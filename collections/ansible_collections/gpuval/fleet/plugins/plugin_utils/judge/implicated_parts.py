@@ -139,9 +139,9 @@ def _parts(symptoms: Sequence[Symptom], layout: PartLayout) -> Iterator[Suspect]
     """GPUs, NICs, disks: a figure of their own names them, or the links to two or more others do."""
     for end in dict.fromkeys(end for symptom in symptoms for end in sorted(symptom.ends)):
         touching = [symptom for symptom in symptoms if end in symptom.ends]
-        others = {other for symptom in touching for other in symptom.ends if other != end}
+        far_ends = {other for symptom in touching for other in symptom.ends if other != end}
         is_named = any(symptom.ends == {end} and not symptom.is_of(WAITING) for symptom in touching)
-        if is_named or len(others) > 1:
+        if is_named or len(far_ends) > 1:
             part = touching[0].part if not end.startswith("gpu:") and touching[0].ends == {end} else end
             yield Suspect(part, _numbers(touching) | _waiting(symptoms, frozenset((end,))))
 

@@ -134,7 +134,7 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     if len(good) < peer_statistics.MIN_PARTS:
         return
     middles = [statistics.median(node) for node in nodes]
-    beside = [
+    deviations = [
         value / statistics.median(node)
         for node in nodes
         if len(node) >= peer_statistics.MIN_PARTS and statistics.median(node)
@@ -144,7 +144,7 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
         "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
         "high": max(good), "nodes": len(gathered.nodes), "parts": len(good), "far_off": len(values) - len(good),
-        "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(beside) if scope != "node" else None,
+        "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(deviations) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
     places = _places(gathered) if scope == "gpu" else {}
@@ -169,7 +169,7 @@ def _places(gathered: _Gathered) -> dict[str, list[float]]:
 
 def _of_one_size(gathered: _Gathered) -> _Gathered:
     """The nodes that reported as many parts as most: one that reports a thousand links has no thousand votes."""
-    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda one: (-one[1], one[0]))
+    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda pair: (-pair[1], pair[0]))
     return _Gathered({name: node for name, node in gathered.nodes.items() if len(node) == most}, gathered.spreads)
 
 

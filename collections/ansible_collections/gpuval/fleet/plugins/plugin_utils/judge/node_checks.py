@@ -357,5 +357,5 @@ def clean_problem(problem: EvidenceProblem) -> EvidenceProblem:
 
 def stages_not_asked(name: str, stages: Sequence[str], evidence: RunEvidence) -> list[EvidenceProblem]:
     reason = "a record of a stage that the node was not asked to run"
-    others = sorted(evidence.records.get(name, {}).keys() - set(stages))
-    return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in others]
+    stages_left = sorted(evidence.records.get(name, {}).keys() - set(stages))
+    return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in stages_left]

@@ -39,7 +39,7 @@ def of_run(
     criteria: Sequence[Check],
 ) -> list[dict[str, Any]]:
     """The gaps of all nodes, those that most nodes share first; ``nodes`` are those of the report."""
-    found: dict[Gap, list[str]] = defaultdict(list)
+    nodes_by_gap: dict[Gap, list[str]] = defaultdict(list)
     for node in nodes:
         gaps = [
             *_stages(run, node),
@@ -48,12 +48,12 @@ def of_run(
             *_notes(subjects[node["name"]].records),
         ]
         for gap in dict.fromkeys(gaps):
-            found[gap].append(node["name"])
-    ordered = sorted(found, key=lambda gap: (-len(found[gap]), gap))
+            nodes_by_gap[gap].append(node["name"])
+    ordered = sorted(nodes_by_gap, key=lambda gap: (-len(nodes_by_gap[gap]), gap))
     return [
         {"stage": stage, "what": what, "reason": reason, "count": len(names), "names": names[:MAX_NAMES]}
         for stage, what, reason in ordered[:MAX_ENTRIES]
-        for names in [found[stage, what, reason]]
+        for names in [nodes_by_gap[stage, what, reason]]
     ]
 
 
@@ -106,8 +106,8 @@ def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
         notes = record["environment"]
         left_out, absent, not_run = notes.get("left_out"), notes.get("absent_tools"), notes.get("not_run")
         if isinstance(left_out, dict):
-            for what, reason in list(left_out.items())[:MAX_NOTES]:
-                yield stage, one_line(str(what), 80), one_line(str(reason), MAX_TEXT)
+            for part, reason in list(left_out.items())[:MAX_NOTES]:
+                yield stage, one_line(str(part), 80), one_line(str(reason), MAX_TEXT)
         for tool in absent[:MAX_NOTES] if isinstance(absent, list) else ():
             yield stage, one_line(str(tool), 80), NO_TOOL
         for tool, tests in list(not_run.items())[:MAX_NOTES] if isinstance(not_run, dict) else ():

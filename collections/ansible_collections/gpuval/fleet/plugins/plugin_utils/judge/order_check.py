@@ -25,14 +25,14 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
     if not models:
         remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
         return [entry("missing", "no facts report the models of the GPUs", remedy)]
-    found = sku_catalogue.by_name(subject.catalogue_sku)
-    several = found is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
+    listed = sku_catalogue.by_name(subject.catalogue_sku)
+    several = listed is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
     # a mixed machine has a name of its own, which may hold that of a part of it
     expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
-    if expected is not None and found is not expected:
+    if expected is not None and listed is not expected:
         remedy = "compare the machine with the order: it is the wrong machine, or gpuval_sku is wrong"
         return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]
-    if found is None:
+    if listed is None:
         reason = (
             f"{'several models' if several else 'not in the catalogue'}: {models_text}; only the general criteria apply"
         )
@@ -44,11 +44,11 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
             return [entry("fail", reason, remedy)]
         remedy = "compare with the order; set gpuval_sku, and add a SKU with floors of your own (docs/criteria.md)"
         return [entry("warn", reason, remedy, severity="advisory")]
-    if found.vendor != subject.accelerator:
+    if listed.vendor != subject.accelerator:
         remedy = "run the facts again, and compare with lspci: which checks apply depends on the vendor"
         return [entry("fail", f"the facts report {models_text}, and accelerators of {subject.accelerator}", remedy)]
-    size = _node_size_check(subject, found, ordered=ordered is not None)
-    return [entry("pass", f"{models_text}: {found.title}"), *size]
+    size = _node_size_check(subject, listed, ordered=ordered is not None)
+    return [entry("pass", f"{models_text}: {listed.title}"), *size]
 
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:

@@ -27,10 +27,10 @@ def ordered(count: Any, rate: Any) -> dict[str, Any]:
         return {}
     if isinstance(count, bool) or not str(count).strip().isdecimal():
         raise SettingError(f"gpuval_nic_count {count!r} is not a whole number")
-    found: dict[str, Any] = {"count": int(count)}
+    order: dict[str, Any] = {"count": int(count)}
     if rate:
-        found["rate_bits_per_second"] = port_rate(rate)
-    return found
+        order["rate_bits_per_second"] = port_rate(rate)
+    return order
 
 
 def port_rate(text: Any) -> float:
@@ -70,7 +70,7 @@ def checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
 
 def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
     """State and bits/s of each RDMA port by its name, by facts that are not trusted."""
-    found: dict[str, tuple[str, float]] = {}
+    states: dict[str, tuple[str, float]] = {}
     for nic in nics:
         ports = nic.get("ports") if isinstance(nic, dict) and nic.get("kind") == "rdma" else None
         for port in ports if isinstance(ports, list) else ():
@@ -78,8 +78,8 @@ def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
                 speed = port.get("rate_bits_per_second")
                 name = f"{nic.get('name')}:{port.get('port')}"[:64]
                 bits = min(max(speed, 0), MOST_BITS) if isinstance(speed, (int, float)) else 0
-                found[name] = str(port.get("state"))[:32], bits
-    return found
+                states[name] = str(port.get("state"))[:32], bits
+    return states
 
 
 def _lacks(state: str, speed: float, rate: float | None) -> str:

@@ -151,9 +151,9 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
         remedy = "compare nvidia-smi -L with the GPUs in the machine: one of them is counted twice"
         return [entry("fail", reason, "gpu_uuids", value=some_of(repeated, 3), remedy=remedy)]
     for outcome, verdict, sentence, remedy in _TWIN_OUTCOMES:
-        others = getattr(twins, outcome)
-        if others:
-            named, reason = _named(others)
+        twin_reasons = getattr(twins, outcome)
+        if twin_reasons:
+            named, reason = _named(twin_reasons)
             text = sentence.format(reason=reason, contradiction=twins.contradiction and f": {twins.contradiction}")
             fields = {"severity": "advisory"} if verdict == "warn" else {"class": "same_machine_twice"}
             return [entry(verdict, text, value=named, remedy=remedy or listed_twice, **fields)]
@@ -165,11 +165,11 @@ def identity_checks(name: str, facts: Record | None, twins: Twins) -> list[Entry
     return [entry("missing", "no machine id, serial or GPU UUID is known", severity="advisory", remedy=remedy)]
 
 
-def _named(others: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+def _named(twin_reasons: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """The names of other nodes, and what the first of them has in common with this one."""
-    names = sorted(others, key=natural_order)
-    first, *more = sorted(others[names[0]])[:3]
-    same = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
+    names = sorted(twin_reasons, key=natural_order)
+    first, *more = sorted(twin_reasons[names[0]])[:3]
+    shared = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
     named = some_of(names)
     more_names = named.removeprefix(names[0]).removeprefix(", ")
-    return named, f"{names[0]} (and {more_names}) {same}" if more_names else f"{names[0]} {same}"
+    return named, f"{names[0]} (and {more_names}) {shared}" if more_names else f"{names[0]} {shared}"

@@ -144,12 +144,12 @@ def modes_of(check: Check, samples: Sequence[PeerSample], levels: Sequence[float
     """The populations of these nodes, where there are two; ``levels``: theirs, if they are known."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
-    known = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
-    found = two_modes([level for _, level in known], least_margin(check))
-    if found is None:
+    leveled = [(one, level) for one, level in zip(samples, levels or levels_of(check, samples), strict=True) if level]
+    modes = two_modes([level for _, level in leveled], least_margin(check))
+    if modes is None:
         return None
-    *numbers, certain = found
-    lower, upper = ([known[number][0] for number in its] for its in numbers)
+    *numbers, certain = modes
+    lower, upper = ([leveled[number][0] for number in its] for its in numbers)
     return Modes(lower, upper, certain) if check.max_below is not None else Modes(upper, lower, certain)
 
 
@@ -175,15 +175,15 @@ class PeerHistory:
     @classmethod
     def of(cls, documents: Iterable[Mapping[str, Any]]) -> PeerHistory:
         """From the ``standings`` of a document of ``gpuval.judging/1``."""
-        found = cls()
-        for one in documents:
-            meaning = (one["check"], one["metric"], one["unit"], one["relative_to"], one["same_part"])
-            alike = None if one["alike"] is None else tuple(one["alike"])
-            parts = {part: Peers(*figures) for part, figures in one["parts"].items()}
-            reach = {name: one.get(name, 0.0) for name in ("repeats", "reach", "normal", "doubtful")}
-            group = PeerGroup(one["nodes"], one["kind"], parts, earlier=True, **reach)
-            found.groups[meaning, tuple(one["group"]), alike] = group
-        return found
+        history = cls()
+        for row in documents:
+            meaning = (row["check"], row["metric"], row["unit"], row["relative_to"], row["same_part"])
+            alike = None if row["alike"] is None else tuple(row["alike"])
+            parts = {part: Peers(*figures) for part, figures in row["parts"].items()}
+            reach = {name: row.get(name, 0.0) for name in ("repeats", "reach", "normal", "doubtful")}
+            group = PeerGroup(row["nodes"], row["kind"], parts, earlier=True, **reach)
+            history.groups[meaning, tuple(row["group"]), alike] = group
+        return history
 
     def documents(self) -> list[dict[str, Any]]:
         return [

@@ -119,11 +119,11 @@ def values_at(record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]
     values, unreported = [], []
     for path in paths:
         if path.startswith(FINGERPRINT):
-            found = str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
+            text = str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
         else:
-            found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
-        values.append(found)
-        if not found:
+            text = ", ".join(sorted(set(environment.texts(record["environment"], path))))
+        values.append(text)
+        if not text:
             unreported.append(path)
     return tuple(values), unreported
 
@@ -158,7 +158,7 @@ def figures_of(
                 figures.append((part, units.to_float(units.convert(value, unit, check.unit or ""))))
             except units.UnitError as error:
                 settled.append(PartResult(part, None, value, unit, f"{check.metric}: {error}"))
-    return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
+    return sorted(figures, key=_part_order), sorted(settled, key=lambda end: _part_order((end.part, 0.0)))
 
 
 def earlier_figures(check: Check, sample: PeerSample) -> list[list[tuple[str, float]]]:
@@ -170,8 +170,8 @@ def earlier_figures(check: Check, sample: PeerSample) -> list[list[tuple[str, fl
 def is_repetition(attempt: Record, record: Record) -> bool:
     """Whether an earlier attempt is a measurement beside that of the record: both passed, with no other work beside."""
     alone = not any(environment.accelerator_users(one["environment"]) for one in (attempt, record))
-    whole = attempt["state"] == record["state"] == "success" and not attempt.get("unrelated")
-    return alone and whole and not attempt.get("of_round")
+    are_whole = attempt["state"] == record["state"] == "success" and not attempt.get("unrelated")
+    return alone and are_whole and not attempt.get("of_round")
 
 
 def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
@@ -206,13 +206,13 @@ def _errors(
     """
     if check.spread_from is None:
         return [], []
-    known = errors_by_part(check, subject, record, revision)
-    errors, others = [known[part] for part in sorted(parts & known.keys())], sorted(parts - known.keys())
+    errors_of = errors_by_part(check, subject, record, revision)
+    errors, unsure = [errors_of[part] for part in sorted(parts & errors_of.keys())], sorted(parts - errors_of.keys())
     if revision > 1:
         usual = subject.known_spreads.get((check.metric, revision))
-        return [*errors, *([] if usual is None else [usual] * len(others))], []
+        return [*errors, *([] if usual is None else [usual] * len(unsure))], []
     reason = f"{check.stage} reported no {check.spread_from}"
-    return errors, [PartResult(part, None, None, "", f"{reason} of {part}") for part in others]
+    return errors, [PartResult(part, None, None, "", f"{reason} of {part}") for part in unsure]
 
 
 def errors_by_part(check: Check, subject: Subject, record: Record, revision: int) -> dict[str, float]:

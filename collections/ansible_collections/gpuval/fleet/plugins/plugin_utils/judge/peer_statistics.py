@@ -81,18 +81,18 @@ class Peers:
         off, or half of the values were.
         """
         group = cls.of(values, floor_ratio=floor_ratio)
-        kept: Sequence[float] = values
+        near_before: Sequence[float] = values
         while group is not None:
             near = [value for value in values if not group.is_outlier(value, margin, margin, deviations)]
-            if len(near) == len(kept) or 2 * len(near) <= len(values):
+            if len(near) == len(near_before) or 2 * len(near) <= len(values):
                 break
             closer = cls.of(near, floor_ratio=floor_ratio)
             if closer is None:
                 break
             still = sum(not closer.is_outlier(value, margin, margin, deviations) for value in values)
-            if 2 * still <= len(values) or len(near) > len(kept):
+            if 2 * still <= len(values) or len(near) > len(near_before):
                 break
-            kept, group = near, closer
+            near_before, group = near, closer
         return group
 
     def change(self, value: float) -> float:

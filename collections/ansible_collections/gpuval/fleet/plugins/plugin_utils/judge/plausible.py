@@ -61,14 +61,14 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
     if record is None or record["state"] in UNFINISHED:
         return []
     known_sku = sku_catalogue.by_name(sku)
-    found: dict[str, tuple[NodeMetric, str]] = {}
+    implausible: dict[str, tuple[NodeMetric, str]] = {}
     for metric in record["metrics"]:
         value, name = metric["value"], metric["name"]
-        if value is None or name in found:
+        if value is None or name in implausible:
             continue
         low, high = _bounds(name, metric["unit"], sku)
         if not low <= value <= high:
-            found[name] = (metric, _problem(metric, too_small=value < low, sku=known_sku))
+            implausible[name] = (metric, _problem(metric, too_small=value < low, sku=known_sku))
     entries = [
         own_entry(
             f"{stage}_plausible", stage, "plausible", "missing", metric=name,
@@ -76,10 +76,10 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
             reason=f"implausible: {name} {units.human(metric['value'], metric['unit'])}, {problem}",
             source="skus/shared/ranges.yml", remedy=_REMEDY.format(node=node),
         )
-        for name, (metric, problem) in list(found.items())[:MAX_NAMED]
+        for name, (metric, problem) in list(implausible.items())[:MAX_NAMED]
     ]  # fmt: skip
-    if len(found) > MAX_NAMED:
-        entries[-1]["reason"] += f"; so are {len(found) - MAX_NAMED} more figures"
+    if len(implausible) > MAX_NAMED:
+        entries[-1]["reason"] += f"; so are {len(implausible) - MAX_NAMED} more figures"
     for entry in entries if of_gang else ():
         entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
     return entries

@@ -70,13 +70,13 @@ class Tails:
         Values beyond margin and deviations are no part of the centre: bad nodes would move it. Bad values show tails
         only as far as the good ones of two nodes reach: those beyond may be faults.
         """
-        known = list(values)
-        peers = Peers.without_the_far([value for _, value in known], margin, deviations)
+        pairs = list(values)
+        peers = Peers.without_the_far([value for _, value in pairs], margin, deviations)
         if peers is None or not peers.deviation:
             return
-        self.count += len(known)
+        self.count += len(pairs)
         most = max(margin * abs(peers.median), deviations * peers.deviation)
-        better = [(node, sign * (value - peers.median)) for node, value in known]
+        better = [(node, sign * (value - peers.median)) for node, value in pairs]
         bests: dict[str, float] = {}
         for node, by in better:
             if by <= most:
@@ -108,10 +108,10 @@ class Tails:
         *_, second = heapq.nlargest(2, of_figures.values())
         most, count = max(second, of_figures.get(metric, 0.0)), sum(map(len, good))
         of_normal = statistics.NormalDist().inv_cdf(1 - (1 - 0.5 ** (1 / count)) / 2)  # the median of their largest
-        seen, reach = 1.0, CHANGE / of_normal
+        usual, reach = 1.0, CHANGE / of_normal
         if self.reach(len(self.nodes)):
-            seen, reach = reach, max(reach, math.pow(TAIL / count, 1 / 3))
-        return seen * most, reach * most, reach * max(of_figures.values())
+            usual, reach = reach, max(reach, math.pow(TAIL / count, 1 / 3))
+        return usual * most, reach * most, reach * max(of_figures.values())
 
     def are_long(self, error: float) -> bool:
         """Whether tails are longer than those of normal noise, with and without any one of the nodes.
@@ -124,8 +124,8 @@ class Tails:
         for node in (None, *self.nodes):
             count, pooled = 0.0, 0.0
             for near, sums in all_nodes:
-                own = near.get(node, (0, 0.0, 0.0)) if node is not None else (0, 0.0, 0.0)
-                values, total, squares = (one - its for one, its in zip(sums, own, strict=True))
+                node_near = near.get(node, (0, 0.0, 0.0)) if node is not None else (0, 0.0, 0.0)
+                values, total, squares = (one - its for one, its in zip(sums, node_near, strict=True))
                 if values and squares > 1e-9 * sums[2]:  # else what is left is rounding
                     count, pooled = count + values, pooled + total / math.sqrt(squares / values)
             if not count or pooled / count >= GEARY - error / math.sqrt(count):
@@ -219,15 +219,15 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
     return sorted(order[:best]), sorted(order[best:]), certain
 
 
-def shared(few: Iterable[Mapping[str, str]], others: Iterable[Mapping[str, str]]) -> list[str]:
+def shared(few: Iterable[Mapping[str, str]], rest: Iterable[Mapping[str, str]]) -> list[str]:
     """What most of a few nodes have and most others do not (``rack r3``), the clearest first."""
-    few, others = list(few), list(others)
+    few, rest = list(few), list(rest)
     having = Counter(pair for node in few for pair in node.items())
-    elsewhere = Counter(pair for node in others for pair in node.items())
+    elsewhere = Counter(pair for node in rest for pair in node.items())
     by_name: dict[str, list[str]] = {}
     share: dict[str, float] = {}
     for (name, value), count in having.most_common():
-        if elsewhere[name, value] * len(few) < count * len(others) / 4:  # rare among the others
+        if elsewhere[name, value] * len(few) < count * len(rest) / 4:  # rare among the others
             by_name.setdefault(name, []).append(value)
             share[name] = share.get(name, 0.0) + count / len(few)
     covering = sorted((name for name in by_name if share[name] >= 0.75), key=lambda name: (len(by_name[name]), name))

@@ -55,28 +55,28 @@ def power_figures() -> Sequence[Mapping[str, Any]]:
 def of_run(context: JudgeContext) -> list[dict[str, Any]]:
     """By figure and group of peers the smallest losses that are named; after the comparison of nodes, whose samples the
     context still has. None is a loss that no check names."""
-    found = []
+    losses = []
     for figure in power_figures():
-        own = [check for check in context.criteria if check.metric == figure["metric"]]
-        fleet = [check for check in own if context.samples.get(check.name)]
-        checks = [check for check in own if check in fleet or not KINDS[check.kind].needs_peers(check)]
+        metric_checks = [check for check in context.criteria if check.metric == figure["metric"]]
+        fleet = [check for check in metric_checks if context.samples.get(check.name)]
+        checks = [check for check in metric_checks if check in fleet or not KINDS[check.kind].needs_peers(check)]
         groups: dict[_Place, list[PeerSample]] = defaultdict(list)
         for key, sample in (
-            (key, one) for check in fleet[:1] for key, its in context.samples[check.name].items() for one in its
+            (key, timed) for check in fleet[:1] for key, its in context.samples[check.name].items() for timed in its
         ):
             groups[key, sample.alike].append(sample)
         scopes = {"node": True}
         if any(check.relative_to or check.peers == "node" for check in checks):
             scopes["part"] = False
-        for place in sorted(groups, key=lambda place: -len(groups[place]))[:MAX_GROUPS]:
-            seconds = [one for sample in groups[place] if (one := _seconds(figure, sample)) is not None]
-            found.append({
+        for group in sorted(groups, key=lambda group: -len(groups[group]))[:MAX_GROUPS]:
+            seconds = [timed for sample in groups[group] if (timed := _seconds(figure, sample)) is not None]
+            losses.append({
                 "stage": fleet[0].stage, "metric": figure["metric"], "title": figure["title"],
-                "nodes": len(groups[place]), "kind": " ".join(filter(None, [*place[0], *place[1]])),
+                "nodes": len(groups[group]), "kind": " ".join(filter(None, [*group[0], *group[1]])),
                 "burst_seconds": float(f"{statistics.median(seconds) / BURSTS:.2g}") if seconds else None,
-                **{name: _loss(checks, fleet, place, context, whole=whole) for name, whole in scopes.items()},
+                **{name: _loss(checks, fleet, group, context, is_whole=whole) for name, whole in scopes.items()},
             })  # fmt: skip
-    return found
+    return losses
 
 
 def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
@@ -89,10 +89,10 @@ def _seconds(figure: Mapping[str, Any], sample: PeerSample) -> float | None:
 
 
 def _loss(
-    checks: Sequence[Check], fleet: Sequence[Check], place: _Place, context: JudgeContext, *, whole: bool
+    checks: Sequence[Check], fleet: Sequence[Check], group: _Place, context: JudgeContext, *, is_whole: bool
 ) -> float | None:
     """The smallest loss that one of the checks names in the part, or node, that hides it best; None without any."""
-    victims = {check: list(_hiding(check, place, context, whole=whole)) for check in fleet}
+    victims = {check: list(_hiding(check, group, context, is_whole=is_whole)) for check in fleet}
     least = STEPS[-1]
     for check in checks:
         loss = 0
@@ -104,44 +104,44 @@ def _loss(
     return round(least * STEP, 3) if least < STEPS[-1] else None
 
 
-def _hiding(check: Check, place: _Place, context: JudgeContext, *, whole: bool) -> Iterator[_Victim]:
+def _hiding(check: Check, group: _Place, context: JudgeContext, *, is_whole: bool) -> Iterator[_Victim]:
     """The parts, or nodes, that are best by a comparison and that it does not name: of 100 the best one is left out.
 
     Of few nodes all: spread and centre of the others depend on which of them is slow.
     """
-    samples = [one for one in context.samples[check.name].get(place[0], ()) if one.alike == place[1]]
+    samples = [rank for rank in context.samples[check.name].get(group[0], ()) if rank.alike == group[1]]
     ranked: list[tuple[float, _Victim]] = []
     for sample, ratios in zip(samples, ratios_of(check, samples), strict=True):
         speeds = {part: fleet_outliers.sign_of(check) * ratio for part, ratio in ratios.items()}
         whole_node = [(statistics.median(speeds.values()), (sample, [*speeds]))] if speeds else []
-        ranked += whole_node if whole else [(speed, (sample, [part])) for part, speed in speeds.items()]
-    ranked.sort(key=lambda one: -one[0])
+        ranked += whole_node if is_whole else [(speed, (sample, [part])) for part, speed in speeds.items()]
+    ranked.sort(key=lambda rank: -rank[0])
     unnamed = (victim for _, victim in ranked[len(ranked) // ONE_OF :] if not _names(context, check, victim))
-    is_few = whole and len(ranked) < FEW_TO_LEAVE_OUT
+    is_few = is_whole and len(ranked) < FEW_TO_LEAVE_OUT
     return itertools.islice(unnamed, None if is_few else MAX_TRIED)
 
 
 def _is_named(check: Check, victim: _Victim, context: JudgeContext, steps: int) -> bool:
     """Whether the check names the victim after so many steps of loss."""
-    (sample, parts), left = victim, 1 - steps * STEP
+    (sample, parts), factor = victim, 1 - steps * STEP
     subject, record, names = sample.subject, sample.record, (check.metric, median_of(check.metric))
     if check.catalogue_sku not in (None, *subject.skus):
         return False
     metrics: list[Any] = [
-        {**one, "value": one["value"] / left if one["unit"] == "seconds" else one["value"] * left}
+        {**one, "value": one["value"] / factor if one["unit"] == "seconds" else one["value"] * factor}
         if one["name"] in names and one["scope"] in parts and one["value"] is not None
         else one
         for one in record["metrics"]
     ]
     subject = replace(subject, records={**subject.records, check.stage: {**record, "metrics": metrics}}, _indexes={})
     fresh: dict[str, Any] = {"nodes": defaultdict(dict), "doubtful": defaultdict(set), "fleet": []}
-    beside = replace(context, history=PeerHistory(dict(context.history.groups)), **fresh)
+    weakened = replace(context, history=PeerHistory(dict(context.history.groups)), **fresh)
     kind = KINDS[check.kind]
     if kind.needs_peers(check):
-        fleet_outliers.compare_again(check, subject, kind.expected(check), beside)
+        fleet_outliers.compare_again(check, subject, kind.expected(check), weakened)
     else:
-        beside.nodes[subject.name][check.name] = kind.judge(check, subject, beside)
-    return _names(beside, check, victim)
+        weakened.nodes[subject.name][check.name] = kind.judge(check, subject, weakened)
+    return _names(weakened, check, victim)
 
 
 def _names(context: JudgeContext, check: Check, victim: _Victim) -> bool:

@@ -24,19 +24,19 @@ _Config = TypeVar("_Config")
 
 def of_stages(declarations: Mapping[str, Mapping[str, Any]], stages: Iterable[str]) -> dict[str, Setup]:
     """By stage what its declaration implies; a stage whose fingerprints no setting decides is left out."""
-    found = {stage: _MAKERS[stage](declarations[stage]) for stage in stages if stage in declarations.keys() & _MAKERS}
-    return {stage: setup for stage, setup in found.items() if setup}
+    setups = {stage: _MAKERS[stage](declarations[stage]) for stage in stages if stage in declarations.keys() & _MAKERS}
+    return {stage: setup for stage, setup in setups.items() if setup}
 
 
 def for_sku(setups: Mapping[str, Setup], sku: str | None) -> dict[str, dict[str, frozenset[str]]]:
     """By stage and fingerprint the values that nodes of that SKU may report."""
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    by_stage: dict[str, dict[str, frozenset[str]]] = {}
     for stage, setup in setups.items():
         for name, by_sku in setup.items():
             values = by_sku.get(sku or ANY) or by_sku.get(ANY)
             if values:
-                found.setdefault(stage, {})[name] = frozenset(values)
-    return found
+                by_stage.setdefault(stage, {})[name] = frozenset(values)
+    return by_stage
 
 
 def _training(declaration: Mapping[str, Any]) -> Setup:
@@ -60,11 +60,11 @@ def _collective(declaration: Mapping[str, Any]) -> Setup:
     config = _parsed(declaration, "gpuval_workloads.gang", gang.parse_arguments)
     if not isinstance(config, gang.CollectivesConfig):
         return {}
-    asked = config.only or gang.NAMES
+    requested = config.only or gang.NAMES
     network = list(config.expect_network)
     # Names with * are those of InfiniBand, which may have NVLink between nodes beside it: there the record tells.
-    known = {"gang_network": {ANY: network}} if network and not any("*" in name for name in network) else {}
-    return known | {f"gang_{name}_asked": {ANY: ["yes" if name in asked else "no"]} for name in gang.NAMES}
+    network_values = {"gang_network": {ANY: network}} if network and not any("*" in name for name in network) else {}
+    return network_values | {f"gang_{name}_asked": {ANY: ["yes" if name in requested else "no"]} for name in gang.NAMES}
 
 
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Setup]] = {

@@ -70,8 +70,8 @@ def read(path: Path) -> Sku:
 
 def _by_revision(figures: Mapping[str, Any], value_of: Callable[..., float]) -> dict[tuple[str, int], float]:
     """By metric and revision of its definition: 1, unless the figure tells it."""
-    known = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
-    return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in known.items()}
+    texts = {name: dict(figure) if isinstance(figure, dict) else {"value": figure} for name, figure in figures.items()}
+    return {(name, figure.pop("revision", 1)): value_of(**figure) for name, figure in texts.items()}
 
 
 def _medians(figures: Mapping[str, Any]) -> dict[tuple[str, int], float]:
@@ -98,8 +98,8 @@ def of_model(model: str) -> Sku | None:
 
 def of_models(models: Sequence[str]) -> Sku | None:
     """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue."""
-    found = {of_model(model) for model in set(models)}
-    return found.pop() if len(found) == 1 else None
+    skus = {of_model(model) for model in set(models)}
+    return skus.pop() if len(skus) == 1 else None
 
 
 def named(declared: str) -> Sku | None:
@@ -109,14 +109,14 @@ def named(declared: str) -> Sku | None:
 
 def hinted(declared: str) -> Sku | None:
     """The SKU that a site's own name holds as whole words (hgx-h200, 8xh100), the longest one; None without any."""
-    wanted = f" {' '.join(_words(_COUNTED.sub('', declared.casefold())))} "
-    found = [
+    padded = f" {' '.join(_words(_COUNTED.sub('', declared.casefold())))} "
+    hints = [
         (len(piece), sku)
         for sku in shipped()
         for piece in (sku.name, *(" ".join(_words(model)) for model in sku.models))
-        if f" {piece} " in wanted and sku.name != CPU
+        if f" {piece} " in padded and sku.name != CPU
     ]
-    return max(found, key=lambda item: item[0], default=(0, None))[1]
+    return max(hints, key=lambda item: item[0], default=(0, None))[1]
 
 
 def remark(declared: str) -> str:

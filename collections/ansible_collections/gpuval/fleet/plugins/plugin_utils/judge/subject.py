@@ -63,11 +63,11 @@ class Subject:
             index = self._indexes[id(record)] = defaultdict(list)
             for metric in record["metrics"]:
                 index[metric["name"], metric["scope"].partition(":")[0]].append(metric)
-        found = index.get((name, scope), [])
-        if revision is None or all(revision_of(metric) == revision for metric in found):
-            return found
-        same = [metric for metric in found if revision_of(metric) == revision]
-        return same or (index.get((median_of(name), scope), []) if revision == 1 else [])
+        named = index.get((name, scope), [])
+        if revision is None or all(revision_of(metric) == revision for metric in named):
+            return named
+        same_revision = [metric for metric in named if revision_of(metric) == revision]
+        return same_revision or (index.get((median_of(name), scope), []) if revision == 1 else [])
 
     @property
     def skus(self) -> set[str]:

@@ -44,9 +44,9 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subj
     accelerator = _accelerator(expected["sku"], facts)
     models = models_of(facts)
     sku = sku_catalogue.of_models(models)
-    found = sku.name if sku else None
+    sku_name = sku.name if sku else None
     if accelerator == sku_catalogue.CPU:
-        found = sku_catalogue.CPU
+        sku_name = sku_catalogue.CPU
     subject = Subject(
         name=name,
         profile=run["profile"],
@@ -56,10 +56,10 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subj
         detected_gpus=count_of(facts, "gpu_count"),
         records=records,
         gpu_temperature_max=expected.get("declared", {}).get("gpu_temperature_max_celsius"),
-        catalogue_sku=found,
+        catalogue_sku=sku_name,
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
-        kind=_kind(found, models, expected["sku"]),
+        kind=_kind(sku_name, models, expected["sku"]),
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
         precisions=_precisions(sku) if sku else frozenset(),
@@ -105,8 +105,8 @@ def _precisions(sku: sku_catalogue.Sku) -> frozenset[str]:
 
 def _declared(sku: str) -> str:
     """The catalogue's name of a declared SKU, whichever way it is spelled."""
-    known = sku_catalogue.named(sku)
-    return known.name if known else sku
+    catalogue_sku = sku_catalogue.named(sku)
+    return catalogue_sku.name if catalogue_sku else sku
 
 
 def _accelerator(sku: str, facts: Record | None) -> str:

@@ -86,24 +86,24 @@ def checks(
             times = max(1, sum(_change(best, one, check) > least for one in series))
             finding = UnsteadyPart(beyond, times, size, metric, f"{metric} of {part} made {texts}")
             parts[part] = max(filter(None, (parts.get(part), finding if size else None)), default=None)
-    found = {part: finding for part, finding in parts.items() if finding}
-    for kind in {part.partition(":")[0] for part in found}:
-        of_kind, alike = ([part for part in of if part.partition(":")[0] == kind] for of in (parts, found))
+    unsteady_parts = {part: finding for part, finding in parts.items() if finding}
+    for kind in {part.partition(":")[0] for part in unsteady_parts}:
+        of_kind, alike = ([part for part in of if part.partition(":")[0] == kind] for of in (parts, unsteady_parts))
         if len(alike) > 1 and 2 * len(alike) > len(of_kind):
-            worst = max(found.pop(part) for part in alike)
-            found["node"] = worst._replace(text=f"{len(alike)} of {len(of_kind)} {kind}s: {worst.text}")
-    return [_entry(subject, stage, *one, earlier) for one in itertools.islice(found.items(), MAX_NAMED)]
+            worst = max(unsteady_parts.pop(part) for part in alike)
+            unsteady_parts["node"] = worst._replace(text=f"{len(alike)} of {len(of_kind)} {kind}s: {worst.text}")
+    return [_entry(subject, stage, *one, earlier) for one in itertools.islice(unsteady_parts.items(), MAX_NAMED)]
 
 
 def _measurements(subject: Subject, record: Record) -> list[Record]:
     """The attempts that passed, in their order; for a stage without another one those of one command."""
     attempts = [attempt for attempt in record["attempts"] if is_repetition(attempt, record)]
-    others = [
+    commands = [
         other for other in subject.records.values()
         if record["command"] and other["command"] == record["command"] and other["stage"] < record["stage"]
         and other["workload"] == record["workload"] and is_repetition(other, record)
     ]  # fmt: skip
-    return [*others, *attempts, record]
+    return [*commands, *attempts, record]
 
 
 def _speeds(criteria: Sequence[Check]) -> dict[str, Check]:
@@ -128,11 +128,11 @@ def _by_part(subject: Subject, check: Check, records: Sequence[Record]) -> dict[
     return series
 
 
-def _change(one: AttemptFigure, other: AttemptFigure, check: Check) -> float:
+def _change(first: AttemptFigure, second: AttemptFigure, check: Check) -> float:
     """How far two figures differ, relative; 0 where repeats explain it."""
-    change = abs(math.log(other.value / one.value))
+    change = abs(math.log(second.value / first.value))
     margin = least_margin(check) if check.kind == "outlier" else MARGIN
-    return change if change > max(margin, check.deviations * math.hypot(one.error, other.error)) else 0.0
+    return change if change > max(margin, check.deviations * math.hypot(first.error, second.error)) else 0.0
 
 
 def _entry(
@@ -144,9 +144,9 @@ def _entry(
     )
     verdict = VERDICTS[finding.beyond][bool(again)]
     is_excused = verdict in ("pass", "warn")
-    known = ": no more than two measurements of healthy peers differ" if is_excused else ""
+    excuse = ": no more than two measurements of healthy peers differ" if is_excused else ""
     apart = units.number_text(100 * math.expm1(finding.size))
-    reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else known}"
+    reason = f"{finding.text}, {apart} % apart, which repeats do not explain{f'; {again}' if again else excuse}"
     row = class_named(UNSTEADY)
     return own_entry(
         UNSTEADY, stage, "outlier", verdict, reason, severity="advisory" if is_excused else "required",

@@ -366,4 +366,4 @@ def _problems(run: Mapping[str, Any], evidence: RunEvidence) -> list[EvidencePro
         )
     for name, expected in run["nodes"].items():
         problems += stages_not_asked(name, expected["stages"], evidence)
-    return sorted(problems, key=lambda one: (one["node"] or "", one["stage"] or "", one["reason"]))
+    return sorted(problems, key=lambda entry: (entry["node"] or "", entry["stage"] or "", entry["reason"]))

@@ -52,30 +52,30 @@ def declared(value: Any) -> dict[str, list[str]]:
         return {}
     if not isinstance(value, Mapping):
         raise SettingError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
-    found = {}
-    for key, wanted in value.items():
+    versions = {}
+    for key, entry in value.items():
         if key not in KINDS:
             raise SettingError(f"gpuval_versions has the key {key!r}{meant(key, KINDS)}; known are {', '.join(KINDS)}")
-        if any(isinstance(text, float) for text in (wanted if isinstance(wanted, list) else [wanted])):
+        if any(isinstance(text, float) for text in (entry if isinstance(entry, list) else [entry])):
             raise SettingError(
                 f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
             )
-        one = isinstance(wanted, (str, int)) and not isinstance(wanted, bool)
+        single = isinstance(entry, (str, int)) and not isinstance(entry, bool)
         texts = [
-            " ".join(str(text).split()) for text in ([wanted] if one else wanted if isinstance(wanted, list) else [])
+            " ".join(str(text).split()) for text in ([entry] if single else entry if isinstance(entry, list) else [])
         ]
         if not texts or not all(texts):
             raise SettingError(f"gpuval_versions: {key} names no version")
-        found[str(key)] = texts
-    return found
+        versions[str(key)] = texts
+    return versions
 
 
-def checks(wanted: Mapping[str, list[str]], facts: Record | None, stage: str) -> list[Entry]:
+def checks(declared_versions: Mapping[str, list[str]], facts: Record | None, stage: str) -> list[Entry]:
     """The entries of every declared version; a part with another version has one of its own."""
-    found: list[Entry] = []
-    for kind, texts in wanted.items():
-        found += _checks(kind, KINDS[kind], texts, facts, stage)
-    return found
+    entries: list[Entry] = []
+    for kind, texts in declared_versions.items():
+        entries += _checks(kind, KINDS[kind], texts, facts, stage)
+    return entries
 
 
 def _checks(kind: str, version: Version, texts: list[str], facts: Record | None, stage: str) -> list[Entry]:

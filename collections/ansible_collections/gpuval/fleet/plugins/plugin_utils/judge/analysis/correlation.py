@@ -71,28 +71,28 @@ def correlate(samples: Samples) -> Correlated:
         for pair, quality in zip(pairs, qualities, strict=True)
         if quality <= FALSE_SHARE and abs(pair.rho) >= LEAST_RHO
     ]
-    found = [pair for pair in strong if not _one_quantity(pair)]
-    found.sort(key=lambda pair: (-abs(pair.rho), pair.one, pair.other))
-    return Correlated(found, len(strong) - len(found))
+    distinct = [pair for pair in strong if not _one_quantity(pair)]
+    distinct.sort(key=lambda pair: (-abs(pair.rho), pair.one, pair.other))
+    return Correlated(distinct, len(strong) - len(distinct))
 
 
 def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[FigurePair]:
     reported = [key for key in keys if len(samples.figures[key].medians) >= MIN_NODES][:MAX_FIGURES]
     by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
     for key in reported:
-        by_scope[key.scope][key] = {place: value for value, place in samples.figures[key].values}
-    for scope, its in by_scope.items():
-        yield from _pairs(its, scope, lambda place: place[0], lambda *_: True)
+        by_scope[key.scope][key] = {part: value for value, part in samples.figures[key].values}
+    for scope, figures in by_scope.items():
+        yield from _pairs(figures, scope, lambda part: part[0], lambda *_: True)
     if len(by_scope) > 1:
-        medians = {key: samples.figures[key].medians for its in by_scope.values() for key in its}
-        yield from _pairs(medians, "node", lambda place: place, lambda one, other: one.scope != other.scope)
+        medians = {key: samples.figures[key].medians for figures in by_scope.values() for key in figures}
+        yield from _pairs(medians, "node", lambda part: part, lambda figure, peer: figure.scope != peer.scope)
 
 
 def _pairs(
     figures: Mapping[Key, Mapping[Any, float]],
     over: str,
     node_of: Callable[[Any], Hashable],
-    wanted: Callable[[Key, Key], bool],
+    is_comparable: Callable[[Key, Key], bool],
 ) -> Iterator[FigurePair]:
     """Over the places that report every figure which most places report."""
     if len(figures) < 2:
@@ -106,10 +106,10 @@ def _pairs(
     if nodes < MIN_NODES:
         return
     centred = {key: ranks.centred([values[place] for place in places]) for key, values in usual.items()}
-    differing = [(key, one) for key, one in centred.items() if one is not None]
-    for (key, one), (other_key, other) in itertools.combinations(differing, 2):
-        if wanted(key, other_key):
-            rho = ranks.spearman(one, other)
+    differing = [(key, ranked) for key, ranked in centred.items() if ranked is not None]
+    for (key, ranked), (other_key, other_ranked) in itertools.combinations(differing, 2):
+        if is_comparable(key, other_key):
+            rho = ranks.spearman(ranked, other_ranked)
             first, second = sorted((key, other_key))
             yield FigurePair(first, second, rho, over, len(places), nodes, ranks.spearman_p(rho, nodes))
 

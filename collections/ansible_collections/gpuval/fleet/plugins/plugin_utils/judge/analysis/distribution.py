@@ -82,34 +82,34 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
     of_stage: dict[tuple[str, str], dict[tuple[str, str, str, int], FigureSample]] = defaultdict(
         lambda: defaultdict(FigureSample)
     )
-    asked: dict[tuple[str, str], list[int]] = defaultdict(list)
+    reporting: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
         places: dict[str, Place] = {}  # one for each part: a fleet has a million values
         for stage in node["stages"]:
             name = stage["name"]
             kind = kinds[number][name]
-            asked[name, kind].append(number)
+            reporting[name, kind].append(number)
             if stage["state"] not in _ENDED:
                 continue
             figures = of_stage[name, kind]
             for metric in node["metrics"].get(name, ()):
                 value, part = metric["value"], metric["scope"]
-                place = places.get(part)
-                if place is None:
-                    place = places[part] = (number, part)
+                known_part = places.get(part)
+                if known_part is None:
+                    known_part = places[part] = (number, part)
                     scopes.setdefault(part, part.partition(":")[0])
                 sample = figures[metric["name"], scopes[part], metric["unit"], metric.get("revision", 1)]
                 if type(value) in (int, float) and abs(value) < GREATEST:
-                    sample.values.append((value, place))
+                    sample.values.append((value, known_part))
                 else:
-                    sample.not_numbers.append(place)
+                    sample.not_numbers.append(known_part)
     return Samples(
         {
             Key(stage, metric, scope, unit, kind): sample
             for (stage, kind), figures in of_stage.items()
             for (metric, scope, unit), sample in _of_one_revision(figures).items()
         },
-        asked,
+        reporting,
     )
 
 
@@ -126,21 +126,21 @@ def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
     A node without facts is of the kind of all others, where these are of one: it is missing among them.
     """
-    known = [node for node in nodes if _has_facts(node)]
-    skus = {_sku(node) for node in known}
+    described = [node for node in nodes if _has_facts(node)]
+    skus = {_sku(node) for node in described}
     counts: dict[str, set[int]] = defaultdict(set)
     workloads: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for node in known:
+    for node in described:
         counts[_sku(node)].add(_gpus(node))
         for stage in node["stages"]:
             if stage.get("workload"):
                 workloads[_sku(node), stage["name"]].add(stage["workload"])
-    found = []
+    kinds = []
     for node in nodes:
         facts = _has_facts(node)
         sku = min(skus) if not facts and len(skus) == 1 else _sku(node)
         machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpus(node)}" if facts else f"{sku}, no facts"
-        found.append(
+        kinds.append(
             {
                 stage["name"]: machine
                 if len(workloads[sku, stage["name"]]) < 2
@@ -148,7 +148,7 @@ def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
                 for stage in node["stages"]
             }
         )
-    return found
+    return kinds
 
 
 def _has_facts(node: Mapping[str, Any]) -> bool:
@@ -206,8 +206,8 @@ def distribution(values: Sequence[Value]) -> Distribution:
     mean = math.fsum(numbers) / len(numbers)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(1, len(numbers) - 1))
     most = max(DEVIATIONS * spread, LEAST_DIFFERENCE * abs(median))
-    outliers = [one for one in values if abs(one[0] - median) > most]
-    outliers.sort(key=lambda one: -abs(one[0] - median))
+    outliers = [pair for pair in values if abs(pair[0] - median) > most]
+    outliers.sort(key=lambda pair: -abs(pair[0] - median))
     return Distribution(
         len(numbers), len({place[0] for _, place in values}), mean, deviation, numbers[0], _percentile(numbers, 0.01),
         _percentile(numbers, 0.05), median, _percentile(numbers, 0.95), _percentile(numbers, 0.99), numbers[-1], spread,

@@ -36,10 +36,10 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
         {**key._asdict(), "by": by, "groups": [_standing(one) for one in its]}
         for (key, by), its in compared.standings.items()
     ]
-    kept = _within(standings, MAX_GROUPS)
+    groups_kept = _within(standings, MAX_GROUPS)
     return {
         "statistics": statistics,
-        "groups": kept,
+        "groups": groups_kept,
         "findings": [_finding(one, nodes) for one in compared.findings[:MAX_FINDINGS]],
         "correlations": [_pair(one) for one in correlated.pairs[:MAX_PAIRS]],
         "counts": {
@@ -48,7 +48,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
             "correlations": len(correlated.pairs),
             "one_quantity": correlated.one_quantity,
             "statistics_left_out": len(described) - len(statistics),
-            "groups_left_out": len(standings) - len(kept),
+            "groups_left_out": len(standings) - len(groups_kept),
         },
     }
 
@@ -57,8 +57,8 @@ def _first(described: Mapping[Key, FigureSample], most: int) -> list[tuple[Key, 
     """All, in their order; of too many those that most parts reported."""
     if len(described) <= most:
         return list(described.items())
-    kept = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
-    return [(key, sample) for key, sample in described.items() if key in kept]
+    longest = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
+    return [(key, sample) for key, sample in described.items() if key in longest]
 
 
 def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
@@ -77,56 +77,56 @@ def _statistic(key: Key, sample: FigureSample, reported: Samples, nodes: Nodes) 
     }
 
 
-def _standing(one: groups.Standing) -> dict[str, Any]:
-    return {"value": one.group[1], "nodes": one.nodes, "median": one.median, "relative_difference": one.difference}
+def _standing(of: groups.Standing) -> dict[str, Any]:
+    return {"value": of.group[1], "nodes": of.nodes, "median": of.median, "relative_difference": of.difference}
 
 
 def _within(standings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    kept, count = [], 0
-    for one in standings:
-        count += len(one["groups"])
+    fitting, count = [], 0
+    for standing in standings:
+        count += len(standing["groups"])
         if count > most:
             break
-        kept.append(one)
-    return kept
+        fitting.append(standing)
+    return fitting
 
 
-def _finding(one: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
-    by, value = one.standing.group
+def _finding(finding: groups.GroupFinding, nodes: Nodes) -> dict[str, Any]:
+    by, value = finding.standing.group
     return {
-        **one.key._asdict(),
+        **finding.key._asdict(),
         "by": by,
         "value": value,
-        "nodes": len(one.nodes),
-        "names": [nodes[number]["name"] for number in sorted(one.nodes)[:MAX_NAMES]],
-        "others": one.standing.others,
-        "median": one.standing.median,
-        "others_median": one.standing.others_median,
-        "relative_difference": one.standing.difference,
-        "p": one.probability,
-        "q": one.quality,
-        "alike": [{"by": group[0], "value": group[1], "same": its == one.nodes} for group, its in one.alike],
-        "moved": one.moved,
-        "text": one_line(one.text, 600),
+        "nodes": len(finding.nodes),
+        "names": [nodes[number]["name"] for number in sorted(finding.nodes)[:MAX_NAMES]],
+        "others": finding.standing.others,
+        "median": finding.standing.median,
+        "others_median": finding.standing.others_median,
+        "relative_difference": finding.standing.difference,
+        "p": finding.probability,
+        "q": finding.quality,
+        "alike": [{"by": group[0], "value": group[1], "same": its == finding.nodes} for group, its in finding.alike],
+        "moved": finding.moved,
+        "text": one_line(finding.text, 600),
     }
 
 
-def _pair(one: correlation.FigurePair) -> dict[str, Any]:
+def _pair(pair: correlation.FigurePair) -> dict[str, Any]:
     return {
-        "stage": one.one.stage,
-        "kind": one.one.kind,
-        "one": {"metric": one.one.metric, "scope": one.one.scope},
-        "other": {"metric": one.other.metric, "scope": one.other.scope},
-        "rho": one.rho,
-        "over": one.over,
-        "count": one.count,
-        "nodes": one.nodes,
+        "stage": pair.one.stage,
+        "kind": pair.one.kind,
+        "one": {"metric": pair.one.metric, "scope": pair.one.scope},
+        "other": {"metric": pair.other.metric, "scope": pair.other.scope},
+        "rho": pair.rho,
+        "over": pair.over,
+        "count": pair.count,
+        "nodes": pair.nodes,
     }
 
 
 def by_group(analysis: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Findings of one group on one kind of node together, in the order of the group's strongest."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for one in analysis["findings"]:
-        found[one["by"], one["value"], one["kind"]].append(one)
-    return list(found.values())
+    by_key: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for finding in analysis["findings"]:
+        by_key[finding["by"], finding["value"], finding["kind"]].append(finding)
+    return list(by_key.values())

@@ -78,12 +78,12 @@ class GroupFinding:
     @property
     def moved(self) -> str:
         """4.8 % below; or both figures where the others' is 0."""
-        one = self.standing
-        if one.difference is None:
-            figures = (units.human(value, self.key.unit) for value in (one.median, one.others_median))
+        standing = self.standing
+        if standing.difference is None:
+            figures = (units.human(value, self.key.unit) for value in (standing.median, standing.others_median))
             return "{}, not {} as".format(*figures)
-        way = "below" if one.difference < 0 else "above"
-        return f"{units.number_text(round(abs(one.difference) * 100, 2))} % {way}"
+        direction = "below" if standing.difference < 0 else "above"
+        return f"{units.number_text(round(abs(standing.difference) * 100, 2))} % {direction}"
 
     def _alike(self, group: Group, nodes: frozenset[int]) -> str:
         return f"{'' if nodes == self.nodes else 'nearly '}the same nodes as {group[0]} {group[1]}"
@@ -108,8 +108,8 @@ class _Groups:
 
 def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
     """Every group beside the others of its kind in every figure; ``properties`` are those of each node."""
-    found = Compared()
-    known: dict[frozenset[int], _Groups] = {}
+    compared = Compared()
+    known_groups: dict[frozenset[int], _Groups] = {}
     tests: list[GroupFinding] = []
     medians: dict[Key, dict[int, float]] = {}
     for key, sample in samples.figures.items():
@@ -118,23 +118,23 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
             continue
         medians[key] = values
         reporting = frozenset(values)
-        groups = known.get(reporting)
+        groups = known_groups.get(reporting)
         if groups is None:
-            groups = known[reporting] = _groups(reporting, properties)
-        tests += _tests(key, values, groups, found)
-    found.comparisons = len(tests)
+            groups = known_groups[reporting] = _groups(reporting, properties)
+        tests += _tests(key, values, groups, compared)
+    compared.comparisons = len(tests)
     by_key: dict[Key, list[GroupFinding]] = defaultdict(list)
-    for one in _beyond_chance(tests):
-        if one.standing.large:
-            by_key[one.key].append(one)
-    for key, its in by_key.items():
-        found.findings += _standing_out(its, medians[key], known[frozenset(medians[key])])
-    found.findings.sort(key=lambda one: (*_order(one), one.key))
-    return found
+    for test in _beyond_chance(tests):
+        if test.standing.large:
+            by_key[test.key].append(test)
+    for key, key_tests in by_key.items():
+        compared.findings += _standing_out(key_tests, medians[key], known_groups[frozenset(medians[key])])
+    compared.findings.sort(key=lambda test: (*_order(test), test.key))
+    return compared
 
 
-def _order(one: GroupFinding) -> tuple[float, float, Group]:
-    return one.probability, -abs(one.standing.difference or 1), one.standing.group
+def _order(finding: GroupFinding) -> tuple[float, float, Group]:
+    return finding.probability, -abs(finding.standing.difference or 1), finding.standing.group
 
 
 def _beyond_chance(tests: Sequence[GroupFinding]) -> Iterator[GroupFinding]:
@@ -179,46 +179,46 @@ def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) 
     return _Groups(large, names)
 
 
-def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[GroupFinding]:
+def _tests(key: Key, values: Mapping[int, float], groups: _Groups, compared: Compared) -> Iterator[GroupFinding]:
     """One for each set of nodes; of two that are all nodes between them, one, that of fewer nodes."""
     if not groups.by:
         return
     numbers = list(values)
     rank = dict(zip(numbers, ranks.midranks([values[number] for number in numbers]), strict=True))
-    done: dict[frozenset[int], Standing] = {}
-    for name, its in groups.by.items():
+    standings_done: dict[frozenset[int], Standing] = {}
+    for name, by_value in groups.by.items():
         standings = []
-        for value, nodes in its.items():
-            others = values.keys() - nodes
-            if len(others) < MIN_NODES:
+        for value, nodes in by_value.items():
+            complement_nodes = values.keys() - nodes
+            if len(complement_nodes) < MIN_NODES:
                 continue
-            known = done.get(nodes)
+            earlier = standings_done.get(nodes)
             group = (name, value)
-            standing = replace(known, group=group) if known else _standing(group, nodes, others, values)
+            standing = replace(earlier, group=group) if earlier else _standing(group, nodes, complement_nodes, values)
             standings.append(standing)
-            complement = frozenset(others)
-            if known is not None or (complement in groups.names and _second(nodes, complement)):
+            complement = frozenset(complement_nodes)
+            if earlier is not None or (complement in groups.names and _second(nodes, complement)):
                 continue
-            done[nodes] = standing
+            standings_done[nodes] = standing
             if ranks.least_p(len(nodes), len(values)) > FALSE_SHARE:
                 continue
             probability = ranks.mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
             yield GroupFinding(key, standing, nodes, probability)
         if standings:
-            found.standings[key, name] = standings
+            compared.standings[key, name] = standings
 
 
 def _second(nodes: frozenset[int], complement: frozenset[int]) -> bool:
     return (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
 
 
-def _standing(group: Group, nodes: frozenset[int], others: set[int], values: Mapping[int, float]) -> Standing:
+def _standing(group: Group, nodes: frozenset[int], peers: set[int], values: Mapping[int, float]) -> Standing:
     return Standing(
         group,
         len(nodes),
         statistics.median(values[number] for number in nodes),
-        len(others),
-        statistics.median(values[number] for number in others),
+        len(peers),
+        statistics.median(values[number] for number in peers),
     )
 
 
@@ -237,11 +237,11 @@ def _standing_out(
 def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float]) -> bool:
     """Whether the group differs without the nodes that are explained already, and from others of which none is."""
     nodes = test.nodes - explained
-    others = values.keys() - test.nodes - explained
-    if len(nodes) < MIN_NODES or len(others) < MIN_NODES:
+    peers = values.keys() - test.nodes - explained
+    if len(nodes) < MIN_NODES or len(peers) < MIN_NODES:
         return False
-    standing = _standing(test.standing.group, nodes, others, values)
-    numbers = [*nodes, *others]
+    standing = _standing(test.standing.group, nodes, peers, values)
+    numbers = [*nodes, *peers]
     rank = ranks.midranks([values[number] for number in numbers])
     probability = ranks.mann_whitney(sum(rank[: len(nodes)]), len(nodes), len(numbers))
     same_way = (standing.median > standing.others_median) == (test.standing.median > test.standing.others_median)
@@ -250,8 +250,8 @@ def _still(test: GroupFinding, explained: set[int], values: Mapping[int, float])
 
 def _alike(test: GroupFinding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
     """Other groups that are the same nodes, or nearly."""
-    found = []
+    names_alike = []
     for nodes, names in groups.names.items():
         if len(nodes & test.nodes) >= ALIKE * len(nodes | test.nodes):
-            found += [(name, nodes) for name in names if name != test.standing.group]
-    return tuple(sorted(found, key=lambda one: (one[1] != test.nodes, one[0])))
+            names_alike += [(name, nodes) for name in names if name != test.standing.group]
+    return tuple(sorted(names_alike, key=lambda pair: (pair[1] != test.nodes, pair[0])))

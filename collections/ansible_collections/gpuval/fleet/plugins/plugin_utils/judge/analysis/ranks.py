@@ -20,8 +20,8 @@ def midranks(values: Sequence[float]) -> list[float]:
     for _, tied in itertools.groupby(order, key=values.__getitem__):
         places = list(tied)
         rank = begin + (len(places) + 1) / 2
-        for place in places:
-            ranks[place] = rank
+        for index in places:
+            ranks[index] = rank
         begin += len(places)
     return ranks
 
@@ -31,16 +31,16 @@ def mann_whitney(rank_sum: float, count: int, total: int) -> float:
 
     Ties make it larger than it need be, never smaller.
     """
-    others = total - count
+    rest = total - count
     statistic = rank_sum - count * (count + 1) / 2
-    low = math.ceil(min(statistic, count * others - statistic))  # of a half, which ties make, the one nearer the middle
-    middle = count * others / 2
+    low = math.ceil(min(statistic, count * rest - statistic))  # of a half, which ties make, the one nearer the middle
+    middle = count * rest / 2
     if low >= middle:
         return 1.0
-    few = min(count, others)
-    if few <= _EXACT_GROUP and count * others <= _EXACT_STEPS:
+    few = min(count, rest)
+    if few <= _EXACT_GROUP and count * rest <= _EXACT_STEPS:
         return min(1.0, 2 * _cumulated(few, total)[low] / math.comb(total, few))
-    deviation = math.sqrt(count * others * (total + 1) / 12)
+    deviation = math.sqrt(count * rest * (total + 1) / 12)
     return min(1.0, math.erfc((middle - low - 0.5) / deviation / math.sqrt(2)))
 
 
@@ -59,10 +59,10 @@ def _cumulated(few: int, total: int) -> list[int]:
     counts = [1] + [0] * (steps - 1)
     for index in range(1, few + 1):
         up, down = total - few + index, index
-        for place in range(steps - 1, up - 1, -1):
-            counts[place] -= counts[place - up]
-        for place in range(down, steps):
-            counts[place] += counts[place - down]
+        for spot in range(steps - 1, up - 1, -1):
+            counts[spot] -= counts[spot - up]
+        for spot in range(down, steps):
+            counts[spot] += counts[spot - down]
     return list(itertools.accumulate(counts))
 
 
@@ -75,9 +75,9 @@ def centred(values: Sequence[float]) -> list[float] | None:
     return [one / length for one in moved] if length else None
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     """Rho of two that ``centred`` made."""
-    product: float = sum(map(operator.mul, one, other))
+    product: float = sum(map(operator.mul, left, right))
     return max(-1.0, min(1.0, product))
 
 
@@ -91,9 +91,9 @@ def spearman_p(rho: float, count: int) -> float:
 def benjamini_hochberg(probabilities: Sequence[float]) -> list[float]:
     """For each p its q: the share of false ones to be expected among all that are as probable or less."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__, reverse=True)
-    found = [0.0] * len(probabilities)
+    q_values = [0.0] * len(probabilities)
     least = 1.0
-    for passed, place in enumerate(order):
-        least = min(least, probabilities[place] * len(probabilities) / (len(probabilities) - passed))
-        found[place] = least
-    return found
+    for passed, index in enumerate(order):
+        least = min(least, probabilities[index] * len(probabilities) / (len(probabilities) - passed))
+        q_values[index] = least
+    return q_values

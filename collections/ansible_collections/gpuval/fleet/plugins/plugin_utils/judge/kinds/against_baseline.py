@@ -60,9 +60,9 @@ class AgainstBaseline(CheckKind):
         if figure is None:
             kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values(), *revision_words(max(revisions))])
             reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
-            asked = _asked_for(check, subject, setup)
-            if any(baseline.find(check, sku, subject.gpus, workload, one, each) for one in asked for each in revisions):
-                texts = " or ".join(" ".join(one.values()) for one in asked)
+            alike = _asked_for(check, subject, setup)
+            if any(baseline.find(check, sku, subject.gpus, workload, one, each) for one in alike for each in revisions):
+                texts = " or ".join(" ".join(one.values()) for one in alike)
                 return [entry_of(check, "missing", f"{reason}, but of what this run asks for: {texts}", expected)]
             return [entry_of(check, "skipped", reason, expected)]
         if check.same_part and "places" not in figure:
@@ -85,13 +85,13 @@ class AgainstBaseline(CheckKind):
 
 def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list[dict[str, str]]:
     """The setups that the run's settings ask for in place of the one that the node reports."""
-    asked = subject.setups.get(check.stage, {})
-    found = [dict(setup)]
+    requested = subject.setups.get(check.stage, {})
+    setups = [dict(setup)]
     for path in setup:
         name = path.removeprefix(FINGERPRINT)
-        if path.startswith(FINGERPRINT) and name in asked:
-            found = [{**one, path: value} for one in found for value in sorted(asked[name])]
-    return found
+        if path.startswith(FINGERPRINT) and name in requested:
+            setups = [{**one, path: value} for one in setups for value in sorted(requested[name])]
+    return setups
 
 
 def _results(

@@ -153,13 +153,13 @@ class MetricKind(CheckKind):
         if record is None or not check.required or check.retry or check.value_from is not None:
             return []
 
-        def failed(one: Record) -> list[PartResult]:
-            results, _ = self.results(check, check.value, subject, one)
+        def failed(attempt: Record) -> list[PartResult]:
+            results, _ = self.results(check, check.value, subject, attempt)
             return [each for each in results if each.passed is False and each.value is not None]
 
         now = failed(record) if check.kind == "max" else []  # a count that is over its limit does not fall
-        found = [*earlier_failures(check, record, failed), *now]
-        entries = entries_of(check, found, None, expected) if found else []
+        failures = [*earlier_failures(check, record, failed), *now]
+        entries = entries_of(check, failures, None, expected) if failures else []
         return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
 
     def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
@@ -228,10 +228,10 @@ def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[Par
             continue
         if check.of_gang and attempt.get("of_round"):
             continue  # a gang that failed as a whole runs again without the nodes that the search found
-        place = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
-        for one in results(attempt):
-            if one.passed is False and not (unfinished and (one.value is None or one.unit != "count")):
-                yield one._replace(passed=passed, reason=f"{place}: {one.text}; {outcome}")
+        origin = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
+        for result in results(attempt):
+            if result.passed is False and not (unfinished and (result.value is None or result.unit != "count")):
+                yield result._replace(passed=passed, reason=f"{origin}: {result.text}; {outcome}")
 
 
 def allowance(check: Check) -> str:

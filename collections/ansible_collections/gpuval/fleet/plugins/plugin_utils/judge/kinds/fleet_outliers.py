@@ -43,11 +43,11 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Ju
     tell about that together. It comes before ``compare``."""
     groups = context.samples[check.name]
     for subject in subjects:
-        found = sample_of(check, subject, expected)
-        if isinstance(found, PeerSample):
-            groups.setdefault(found.group, []).append(found)
+        sample = sample_of(check, subject, expected)
+        if isinstance(sample, PeerSample):
+            groups.setdefault(sample.group, []).append(sample)
         else:
-            context.nodes[subject.name][check.name] = found
+            context.nodes[subject.name][check.name] = sample
     for key, samples in groups.items():
         of_nodes = [] if check.relative_to else levels_of(check, samples)
         for name in _behind(check, samples, of_nodes, context.history.larger(check, key, len(samples))):
@@ -59,15 +59,15 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Ju
             within.add(_ratios(check, samples), least_margin(check), check.deviations, sign_of(check))
         else:
             modes = modes_of(check, samples, of_nodes)
-            known = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
-            levels.add(known, least_margin(check), check.deviations, sign_of(check))
+            named = _named(modes.better, levels_of(check, modes.better)) if modes else _named(samples, of_nodes)
+            levels.add(named, least_margin(check), check.deviations, sign_of(check))
             _survey_nodes(check, samples, of_nodes, levels)
 
 
 def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | None], levels: Tails) -> None:
     """Keep, in deviations of the nodes, how far each is ahead, and how far two measurements of it differ."""
-    known = [*filter(None, of_nodes)]
-    deviation = deviation_of(known, least_margin(check))
+    levels_known = [*filter(None, of_nodes)]
+    deviation = deviation_of(levels_known, least_margin(check))
     for sample, level in zip(samples, of_nodes, strict=True) if deviation else ():
         node, ahead = sample.subject.name, levels.ahead[check.stage]
         levels.deviations[node][check.metric] = deviation
@@ -80,7 +80,7 @@ def _survey_nodes(check: Check, samples: Samples, of_nodes: Sequence[float | Non
                 abs(change) / deviation, levels.changes[node].get(check.metric, 0.0)
             )
             worst = max(sign_of(check) * (1 - one) for one in (level, level * math.exp(-change)))
-            if worst > doubtful_limit(known, least_margin(check), 0.0):
+            if worst > doubtful_limit(levels_known, least_margin(check), 0.0):
                 levels.far.add(node)
 
 
@@ -131,20 +131,20 @@ def compare(check: Check, context: JudgeContext, expected: str) -> None:
     """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
     groups = context.samples[check.name]
     _lend_medians(check, groups)
-    others = _larger_groups(check, groups, context.history)
+    larger = _larger_groups(check, groups, context.history)
     comparison = _Comparison(check, expected, context)
     for key in sorted(groups):
-        comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), others[key])
+        comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), larger[key])
 
 
 def _lend_medians(check: Check, groups: dict[GroupKey, list[PeerSample]]) -> None:
     """Put the medians beside speeds into the group of revision 1, where either is small: that is judged first, so that
     entries of speeds replace those of medians."""
     for key, speeds in [(key, samples) for key, samples in groups.items() if samples[0].revision > 1]:
-        others = groups.get(key[:-1], [])
-        if others and min(len(speeds), len(others)) <= check.min_peers:
+        older = groups.get(key[:-1], [])
+        if older and min(len(speeds), len(older)) <= check.min_peers:
             medians = [median for one in speeds if (median := one.of_first_revision(check)).figures]
-            groups[key[:-1]] = [*others, *medians]
+            groups[key[:-1]] = [*older, *medians]
             if len(speeds) <= check.min_peers:
                 groups[key] = [one for one in speeds if not one.of_first_revision(check).figures]
 
@@ -164,8 +164,8 @@ def compare_again(check: Check, subject: Subject, expected: str, context: JudgeC
     if len(groups[key]) < FEW_TO_LEAVE_OUT:
         changed += [one for one in groups[key] if one.subject.name != subject.name]
     comparison = _Comparison(check, expected, context, only=subject.name)
-    others = _larger_groups(check, groups, context.history)[key]
-    comparison.judge_group(key, comparison.with_usual_part_count(changed), others)
+    larger = _larger_groups(check, groups, context.history)[key]
+    comparison.judge_group(key, comparison.with_usual_part_count(changed), larger)
 
 
 def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
@@ -196,18 +196,18 @@ class _Comparison:
     def _asked(self, samples: Samples) -> Samples:
         return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
 
-    def judge_group(self, key: GroupKey, samples: Samples, others: str) -> None:
+    def judge_group(self, key: GroupKey, samples: Samples, larger: str) -> None:
         """Judge the nodes of one group; ``others`` are larger groups of the same kind, in words."""
         check, history = self.check, self.context.history
         by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
         for sample in samples:
             by_software[sample.alike].append(sample)
         all_now = PeerGroup.of(check, samples, " ".join(key), self._reach)
-        whole = history.largest(check, key, None, all_now)
-        if whole.nodes <= check.min_peers and others:
-            self._leave_uncompared(samples, others)
+        all_peers = history.largest(check, key, None, all_now)
+        if all_peers.nodes <= check.min_peers and larger:
+            self._leave_uncompared(samples, larger)
             return
-        levels = self._levels(samples, whole) if len(by_software) > 1 else {}
+        levels = self._levels(samples, all_peers) if len(by_software) > 1 else {}
         for alike in sorted(by_software):
             members = by_software[alike]
             kind = " ".join([*key, *alike])
@@ -215,11 +215,11 @@ class _Comparison:
                 now = replace(all_now, kind=" ".join(kind.split()))
             else:
                 now = PeerGroup.of(check, members, kind, self._reach)
-            own = history.largest(check, key, alike, now)
-            if own.nodes > check.min_peers:
-                self._compare(members, own, behind=self._software_deficit(alike, levels))
+            peers = history.largest(check, key, alike, now)
+            if peers.nodes > check.min_peers:
+                self._compare(members, peers, behind=self._software_deficit(alike, levels))
             else:
-                self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
+                self._compare(members, all_peers, doubt=self._software_doubt(alike, by_software, all_peers))
 
     def _reach(self, samples: Samples, repeats: float) -> tuple[float, float, float]:
         """How far chance reaches among these nodes, relative to their median: of parts where the fleet has long tails,
@@ -232,51 +232,51 @@ class _Comparison:
             return 0.0, 0.0, 0.0
         levels, within = self.context.tails[samples[0].group[0]]
         known_levels = _named(samples, levels_of(check, samples)) if check.relative_to is None else []
-        found = 0.0
-        for tails, wanted in ((levels, check.relative_to is None), (within, check.scope != "node")):
-            deviations = tails.reach(nodes) if wanted and nodes > check.min_peers else 0.0
+        reach = 0.0
+        for tails, is_used in ((levels, check.relative_to is None), (within, check.scope != "node")):
+            deviations = tails.reach(nodes) if is_used and nodes > check.min_peers else 0.0
             if deviations:
-                known = _ratios(check, samples) if tails is within else known_levels
-                peers = Peers.of([value for _, value in known])
+                ratios = _ratios(check, samples) if tails is within else known_levels
+                peers = Peers.of([value for _, value in ratios])
                 known_noise = repeats if tails is within else 0.0
-                rest = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
-                found = max(found, deviations * rest)
+                spread = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
+                reach = max(reach, deviations * spread)
         if check.relative_to or nodes <= check.min_peers:
-            return found, 0.0, 0.0
+            return reach, 0.0, 0.0
         of_nodes, least = [level for _, level in known_levels], least_margin(check)
         peers = Peers.without_the_far(of_nodes, least, check.deviations)
         doubtful = doubtful_limit(of_nodes, least, peers.deviation) if peers else math.inf
         middle, limit = (1.0, math.inf) if levels.are_long(CERTAIN) else normal_limit(of_nodes, least)
-        return found, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
+        return reach, limit / middle if math.isfinite(limit) else 0.0, doubtful if math.isfinite(doubtful) else 0.0
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
         counts = [sample.parts for sample in samples if sample.parts is not None]
         most = majority([str(count) for count in counts])
-        kept = []
+        samples_kept = []
         for sample in samples:
             if sample.parts is None or len(counts) == 1 or str(sample.parts) == most:
-                kept.append(sample)
+                samples_kept.append(sample)
                 continue
             usual = "with no majority" if most is None else f"and {most} on most of the {len(counts)} nodes of its kind"
             self._keep(sample, [self._missing(f"{self.check.parts_from} is {sample.parts}, {usual}: no comparison")])
-        return kept
+        return samples_kept
 
-    def _leave_uncompared(self, samples: Samples, others: str) -> None:
+    def _leave_uncompared(self, samples: Samples, larger: str) -> None:
         """These few have no peers by their ``group_by``, although others of their kind have."""
         check = self.check
         for sample in samples:
-            what = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
-            own = f"{what or 'its definition'} is {' '.join(sample.group[_KIND:]) or 'revision 1'}"
-            reason = f"no peers: {own}, on fewer than {check.min_peers + 1} nodes, while {others}"
+            fields = " and ".join([*check.group_by, *(["its definition"] if sample.revision > 1 else [])])
+            cause = f"{fields or 'its definition'} is {' '.join(sample.group[_KIND:]) or 'revision 1'}"
+            reason = f"no peers: {cause}, on fewer than {check.min_peers + 1} nodes, while {larger}"
             settled = self._entries(sample, None) if sample.settled else []
             self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
-    def _levels(self, samples: Samples, whole: PeerGroup) -> dict[GroupKey, list[float]]:
+    def _levels(self, samples: Samples, all_peers: PeerGroup) -> dict[GroupKey, list[float]]:
         """By software how fast each node is, relative to all; empty where figures are relative to the node anyway."""
         levels: dict[GroupKey, list[float]] = defaultdict(list)
         for sample in samples if self.check.relative_to is None else ():
-            level = _level(self.check, sample, whole)
+            level = _level(self.check, sample, all_peers)
             if level is not None:
                 levels[sample.alike].append(level)
         return levels
@@ -287,33 +287,33 @@ class _Comparison:
         Empty where they are not, and where they are the majority.
         """
         check = self.check
-        own = levels.get(alike, ())
-        rest = [level for other, its in levels.items() if other != alike for level in its]
-        if not own or len(rest) <= check.min_peers or len(rest) < len(own):
+        near = levels.get(alike, ())
+        distant = [level for other, its in levels.items() if other != alike for level in its]
+        if not near or len(distant) <= check.min_peers or len(distant) < len(near):
             return ""
-        usual = Peers.without_the_far(rest, least_margin(check), check.deviations)
+        usual = Peers.without_the_far(distant, least_margin(check), check.deviations)
         if usual is None:
             return ""
-        error = MEDIAN_ERROR * usual.deviation * (1 / len(own) + 1 / len(rest)) ** 0.5
-        middle = statistics.median(own)
+        error = MEDIAN_ERROR * usual.deviation * (1 / len(near) + 1 / len(distant)) ** 0.5
+        middle = statistics.median(near)
         if not replace(usual, deviation=error).is_outlier(middle, check.max_below, check.max_above, check.deviations):
             return ""
         most = max(sorted(other for other in levels if other != alike), key=lambda other: len(levels[other]))
         return (
-            f"{check.metric} of {len(own)} nodes with {self._software(alike)} is "
-            f"{deviation_text(usual.change(middle))} that of {len(rest)} others (most with {self._software(most)}): "
+            f"{check.metric} of {len(near)} nodes with {self._software(alike)} is "
+            f"{deviation_text(usual.change(middle))} that of {len(distant)} others (most with {self._software(most)}): "
             "inconclusive: software or hardware"
         )
 
-    def _software_doubt(self, alike: GroupKey, by_software: Mapping[GroupKey, Samples], whole: PeerGroup) -> str:
+    def _software_doubt(self, alike: GroupKey, by_software: Mapping[GroupKey, Samples], all_peers: PeerGroup) -> str:
         """Why a node that is far off may be good: those that it is compared with have other software."""
         if not self.check.alike:
             return ""
-        others = {other: len(members) for other, members in by_software.items() if other != alike}
-        if not others:
-            return "" if whole.nodes <= self.check.min_peers else f"its {self._software(alike)} may be new since"
-        most = max(sorted(others), key=lambda other: others[other])
-        return f"its {self._software(alike)} is not the {self._software(most)} of {others[most]} others"
+        counts = {software: len(members) for software, members in by_software.items() if software != alike}
+        if not counts:
+            return "" if all_peers.nodes <= self.check.min_peers else f"its {self._software(alike)} may be new since"
+        most = max(sorted(counts), key=lambda software: counts[software])
+        return f"its {self._software(alike)} is not the {self._software(most)} of {counts[most]} others"
 
     def _software(self, alike: GroupKey) -> str:
         return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
@@ -374,19 +374,19 @@ class _Comparison:
         change = deviation_text((middles[0] - middles[1]) / abs(middles[1]))
         common = shared((one.subject.properties for one in worse), (one.subject.properties for one in better))
         why = f" ({'; '.join(common[:3])})" if common else ""
-        others = f"that of {len(better)} others{why}"
-        return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {others}"
+        rest_text = f"that of {len(better)} others{why}"
+        return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {rest_text}"
 
     def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
         """A node of the worse of two populations: it fails where that is the minority, else nothing shows which is
         right, and floors and baselines decide about it."""
         check, unit = self.check, self.check.unit or ""
         worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
-        middle, others = (
+        middle, usual = (
             statistics.median(value for one in mode for _, value in one.figures) for mode in ((sample,), better)
         )
-        figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - others) / abs(others))}"
-        reason = f"{figure} the median {units.human(others, unit)} of {len(better)} nodes; {two}"
+        figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - usual) / abs(usual))}"
+        reason = f"{figure} the median {units.human(usual, unit)} of {len(better)} nodes; {two}"
         verdict = "fail" if len(worse) < len(better) else "missing" if len(worse) == len(better) else "warn"
         if not (group.modes and group.modes.certain):
             verdict, reason = "warn", f"{reason}: chance is not excluded; measure again"
@@ -397,8 +397,8 @@ class _Comparison:
         entry = entry_of(check, verdict, reason, self.expected, value=middle, unit=unit)
         if verdict == "warn":
             entry["severity"] = "advisory"
-        beside = self._entries(sample, None) if sample.settled or _lacking(check, sample) else []
-        return [entry, *excused(check, beside, sample.subject, sample.record)]
+        entries = self._entries(sample, None) if sample.settled or _lacking(check, sample) else []
+        return [entry, *excused(check, entries, sample.subject, sample.record)]
 
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
         """Few nodes: what needs no peers is judged, parts are held against those of their node, nodes against the best.
@@ -429,8 +429,8 @@ class _Comparison:
         entries: list[Entry] = []
         if known is None and (check.metric, 1) in sample.subject.known_spreads:
             first = [one.of_first_revision(check) for one in samples]
-            own = next(one for one in first if one.subject is sample.subject)
-            entries = [entry for entry in self._beside_few(own, first) if entry["verdict"] == "fail"]
+            first_sample = next(one for one in first if one.subject is sample.subject)
+            entries = [entry for entry in self._beside_few(first_sample, first) if entry["verdict"] == "fail"]
         for part, value, ratio in sample.compared(check):
             peers = group.peers_of(part)
             if peers is None or not peers.is_beyond(
@@ -451,20 +451,20 @@ class _Comparison:
         """The node as a whole beside the better half of a few, else beside what was measured for the SKU."""
         check = self.check
         levels = dict(zip((one.subject.name for one in samples), levels_of(check, samples), strict=True))
-        known = sorted(level for level in levels.values() if level is not None)
-        own = levels[sample.subject.name]
-        if own is None:
+        ranked = sorted(level for level in levels.values() if level is not None)
+        own_level = levels[sample.subject.name]
+        if own_level is None:
             return []
-        if len(known) < 2:
+        if len(ranked) < 2:
             return self._beside_the_measured(sample)
-        best = known[len(known) // 2] if check.max_below is not None else known[(len(known) - 1) // 2]
-        peers = Peers(best, 0.0, len(known))
-        if not peers.is_beyond(own, check.max_below, check.max_above, 0.0):
+        best = ranked[len(ranked) // 2] if check.max_below is not None else ranked[(len(ranked) - 1) // 2]
+        peers = Peers(best, 0.0, len(ranked))
+        if not peers.is_beyond(own_level, check.max_below, check.max_above, 0.0):
             return self._beside_the_measured(sample)
         middle = statistics.median(value for _, value in sample.figures)
-        figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own))}"
+        figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own_level))}"
         reason = (
-            f"{figure} the better of {len(known)} nodes: measure again, or set a floor or a baseline; a verdict needs "
+            f"{figure} the better of {len(ranked)} nodes: measure again, or set a floor or a baseline; a verdict needs "
             f"{check.min_peers + 1} nodes"
         )
         return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
@@ -578,8 +578,8 @@ class _Comparison:
         """Whether two measurements of healthy nodes were seen to differ as much."""
         levels, name = self.context.tails[sample.subject.kind][0], sample.subject.name
         metric = self.check.metric
-        seen = levels.healthy_changes(name, metric)[0] * levels.deviations[name].get(metric, 0.0)
-        return before > 0 < now and abs(math.log(now / before)) <= seen
+        usual = levels.healthy_changes(name, metric)[0] * levels.deviations[name].get(metric, 0.0)
+        return before > 0 < now and abs(math.log(now / before)) <= usual
 
     def _two_errors(self, sample: PeerSample, group: PeerGroup, peers: Peers, count: int) -> float:
         """Two errors of the mean of ``count`` measurements (repeats' or changes'), and of the peers' median."""
@@ -594,16 +594,16 @@ class _Comparison:
         stages = self.context.behind.get(sample.subject.name, {})
         return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
 
-    def _whole_node(self, sample: PeerSample, found: list[PartResult], *, behind: bool) -> list[PartResult]:
+    def _whole_node(self, sample: PeerSample, results: list[PartResult], *, behind: bool) -> list[PartResult]:
         """Most parts of a node alike, or half of one that is ``behind`` as a whole: the node is the part to look at."""
-        far = [one for one in found if one.passed is False]
+        far = [one for one in results if one.passed is False]
         most = 2 * len(far) >= len(sample.figures) if behind else 2 * len(far) > len(sample.figures)
         if self.check.relative_to or len(far) < 2 or not most:
-            return found
+            return results
         middle = statistics.median(value for _, value in sample.figures)
         parts = f"{len(far)} of {len(sample.figures)} {self.check.scope}s alike ({far[0].part}: {far[0].text})"
-        whole = PartResult("node", False, middle, self.check.unit or "", parts)
-        return [*(one for one in found if one.passed is not False), whole]
+        node_result = PartResult("node", False, middle, self.check.unit or "", parts)
+        return [*(one for one in results if one.passed is not False), node_result]
 
     def _limit(self, group: PeerGroup, peers: Peers) -> str:
         return f"a verdict needs {units.number_text(100 * group.limit(self.check, peers) / abs(peers.median))} %"
@@ -642,9 +642,9 @@ def _lacking(check: Check, sample: PeerSample) -> tuple[str, str] | None:
     return lacking(check, sample.subject, sample.record, sample.reported)
 
 
-def _doubted(one: PartResult, doubt: str) -> PartResult:
+def _doubted(result: PartResult, doubt: str) -> PartResult:
     """Far off beside nodes that are not quite its kind: no evidence against it, nor for it."""
-    return one._replace(passed=None, reason=f"{one.text}; {doubt}: inconclusive: software or hardware")
+    return result._replace(passed=None, reason=f"{result.text}; {doubt}: inconclusive: software or hardware")
 
 
 def _spread(peers: Peers) -> str:

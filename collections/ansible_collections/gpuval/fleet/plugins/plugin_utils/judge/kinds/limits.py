@@ -128,12 +128,12 @@ class Equal(LimitKind):
     ) -> tuple[list[PartResult], tuple[str, str] | None]:
         if not isinstance(target, str):
             return super().results(check, target, subject, record)
-        found = record["fingerprints"].get(check.metric)
-        if found is None:
+        reported = record["fingerprints"].get(check.metric)
+        if reported is None:
             reason = f"{check.stage} reported no fingerprint {check.metric}"
             return [PartResult("node", None, None, "", reason)], None
-        reason = f"{check.metric} is {found}" + ("" if found == target else f", not {target}")
-        return [PartResult("node", found == target, found, "", reason)], None
+        reason = f"{check.metric} is {reported}" + ("" if reported == target else f", not {target}")
+        return [PartResult("node", reported == target, reported, "", reason)], None
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
         text, limit = _texts(value, target, unit, order)

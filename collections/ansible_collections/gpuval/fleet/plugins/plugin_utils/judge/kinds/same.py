@@ -67,8 +67,8 @@ class Same(CheckKind):
             reason = f"{check.stage} does not report {check.metric}"
             return [entry_of(check, "missing", reason, expected)]
         if right is None:
-            shown = some_of(f"{part_of(member)} {value}" for member, value in pairs)
-            reason = f"{check.metric} differs and no value has a majority: {shown}"
+            values_text = some_of(f"{part_of(member)} {value}" for member, value in pairs)
+            reason = f"{check.metric} differs and no value has a majority: {values_text}"
             return [entry_of(check, _undecided(check), reason, expected)]
         if len(set(values)) == 1:
             reason = f"{check.metric} is {right} on all {len(values)}"
@@ -90,16 +90,16 @@ class Same(CheckKind):
     def compare(self, check: Check, subjects: Sequence[Subject], context: JudgeContext) -> None:
         groups: dict[GroupKey, list[_Reported]] = defaultdict(list)
         for subject in subjects:
-            found = self._reported(check, subject)
-            if isinstance(found, dict):
-                context.nodes[subject.name][check.name] = [found]
+            answer = self._reported(check, subject)
+            if isinstance(answer, dict):
+                context.nodes[subject.name][check.name] = [answer]
             else:
-                group, reported = found
+                group, reported = answer
                 groups[group].append(reported)
         for group in sorted(groups):
-            others = [len(groups[other]) for other in groups if other != group and other[0] == group[0]]
-            if check.required and others and len(groups[group]) == 1:
-                self._left_alone(check, group, groups[group][0], others, context)
+            group_sizes = [len(groups[other]) for other in groups if other != group and other[0] == group[0]]
+            if check.required and group_sizes and len(groups[group]) == 1:
+                self._left_alone(check, group, groups[group][0], group_sizes, context)
             else:
                 self._compare(check, " ".join(group), groups[group], context)
 
@@ -115,16 +115,16 @@ class Same(CheckKind):
             return entry_of(check, "missing", reason, expected)
         group = [subject.kind]
         for path in check.group_by:
-            found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
-            if not found and check.path is None and check.required:
+            text = ", ".join(sorted(set(environment.texts(record["environment"], path))))
+            if not text and check.path is None and check.required:
                 return entry_of(check, "missing", f"{check.stage} does not report its {path}", expected)
-            group.append(found or NOT_REPORTED)
+            group.append(text or NOT_REPORTED)
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
         return tuple(group), _Reported(subject.name, value or NOT_REPORTED, earlier)
 
     def _left_alone(
-        self, check: Check, group: GroupKey, one: _Reported, others: Sequence[int], context: JudgeContext
+        self, check: Check, group: GroupKey, one: _Reported, sizes: Sequence[int], context: JudgeContext
     ) -> None:
         """A node that nothing is compared with, because of what it reports itself (``group_by``).
 
@@ -133,41 +133,42 @@ class Same(CheckKind):
         """
         if check.group_by == ("fingerprint_group",):  # another driver is no fault; another fabric may be
             context.alone[one.node].add(check.name)
-        own = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
-        reason = f"no peers: {own}, while {sum(others)} others of its kind report something else"
-        verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"
+        cause = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
+        reason = f"no peers: {cause}, while {sum(sizes)} others of its kind report something else"
+        verdict = "missing" if max(sizes) > 1 and 2 * max(sizes) > sum(sizes) + 1 else "warn"
         context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, self.expected(check), value=one.value)]
 
     def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: JudgeContext) -> None:
         expected, nodes = self.expected(check), context.nodes
-        counts = Counter(one.value for one in reported)
-        right = majority([one.value for one in reported])
+        counts = Counter(node.value for node in reported)
+        right = majority([node.value for node in reported])
         if len(reported) == 1 or set(counts) == {NOT_REPORTED}:
             alone = len(reported) == 1
             reason = "the only node of its kind: no peers" if alone else "no node of its kind reports it"
-            for one in reported:
-                value = one.value if alone else None
-                nodes[one.node][check.name] = [entry_of(check, "skipped", reason, expected, value=value)]
+            for node in reported:
+                value = node.value if alone else None
+                nodes[node.node][check.name] = [entry_of(check, "skipped", reason, expected, value=value)]
             return
         if right is None:
             verdict = _undecided(check)
-            shown = "; ".join(
-                f"{value} on {some_of(one.node for one in reported if one.value == value)}" for value in sorted(counts)
+            text = "; ".join(
+                f"{value} on {some_of(node.node for node in reported if node.value == value)}"
+                for value in sorted(counts)
             )
-            reason = f"{check.metric} differs and no value has a majority of {len(reported)} nodes: {shown}"
-            for one in reported:
-                nodes[one.node][check.name] = [entry_of(check, verdict, reason, expected, value=one.value)]
+            reason = f"{check.metric} differs and no value has a majority of {len(reported)} nodes: {text}"
+            for node in reported:
+                nodes[node.node][check.name] = [entry_of(check, verdict, reason, expected, value=node.value)]
             context.fleet.append(entry_of(check, verdict, f"{kind}: {reason}", expected, part="fleet"))
             return
         wrong = []
-        for one in reported:
-            entry = _of_node(check, one, right, f"{counts[right]} of {len(reported)} nodes of its kind")
-            if one.value != right and is_population(counts[one.value], len(reported)):
+        for node in reported:
+            entry = _of_node(check, node, right, f"{counts[right]} of {len(reported)} nodes of its kind")
+            if node.value != right and is_population(counts[node.value], len(reported)):
                 entry["verdict"] = _undecided(check)
-                entry["reason"] += f", and on {counts[one.value]} of them as here: inconclusive which is right"
-            nodes[one.node][check.name] = [entry]
+                entry["reason"] += f", and on {counts[node.value]} of them as here: inconclusive which is right"
+            nodes[node.node][check.name] = [entry]
             if entry["verdict"] != "pass":
-                wrong.append(one.node)
+                wrong.append(node.node)
         if wrong:
             reason = f"{kind}: {check.metric} of {some_of(wrong)} is not that of the others: {right}"
         else:
@@ -196,13 +197,13 @@ def _value(check: Check, record: Record) -> str | None:
 
 
 def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
-    other = next((value for value in reported.earlier if value != right), None)
+    earlier_value = next((value for value in reported.earlier if value != right), None)
     verdict, value = "fail", reported.value
     if value != right:
         reason = f"{check.metric} is {value}, not {right} as on {most}"
-    elif other is not None:
-        value = other
-        reason = f"{check.metric} was {other} in an earlier attempt; such a result is never retried into PASS"
+    elif earlier_value is not None:
+        value = earlier_value
+        reason = f"{check.metric} was {earlier_value} in an earlier attempt; such a result is never retried into PASS"
     else:
         verdict, reason = "pass", f"{check.metric} is that of {most}"
     return entry_of(check, verdict, reason, f"{right}, as on {most}", value=value)

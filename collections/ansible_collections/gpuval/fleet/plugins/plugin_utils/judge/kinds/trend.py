@@ -36,10 +36,10 @@ class TrendCheck(MetricKind):
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
-        own = [self._change(check, metric, value, start) for start in starts if start["scope"] == part]
-        if not own:
+        results = [self._change(check, metric, value, start) for start in starts if start["scope"] == part]
+        if not results:
             return PartResult(part, None, value, unit, f"{check.stage} reported no {check.baseline_metric}")
-        return min(own, key=lambda one: (one.passed is not False, one.passed is not None, one.margin))
+        return min(results, key=lambda result: (result.passed is not False, result.passed is not None, result.margin))
 
     def _change(self, check: Check, metric: NodeMetric, value: float, start: NodeMetric) -> PartResult:
         part, unit = metric["scope"], metric["unit"]
@@ -53,11 +53,11 @@ class TrendCheck(MetricKind):
         if first == 0:
             return PartResult(part, None, value, unit, f"{check.baseline_metric} is 0: no relative change exists")
         change = (end - first) / abs(first)
-        wanted = -change if check.direction == "falling" else change
-        passed = wanted > 0 and wanted >= units.exact(check.min_change or 0)
-        way = "fell" if change < 0 else "rose"
-        moved = f"{way} by {units.number_text(abs(change) * 100)} %" if change else "did not change"
+        worsening = -change if check.direction == "falling" else change
+        passed = worsening > 0 and worsening >= units.exact(check.min_change or 0)
+        verb = "fell" if change < 0 else "rose"
+        moved = f"{verb} by {units.number_text(abs(change) * 100)} %" if change else "did not change"
         reason = f"{check.metric} {moved} from {units.number_text(start['value'])} to {units.number_text(end)}"
         if not passed:
             reason += f", not {self.expected(check)}"
-        return PartResult(part, passed, value, unit, reason, units.to_float(wanted))
+        return PartResult(part, passed, value, unit, reason, units.to_float(worsening))
