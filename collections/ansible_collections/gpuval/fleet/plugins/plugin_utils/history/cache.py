@@ -69,8 +69,8 @@ class CachedRun:
     @property
     def remembered(self) -> dict[str, Any]:
         """``{"stamp", "run"}`` of the run.json that was read last; empty where it was not."""
-        found = run_folder.read_object(self.path / "run.json")
-        return found if {"stamp", "run"} <= found.keys() else {}
+        document = run_folder.read_object(self.path / "run.json")
+        return document if {"stamp", "run"} <= document.keys() else {}
 
     def remember(self, stamp: str, run: Mapping[str, Any]) -> None:
         run_folder.write_json(self.path / "run.json", {"stamp": stamp, "run": run})
@@ -82,14 +82,14 @@ class CachedRun:
 class Cache:
     """The cache of one bucket; holds the connection with which its files are written."""
 
-    def __init__(self, root: Path, place: str) -> None:
+    def __init__(self, root: Path, bucket: str) -> None:
         """``place`` identifies the bucket."""
-        self.path = root / hashlib.sha256(place.encode()).hexdigest()[:16]
+        self.path = root / hashlib.sha256(bucket.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
-        for left in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
-            number = left.name.removeprefix(_TEMPORARY)
+        for leftover in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
+            number = leftover.name.removeprefix(_TEMPORARY)
             if not number.isdecimal() or not psutil.pid_exists(int(number)):
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
         self._temporary = self.path / f"{_TEMPORARY}{os.getpid()}"
         self.connection = database.connect(self._temporary)
 

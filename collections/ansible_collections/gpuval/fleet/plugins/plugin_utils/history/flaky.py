@@ -43,28 +43,28 @@ def flakiness(history: Iterable[Judged]) -> Flakiness:
     INCOMPLETE is no evidence about the machine and is ignored. A GPU that falls off the bus and comes back is no change
     of hardware; one that was not there before is.
     """
-    judged = [one for one in history if one.verdict in _FINAL]
+    judged = [run for run in history if run.verdict in _FINAL]
     by_asked: dict[Hashable, list[Judged]] = defaultdict(list)
-    for one in judged:
-        by_asked[one.asked].append(one)
+    for run in judged:
+        by_asked[run.asked].append(run)
     changes, pattern = 0, ""
     for comparable in by_asked.values():
         for stretch in _same_hardware(comparable):
-            verdicts = [one.verdict for one in stretch]
+            verdicts = [run.verdict for run in stretch]
             moved = sum(before != after for before, after in zip(verdicts, verdicts[1:]))
             if moved > changes:
                 changes, pattern = moved, "".join(verdict[0] for verdict in verdicts)
-    retried = tuple(one.run_id for one in judged if one.retried and one.verdict == "PASS")
+    retried = tuple(run.run_id for run in judged if run.retried and run.verdict == "PASS")
     return Flakiness(len(judged), retried, changes, pattern)
 
 
 def _same_hardware(history: Sequence[Judged]) -> list[list[Judged]]:
     stretches: list[list[Judged]] = []
-    seen: set[str] = set()
-    for one in history:
-        if not stretches or (seen and one.gpus - seen):
+    gpus: set[str] = set()
+    for run in history:
+        if not stretches or (gpus and run.gpus - gpus):
             stretches.append([])
-            seen = set()
-        stretches[-1].append(one)
-        seen |= one.gpus
+            gpus = set()
+        stretches[-1].append(run)
+        gpus |= run.gpus
     return stretches

@@ -30,13 +30,13 @@ def files(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
     if path.suffix == ".json":
         schemas.validate("history", document, what=str(path))
         return {path: (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()}
-    found = {}
+    texts = {}
     for name in TABLES:
         target = path if name == "rows" else path.with_suffix(f".{name}.csv")
         rows = list(_flat(name, document[name]))
         if rows or name == "rows":
-            found[target] = _csv(rows)
-    return found
+            texts[target] = _csv(rows)
+    return texts
 
 
 def _flat(name: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -73,9 +73,9 @@ class Question:
                 raise HistoryError(f"SINCE={since}: give a date, such as 2026-11-01") from None
             moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
             since = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = sku_catalogue.named(sku) if sku else None
+        listed = sku_catalogue.named(sku) if sku else None
         metrics = tuple(word for word in metric.replace(",", " ").split() if word)
-        return cls(node, serial, known.name if known else sku, metrics, since)
+        return cls(node, serial, listed.name if listed else sku, metrics, since)
 
     @property
     def subject(self) -> str:
@@ -102,8 +102,8 @@ class History:
         )
         for number, state in enumerate(self.runs):
             row = [state["folder"], number, state["run_id"], state["created_at"], state["profile"]]
-            shown = not question.since or state["created_at"] >= question.since
-            self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, shown])
+            recent = not question.since or state["created_at"] >= question.since
+            self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, recent])
         for name in TABLES:
             files = parquet(*(run.file(name) for run, _ in cached))
             columns = _PLACED if name == "metrics" else "*"
@@ -128,18 +128,18 @@ class History:
             select = "SELECT no, node, NULL AS part FROM machines WHERE lower(sku) = lower($1)"
         else:
             select = "SELECT no, node, NULL AS part FROM machines WHERE $1 = ''"
-        asked = "" if question.subject == "fleet" else getattr(question, question.subject)
+        name = "" if question.subject == "fleet" else getattr(question, question.subject)
         self.execute(
             f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT c.* FROM ({select}) c JOIN runs USING (no) WHERE shown",
-            [asked],
+            [name],
         )
-        (found,) = self.execute("SELECT count(*) FROM chosen").fetchone()
-        if not found and question.subject != "fleet":
-            raise HistoryError(self._unknown(asked))
+        (count,) = self.execute("SELECT count(*) FROM chosen").fetchone()
+        if not count and question.subject != "fleet":
+            raise HistoryError(self._unknown(name))
 
-    def _unknown(self, asked: str) -> str:
+    def _unknown(self, subject: str) -> str:
         since = f" since {self.question.since}" if self.question.since else ""
-        text = f"no run{since} knows the {self.question.subject} {asked!r}"
+        text = f"no run{since} knows the {self.question.subject} {subject!r}"
         if self.question.subject == "serial":
             return (
                 f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as in its facts"
@@ -155,15 +155,15 @@ class History:
         judged = {(one.stage, one.metric) for one in checks if one.required and one.metric}
         self.execute("CREATE OR REPLACE TEMP TABLE wanted (stage VARCHAR, metric VARCHAR)")
         if self.question.metrics:
-            there = self.execute("SELECT DISTINCT stage, metric FROM metrics").fetchall()
+            stored = self.execute("SELECT DISTINCT stage, metric FROM metrics").fetchall()
             chosen = {
                 (stage, metric)
-                for stage, metric in there
+                for stage, metric in stored
                 for pattern in self.question.metrics
                 if fnmatch.fnmatchcase(metric, pattern) or fnmatch.fnmatchcase(f"{stage}/{metric}", pattern)
             }
             if not chosen:
-                near = sorted({metric for _, metric in there if any(word in metric for word in self.question.metrics)})
+                near = sorted({metric for _, metric in stored if any(word in metric for word in self.question.metrics)})
                 hint = f"; there are {some_of(near)}" if near else "; METRIC='training_*' asks for several"
                 raise HistoryError(f"no record has the metric {', '.join(self.question.metrics)}{hint}")
         else:
@@ -208,10 +208,10 @@ class History:
 
     def document(self) -> dict[str, Any]:
         question = self.question
-        asked = {"subject": question.subject, "metrics": list(question.metrics), "since": question.since or None}
-        asked["value"] = None if question.subject == "fleet" else getattr(question, question.subject)
+        query = {"subject": question.subject, "metrics": list(question.metrics), "since": question.since or None}
+        query["value"] = None if question.subject == "fleet" else getattr(question, question.subject)
         document: dict[str, Any] = {
-            "schema": SCHEMA, "asked": asked, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
+            "schema": SCHEMA, "asked": query, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
             "drift_count": 0, "held_count": 0, "refused": [], "refused_count": 0,
             "rules": {"min_runs": MIN_RUNS, "min_total_ratio": MIN_TOTAL, "confidence": CONFIDENCE},
         }  # fmt: skip
@@ -221,8 +221,8 @@ class History:
         document["figures"] = self._figures()
         flaky = self._flaky()
         document |= {"flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky)}
-        held, drifts = self._drifts()
-        document |= {"held_count": held, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
+        count, drifts = self._drifts()
+        document |= {"held_count": count, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
         self._add_changes(document["drifts"])
         refused = self._table(
             "SELECT run_id, node, unnest(refused, max_depth := 2) FROM nodes JOIN runs USING (folder) "
@@ -233,9 +233,9 @@ class History:
         return document
 
     def _table(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        found = self.execute(sql, list(parameters))
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        answer = self.execute(sql, list(parameters))
+        names = [column[0] for column in answer.description]
+        return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def _node_rows(self) -> list[dict[str, Any]]:
         """A row for each run of the node or GPU: its place and its verdict."""
@@ -286,7 +286,7 @@ class History:
 
     def _flaky(self) -> list[dict[str, Any]]:
         """Machines that passed only on a further attempt, or back and forth, the worst first."""
-        found = self.execute(
+        answer = self.execute(
             """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), n.verdict, n.flaky,
                 coalesce(g.gpus, [])
             FROM (SELECT DISTINCT machine FROM machines JOIN chosen USING (no, node)) own
@@ -315,7 +315,7 @@ class History:
                     }
                 )
 
-        while rows := found.fetchmany(10_000):
+        while rows := answer.fetchmany(10_000):
             for name, node, run_id, profile, stages, verdict, retried, gpus in rows:
                 if name != machine:
                     settle()
@@ -323,16 +323,16 @@ class History:
                 nodes.append(node)
                 history.append(Judged(run_id, (profile, *stages), verdict, retried, frozenset(gpus)))
         settle()
-        return sorted(flaky, key=lambda one: (-one["retried"] - one["changes"], one["node"]))
+        return sorted(flaky, key=lambda row: (-row["retried"] - row["changes"], row["node"]))
 
     def _drifts(self) -> tuple[int, list[dict[str, Any]]]:
         """How many series were held, and those that drift: the medians of whole SKUs first, then the furthest."""
-        held, drifts = 0, []
+        total, drifts = 0, []
         for kind in ("fleet", "part") if self.question.subject in ("sku", "fleet") else ("part",):
-            count, found = self._series(kind)
-            held += count
-            drifts += sorted(found, key=lambda one: (-abs(one["total_ratio"]), one["metric"], one["subject_key"]))
-        return held, drifts
+            count, series = self._series(kind)
+            total += count
+            drifts += sorted(series, key=lambda row: (-abs(row["total_ratio"]), row["metric"], row["subject_key"]))
+        return total, drifts
 
     def _series(self, kind: str) -> tuple[int, list[dict[str, Any]]]:
         """The drifting series of parts, or of the medians of all nodes of a kind (``fleet``).
@@ -340,14 +340,14 @@ class History:
         What stands within MIN_TOTAL of itself cannot drift by more, and stays in DuckDB.
         """
         # a part has one figure per run; a mean of millions is cheap, a median of each is not
-        subject, value, some = "subject_key", "avg(value)", ""
+        subject, value, condition = "subject_key", "avg(value)", ""
         if kind == "fleet":
-            subject, value, some = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
+            subject, value, condition = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE series AS
             WITH per_run AS (
                 SELECT group_key, {subject}::UBIGINT AS subject_key, no, {value} AS value
-                FROM figures GROUP BY ALL {some}
+                FROM figures GROUP BY ALL {condition}
             ), placed AS (
                 SELECT *, row_number() OVER (PARTITION BY group_key, subject_key ORDER BY no) - 1 AS place FROM per_run
             ), summed AS (
@@ -362,14 +362,14 @@ class History:
                 THEN median(scatter / middle) OVER sisters ELSE 0 END AS floor
             FROM summed WINDOW sisters AS (PARTITION BY group_key)"""
         )
-        (held,) = self.execute("SELECT count(*) FROM series").fetchone()
+        (count,) = self.execute("SELECT count(*) FROM series").fetchone()
         names = ", ".join(f"g.{name}" for name in GROUP)
-        found = self.execute(
+        answer = self.execute(
             f"SELECT s.group_key, s.subject_key, s.figures, s.floor, {names} FROM series s "
             "JOIN groups g USING (group_key) WHERE s.figures IS NOT NULL"
         )
         drifts = []
-        while rows := found.fetchmany(2_000):
+        while rows := answer.fetchmany(2_000):
             for group_key, subject_key, figures, floor, *group in rows:
                 trend = trend_of(figures, floor=0.0 if kind == "fleet" else floor)
                 if trend is not None and trend.drifts:
@@ -377,7 +377,7 @@ class History:
                         {**_trend_fields(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
                          "group_key": group_key, "subject_key": subject_key}
                     )  # fmt: skip
-        return held, drifts
+        return count, drifts
 
     def _add_changes(self, drifts: Sequence[dict[str, Any]]) -> None:
         """Put into each drift its part, its runs, and which versions and places changed from one to the next."""
@@ -407,11 +407,11 @@ class History:
             """
         )
         places: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for one, *place in self.execute(
+        for one, *moment in self.execute(
             """SELECT one, run_id, CASE WHEN fleet THEN NULL ELSE node END, CASE WHEN fleet THEN NULL ELSE machine END,
                 part, gpu, count(DISTINCT node) FROM flagged_runs GROUP BY ALL ORDER BY one, min(no)"""
         ).fetchall():
-            places[one].append(tuple(place))
+            places[one].append(tuple(moment))
         versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         for one, run_id, name, values in self.execute(
             """WITH reported AS (
@@ -425,10 +425,10 @@ class History:
         for number, drift in enumerate(drifts):
             del drift["group_key"], drift["subject_key"]
             _, node, machine, part, gpu, _ = places[number][-1]
-            runs = list(dict.fromkeys(place[0] for place in places[number]))
+            runs = list(dict.fromkeys(moment[0] for moment in places[number]))
             drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": runs}
-            drift["nodes"] = max(place[5] for place in places[number])
-            moves = {place[0]: {"node": place[1], "place": place[3]} for place in places[number] if place[1]}
+            drift["nodes"] = max(moment[5] for moment in places[number])
+            moves = {moment[0]: {"node": moment[1], "place": moment[3]} for moment in places[number] if moment[1]}
             states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in runs]
             drift["changes"] = _changes(states)
 

@@ -55,42 +55,42 @@ def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
         f"another `make history` has held {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
     )
     with files.locked(cache.lock, LOCK_SECONDS, late):
-        done = Synced()
-        found = {}
-        for folder, entry in stored_runs.run_files(store, done.add_listed):
+        synced = Synced()
+        runs = {}
+        for folder, entry in stored_runs.run_files(store, synced.add_listed):
             cached = cache.run(folder)
-            run = _read_run(store, cached, entry, done)
+            run = _read_run(store, cached, entry, synced)
             if run is not None:
-                found[folder] = cached, entry, run["run_id"], run["folder"] == folder
-        known: dict[str, str] = {}
-        for folder, (_, _, run_id, _) in sorted(found.items(), key=lambda item: (not item[1][3], item[0])):
-            if run_id in known:
-                done.add_problem(f"{folder}/run.json belongs to run {run_id}, like {known[run_id]}: ignored")
-            known.setdefault(run_id, folder)
-        for folder in known.values():
-            _bring(store, cache, folder, done, show)
-        kept = {cached.path for cached, *_ in found.values()}
+                runs[folder] = cached, entry, run["run_id"], run["folder"] == folder
+        folders: dict[str, str] = {}
+        for folder, (_, _, run_id, _) in sorted(runs.items(), key=lambda item: (not item[1][3], item[0])):
+            if run_id in folders:
+                synced.add_problem(f"{folder}/run.json belongs to run {run_id}, like {folders[run_id]}: ignored")
+            folders.setdefault(run_id, folder)
+        for folder in folders.values():
+            _bring(store, cache, folder, synced, show)
+        paths = {cached.path for cached, *_ in runs.values()}
         for cached in cache.runs():
-            if cached.path not in kept:
-                done.forgotten += bool(cached.state)
+            if cached.path not in paths:
+                synced.forgotten += bool(cached.state)
                 cached.remove()
-        done.runs = len(known)
-        return done
+        synced.runs = len(folders)
+        return synced
 
 
-def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> dict[str, Any] | None:
+def _read_run(store: Store, cached: CachedRun, entry: Entry, synced: Synced) -> dict[str, Any] | None:
     """The run of a run.json, from the cache if unchanged; None if it is not a run."""
     remembered = cached.remembered
     if remembered.get("stamp") == entry.stamp:
         return remembered["run"]
-    done.read += 1
+    synced.read += 1
     raw = store.get_if_there(entry.key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
     if raw is None:  # deleted since it was listed
         return None
     try:
         run = stored_runs.read_document(raw, "run", entry.key)
     except stored_runs.Damaged as error:
-        done.add_problem(str(error))
+        synced.add_problem(str(error))
         return None
     if remembered and remembered["run"]["run_id"] != run["run_id"]:
         cached.remove()
@@ -98,20 +98,20 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> di
     return run
 
 
-def _bring(store: Store, cache: Cache, folder: str, done: Synced, show: Show) -> None:
+def _bring(store: Store, cache: Cache, folder: str, synced: Synced, show: Show) -> None:
     """Put a run into the cache if its run.json or its report changed; an unusable report counts as none."""
     cached = cache.run(folder)
     run, state = cached.remembered["run"], cached.state
     key = f"{folder}/report/report.json"
     entry = next((entry for entry in store.list(key) if entry.key == key), None)
-    done.listed += entry is not None
+    synced.listed += entry is not None
     stamps = [cached.remembered["stamp"], entry.stamp if entry else None]
     if state.get("stamps") != stamps:
         refused = None
         try:
             if entry:
                 show(f"run {run['run_id']}: reading its report")
-                done.read += 1
+                synced.read += 1
             with tempfile.TemporaryDirectory(dir=cached.path) as draft:
                 cache.write(cached, folder, _lines(store, entry, run, Path(draft) / "report.json"))
         except (*DAMAGES, *database.errors()) as error:
@@ -127,7 +127,7 @@ def _bring(store: Store, cache: Cache, folder: str, done: Synced, show: Show) ->
         }
         cached.write_state(state)
     if state["refused"]:
-        done.add_problem(state["refused"])
+        synced.add_problem(state["refused"])
 
 
 def _lines(store: Store, entry: Entry | None, run: Mapping[str, Any], draft: Path) -> Iterator[dict[str, Any]]:

@@ -19,28 +19,28 @@ MAX_CELL = 48
 
 def lines(document: Mapping[str, Any]) -> list[str]:
     """The whole history: runs, figures, flaky machines, drifts, and records that were refused."""
-    asked = document["asked"]
-    subject = "the fleet" if asked["subject"] == "fleet" else f"{asked['subject']} {one_line(asked['value'], 128)}"
-    since = f" since {asked['since'][:10]}" if asked["since"] else ""
+    query = document["asked"]
+    subject = "the fleet" if query["subject"] == "fleet" else f"{query['subject']} {one_line(query['value'], 128)}"
+    since = f" since {query['since'][:10]}" if query["since"] else ""
     rows = document["rows"]
     if not rows:
         return [f"history of {subject}{since}: no run in the bucket; `make validate` starts one"]
     runs = len({row["run_id"] for row in rows})
-    shown = [
+    texts = [
         f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}",
         "",
     ]
-    shown += _rows(document)
-    shown += _figures(document)
-    shown += _flaky(document)
-    shown += _drifts(document)
-    return shown + _refused(document)
+    texts += _rows(document)
+    texts += _figures(document)
+    texts += _flaky(document)
+    texts += _drifts(document)
+    return texts + _refused(document)
 
 
 def _rows(document: Mapping[str, Any]) -> list[str]:
     rows = document["rows"][-MAX_ROWS:]
-    left = len(document["rows"]) - len(rows)
-    earlier = [f"({_count(left, 'earlier row')} left out: OUTPUT=history.json has all)"] if left else []
+    hidden = len(document["rows"]) - len(rows)
+    earlier = [f"({_count(hidden, 'earlier row')} left out: OUTPUT=history.json has all)"] if hidden else []
     if document["asked"]["subject"] in ("node", "serial"):
         header = ["time", "run", "profile", "node", "part", "machine", "verdict", "failed checks", "driver", "firmware"]
         cells = [
@@ -69,8 +69,8 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
     """Medians of the last runs, a row for each setup of a figure."""
     if not document["figures"]:
         return []
-    there = {run["run_id"] for figure in document["figures"] for run in figure["runs"]}
-    columns = [run for run in dict.fromkeys(row["run_id"] for row in document["rows"]) if run in there][-MAX_COLUMNS:]
+    run_ids = {run["run_id"] for figure in document["figures"] for run in figure["runs"]}
+    columns = [run for run in dict.fromkeys(row["run_id"] for row in document["rows"]) if run in run_ids][-MAX_COLUMNS:]
     header = ["median of its parts", "per", "of", *columns]
     cells = []
     for figure in document["figures"]:
@@ -79,8 +79,8 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
             kind = " ".join(str(figure[key]) for key in ("sku", "setup") if figure[key])
             figures = [_figure(by_run[run], figure["unit"]) if run in by_run else "-" for run in columns]
             cells.append([figure["metric"], figure["scope"], kind, *figures])
-    left = len(cells) - MAX_ROWS
-    more = [f"({_count(left, 'more figure')}: METRIC= asks for some, OUTPUT=history.json has all)"] if left > 0 else []
+    rest = len(cells) - MAX_ROWS
+    more = [f"({_count(rest, 'more figure')}: METRIC= asks for some, OUTPUT=history.json has all)"] if rest > 0 else []
     return [*grid(header, cells[:MAX_ROWS]), *more, ""]
 
 
@@ -93,39 +93,39 @@ def _figure(run: Mapping[str, Any], unit: str) -> str:
 
 
 def _flaky(document: Mapping[str, Any]) -> list[str]:
-    found = document["flaky"]
-    if not found:
+    machines = document["flaky"]
+    if not machines:
         return ["flaky: none"]
-    shown = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
-    for one in found[:MAX_LISTED]:
+    texts = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
+    for entry in machines[:MAX_LISTED]:
         reasons = []
-        if one["retried"]:
-            where = some_of(one["retried_runs"], MAX_NAMED)
+        if entry["retried"]:
+            where = some_of(entry["retried_runs"], MAX_NAMED)
             reasons.append(
-                f"passed only on a further attempt in {one['retried']} of {_count(one['judged'], 'run')} ({where})"
+                f"passed only on a further attempt in {entry['retried']} of {_count(entry['judged'], 'run')} ({where})"
             )
-        if one["changes"] > 1:
-            pattern = one["pattern"] if len(one["pattern"]) <= 40 else f"...{one['pattern'][-37:]}"
-            reasons.append(f"{pattern}: {one['changes']} changes between PASS and FAIL on the same hardware")
-        shown.append(f"  {one['node']} ({one['machine']}) {'; '.join(reasons)}")
-    return shown + _more(document["flaky_count"])
+        if entry["changes"] > 1:
+            pattern = entry["pattern"] if len(entry["pattern"]) <= 40 else f"...{entry['pattern'][-37:]}"
+            reasons.append(f"{pattern}: {entry['changes']} changes between PASS and FAIL on the same hardware")
+        texts.append(f"  {entry['node']} ({entry['machine']}) {'; '.join(reasons)}")
+    return texts + _more(document["flaky_count"])
 
 
 def _drifts(document: Mapping[str, Any]) -> list[str]:
     rules = document["rules"]
-    how = (
+    method = (
         f"{rules['min_runs']} runs or more, over {units.number_text(100 * rules['min_total_ratio'])} % and beyond "
         f"their noise with {units.number_text(100 * rules['confidence'])} % confidence"
     )
-    found = document["drifts"]
-    if not found:
-        return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({how})"]
-    shown = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({how})"]
-    for one in found[:MAX_LISTED]:
-        shown.append(f"  {place(one)} {one['metric']} {drift_text(one)}")
-        if one["changes"]:
-            shown.append("    " + "; ".join(change_text(change) for change in one["changes"][:4]))
-    return shown + _more(document["drift_count"])
+    drifts = document["drifts"]
+    if not drifts:
+        return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({method})"]
+    texts = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({method})"]
+    for drift in drifts[:MAX_LISTED]:
+        texts.append(f"  {place(drift)} {drift['metric']} {drift_text(drift)}")
+        if drift["changes"]:
+            texts.append("    " + "; ".join(change_text(change) for change in drift["changes"][:4]))
+    return texts + _more(document["drift_count"])
 
 
 def place(drift: Mapping[str, Any]) -> str:
@@ -163,19 +163,19 @@ def _direction(drift: Mapping[str, Any]) -> str:
 
 
 def _refused(document: Mapping[str, Any]) -> list[str]:
-    found = document["refused"]
-    if not found:
+    records = document["refused"]
+    if not records:
         return []
-    shown = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
-    shown += [f"  {one['run_id']} {one['node']} {one['stage']}: {one['reason']}" for one in found[:MAX_LISTED]]
-    return shown + _more(document["refused_count"])
+    texts = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
+    texts += [f"  {row['run_id']} {row['node']} {row['stage']}: {row['reason']}" for row in records[:MAX_LISTED]]
+    return texts + _more(document["refused_count"])
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Columns as wide as their cells; empty ones are dropped."""
     cells = [[one_line(cell, MAX_CELL) for cell in row] for row in rows]
-    kept = [column for column in range(len(header)) if any(row[column] for row in cells)]
-    return table([[row[column] for column in kept] for row in [list(header), *cells]])
+    filled = [column for column in range(len(header)) if any(row[column] for row in cells)]
+    return table([[row[column] for column in filled] for row in [list(header), *cells]])
 
 
 def _human(value: float, unit: str) -> str:
@@ -186,8 +186,8 @@ def _percent(ratio: float) -> str:
     return f"{ratio * 100:+.2f} %"
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, noun: str, many: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def _more(count: int) -> list[str]:

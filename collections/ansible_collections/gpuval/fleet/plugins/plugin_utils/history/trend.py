@@ -55,19 +55,19 @@ def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
     median = statistics.median(values)
     if median == 0 or not math.isfinite(median):
         return None
-    held = [value / abs(median) for value in values]
+    relative = [value / abs(median) for value in values]
     slope = statistics.median(
-        (held[later] - held[earlier]) / (later - earlier) for later in range(count) for earlier in range(later)
+        (relative[later] - relative[earlier]) / (later - earlier) for later in range(count) for earlier in range(later)
     )
-    offsets = [value - slope * run for run, value in enumerate(held)]
+    offsets = [value - slope * run for run, value in enumerate(relative)]
     start = statistics.median(offsets)
     freedom = count - 2
-    own = math.sqrt(math.fsum((offset - start) ** 2 for offset in offsets) / freedom)
-    scatter = max(own, floor)
+    deviation = math.sqrt(math.fsum((offset - start) ** 2 for offset in offsets) / freedom)
+    scatter = max(deviation, floor)
     spread = count * (count * count - 1) / 12  # the sum of squares of 0, 1, ... around their mean
     margin = student(freedom) * scatter / math.sqrt(spread) * (count - 1)
     total = slope * (count - 1)
-    return Trend(count, median, slope, total, total - margin, total + margin, own)
+    return Trend(count, median, slope, total, total - margin, total + margin, deviation)
 
 
 def student(freedom: int) -> float:

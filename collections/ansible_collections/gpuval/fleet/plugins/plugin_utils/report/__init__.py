@@ -29,7 +29,7 @@ __all__ = ["acceptance", "final_block", "write_file", "write_forms"]
 def write_forms(
     report: Mapping[str, Any],
     directory: Path,
-    kept: Path | None = None,
+    csv: Path | None = None,
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Path]:
     """Write all other forms of report.json into ``directory``; returns the paths by file name. ``kept`` and ``images``
@@ -38,7 +38,7 @@ def write_forms(
     Each file is replaced at once, so that a reader never sees half of it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with results.reading(report, directory) as (files, found):
+    with results.reading(report, directory) as (files, curves):
         forms: dict[str, Callable[[], str | Iterable[str]]] = {
             "report.md": lambda: markdown_report(report),
             "junit.xml": lambda: junit_xml(report),
@@ -46,8 +46,8 @@ def write_forms(
             "gpuval.prom": lambda: run_text(report),
             "perf.csv": lambda: perf_csv(report),
             "failed_nodes.txt": lambda: failed_nodes_text(report),
-            **models.forms(report, directory, kept, images),
-            "report.html": lambda: page_of(report, directory, files, found),  # the last: its curves are read meanwhile
+            **models.forms(report, directory, csv, images),
+            "report.html": lambda: page_of(report, directory, files, curves),  # the last: its curves are read meanwhile
         }
         for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
             write_file(directory / name, text())

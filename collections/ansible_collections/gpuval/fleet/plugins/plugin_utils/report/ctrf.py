@@ -84,7 +84,7 @@ def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any
     lines += [f"{word}: {check[word]}" for word in ("expected", "source", "remedy") if check[word]]
     if check["verdict"] in ("fail", "missing") and check["severity"] == "required" and node.get("action"):
         lines.append(f"action: {action_text(node)}")
-    found: dict[str, Any] = {
+    details: dict[str, Any] = {
         "rawStatus": check["verdict"],
         "message": one_line(lines[0], 1000),
         "trace": "\n".join(one_line(line, 1400) for line in lines),
@@ -92,9 +92,9 @@ def _details(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any
     }
     value = check["value"]
     if value is not None:
-        shown = one_line(value, 300) if isinstance(value, str) else value
-        found["extra"] = {"value": shown, "unit": one_line(check["unit"], 64)}
-    return found
+        text = one_line(value, 300) if isinstance(value, str) else value
+        details["extra"] = {"value": text, "unit": one_line(check["unit"], 64)}
+    return details
 
 
 def _milliseconds(time: str) -> int:

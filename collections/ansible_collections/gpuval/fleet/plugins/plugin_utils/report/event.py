@@ -56,15 +56,15 @@ def event_of(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _node(node: Mapping[str, Any]) -> dict[str, Any]:
     check, action = headline(node), node.get("action") or {"name": "inspect", "parts": []}
-    shown = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
+    cause = check or {"stage": "", "reason": "no required check passed", "remedy": "", "part": "node"}
     return {
         "name": one_line(node["name"], 253),
         "id": one_line(node["id"], 253) if node["id"] else None,
         "verdict": node["verdict"],
         "class": one_line(node["class"], 96) if node["class"] else None,
-        "stage": one_line(shown["stage"], 64),
-        "reason": one_line(_hidden(shown["reason"]), 240),
-        "remedy": one_line(_hidden(shown["remedy"]), 240),
+        "stage": one_line(cause["stage"], 64),
+        "reason": one_line(_hidden(cause["reason"]), 240),
+        "remedy": one_line(_hidden(cause["remedy"]), 240),
         "action": action["name"],
         "parts": [one_line(part_text(node, part), 300) for part in action["parts"][:MAX_PARTS]],
     }

@@ -31,11 +31,11 @@ def update(path: Path, report: Mapping[str, Any]) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     late = RunError(f"another command has locked {path} for {TURN_SECONDS:.0f} s: end it, then `make report`")
     with files.locked(path.with_name(f".{path.name}.lock"), TURN_SECONDS, late):
-        known = read(path)
-        nodes = merged(known, report)
+        before = read(path)
+        nodes = merged(before, report)
         document = {"schema": SCHEMA, "updated_at": run_folder.now(), "nodes": nodes}
         schemas.validate("health", document, what=str(path))
-        if nodes != known:
+        if nodes != before:
             files.replace(path, run_folder.json_bytes(document), 0o644)
         files.replace(path.with_name(f"{path.name}.prom"), health_text(nodes).encode(), 0o644)
     return nodes
@@ -54,19 +54,19 @@ def read(path: Path) -> dict[str, Any]:
     return nodes
 
 
-def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+def merged(earlier: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """The entries after the run, by the rule of a cluster's marks: FAIL stays until what had failed passes."""
     run = report["run"]
-    found = dict(known)
+    entries = dict(earlier)
     for node in report["nodes"]:
-        name, before = node["name"], known.get(node["name"])
+        name, before = node["name"], earlier.get(node["name"])
         if before and before["finished_at"] > run["finished_at"]:
             continue
         failed = bool(before and before["verdict"] == failed_checks.FAIL)
-        whole = failed_checks.is_whole(run, node)
-        decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, whole=whole)
+        full = failed_checks.is_whole(run, node)
+        decision = failed_checks.decide(frozenset(before["open"]) if before else None, node, failed=failed, whole=full)
         if before and decision.stays:
-            found[name] = {**before, "open": sorted(decision.open)}
+            entries[name] = {**before, "open": sorted(decision.open)}
             continue
         verdict = failed_checks.verdict_after(node, run, before and before["verdict"], failed=failed)
         if verdict is None:
@@ -76,7 +76,7 @@ def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
             reason = ""
             if verdict != failed_checks.PASS:
                 action, reason = "retest", REPAIRED
-        found[name] = {
+        entries[name] = {
             "verdict": verdict,
             "run_id": run["run_id"],
             "finished_at": run["finished_at"],
@@ -85,4 +85,4 @@ def merged(known: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any
             "reason": one_line(_hidden(reason), 240),
             "open": sorted(decision.open),
         }
-    return found
+    return entries

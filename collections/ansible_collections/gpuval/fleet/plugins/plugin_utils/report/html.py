@@ -52,22 +52,22 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
     ``evidence`` gives the paths of those files as the page's reader has them.
     """
-    with results.reading(report, directory) as (files, found):
-        return page_of(report, directory, files, found, evidence)
+    with results.reading(report, directory) as (files, drawn):
+        return page_of(report, directory, files, drawn, evidence)
 
 
 def page_of(
     report: Mapping[str, Any],
     directory: Path | None,
     files: results.Files,
-    found: Iterator[results.NodeCurves],
+    drawings: Iterator[results.NodeCurves],
     evidence: Place = RESULTS,
 ) -> str:
     """The page of a report whose results are being read: they are waited for when all else is made."""
     linked = evidence.linked(files)
     # a delivery goes to others: neither commands of the controller nor its other runs
-    own = directory if evidence is RESULTS else None
-    comparison = compared.of_results(report, own) if own else compared.Comparison()
+    folder = directory if evidence is RESULTS else None
+    comparison = compared.of_results(report, folder) if folder else compared.Comparison()
     tabled, spread, node_table = checks.table(report), figures.figures_of(report), nodes.table(report)
     texts = Shared()
     data = {
@@ -77,8 +77,8 @@ def page_of(
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "main": _main_figures(node_table, comparison),
     }
-    shown = {
-        **_shown(report, own),
+    parts = {
+        **_shown(report, folder),
         "has_models": directory is not None and (directory / "perf.html").is_file(),
         "comparison": comparison,
         "node_table": node_table,
@@ -87,15 +87,15 @@ def page_of(
         "spread": spread,
         "properties": environment.of_fleet(report),
     }
-    data["curves"] = [curves.shared(drawn, texts) for drawn in found]
+    data["curves"] = [curves.shared(drawn, texts) for drawn in drawings]
     data["texts"] = texts.all()
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
     return template.load("page/assets/report.html.j2", _escaped).render(
-        **shown, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
+        **parts, **_WORDING, policy=_policy(scripts, styles), scripts=scripts, styles=styles, data=script_json(data)
     )
 
 
-def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
+def _shown(report: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """What the template shows of the report alone."""
     bad = bad_nodes(report)
     failures = causes.failures(bad)
@@ -104,7 +104,7 @@ def _shown(report: Mapping[str, Any], own: Path | None) -> dict[str, Any]:
         "verdict_words": _VERDICT_WORDS[report["verdict"]],
         "wall_seconds": _wall_seconds(report["run"]),
         "remarks": _remarks(report),
-        "steps": next_steps.of_report(report, _inventory(own)) if own else [],
+        "steps": next_steps.of_report(report, _inventory(folder)) if folder else [],
         "not_tested": not_tested.lines(report),
         "losses": not_tested.losses(report),
         "analysis": _analysis(report),
@@ -196,12 +196,12 @@ def _origin(report: Mapping[str, Any]) -> float | None:
     return min((start for start in starts if start is not None), default=None)
 
 
-def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, there: frozenset[str]) -> list[Any]:
+def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, names: frozenset[str]) -> list[Any]:
     """[name, state, seconds from the run's first stage, seconds, attempt, message, files: 1 log, 2 record]."""
     start = curves.seconds(stage["started_at"])
     begun = round(start - origin, 1) if start is not None and origin is not None else None
     lasted = round(stage["duration_seconds"], 2) if stage["duration_seconds"] is not None else None
-    files = (f"{stage['name']}.log" in there) + 2 * (f"{stage['name']}.json" in there)
+    files = (f"{stage['name']}.log" in names) + 2 * (f"{stage['name']}.json" in names)
     message = texts.number(one_line(stage["message"], 200))
     return [texts.number(stage["name"]), stage["state"], begun, lasted, stage["attempt"], message, files]
 
@@ -247,12 +247,12 @@ def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
     if analysis is None:
         return None
     judged = figures.judged_figures(report)
-    differing = [one for one in analysis["statistics"] if one["min"] != one["max"]]
+    differing = [entry for entry in analysis["statistics"] if entry["min"] != entry["max"]]
     # figures with a check come first; the order of the stages is kept
-    differing.sort(key=lambda one: (one["stage"], one["metric"]) not in judged)
+    differing.sort(key=lambda entry: (entry["stage"], entry["metric"]) not in judged)
     return {
         "groups": by_group(analysis),
-        "compared_by": list(dict.fromkeys(one["by"] for one in analysis["groups"])),
+        "compared_by": list(dict.fromkeys(entry["by"] for entry in analysis["groups"])),
         "statistics": differing,
         "same": len(analysis["statistics"]) - len(differing),
         "pairs": analysis["correlations"],

@@ -16,12 +16,12 @@ def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     that was laid out anew is read whole.
     """
     lines = text.split("\n")
-    wanted = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
-    found = [line for line in lines if line.startswith(wanted)]
-    if len(found) == 1 and '"nodes": [' in lines:
+    start = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
+    matches = [line for line in lines if line.startswith(start)]
+    if len(matches) == 1 and '"nodes": [' in lines:
         end = lines.index('"nodes": [')
         head = json.loads("\n".join(lines[:end]).rstrip().rstrip(",") + "}")
-        return head, report_file.unpack_node(json.loads(found[0].removesuffix(",")), head)
+        return head, report_file.unpack_node(json.loads(matches[0].removesuffix(",")), head)
     report = json.loads(text)
     nodes = {node["name"]: node for node in report.pop("nodes")}
     return report, report_file.unpack_node(nodes[name], report)

@@ -62,8 +62,8 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
 def job_summary(report: Mapping[str, Any]) -> str:
     """For the page of a job of GitHub Actions: the verdict, and the nodes that are not accepted."""
     text = markdown_report(report).partition("\n## Nodes\n")[0].rstrip()
-    shown = text.encode()[:MAX_JOB_SUMMARY].decode(errors="ignore")
-    return f"{text}\n\n" if shown == text else f"{shown.rpartition(chr(10))[0]}\n\nand more: see report.html\n\n"
+    cut = text.encode()[:MAX_JOB_SUMMARY].decode(errors="ignore")
+    return f"{text}\n\n" if cut == text else f"{cut.rpartition(chr(10))[0]}\n\nand more: see report.html\n\n"
 
 
 def _evidence_files(node: Mapping[str, Any], evidence: Place) -> str:
@@ -98,9 +98,9 @@ def figure_lines(node: Mapping[str, Any]) -> list[str]:
     """One line for each of training, loading and inference that has its figures."""
     lines = []
     for stage, parts in stage_lines.LINES.items():
-        found = node_metrics(node, stage)
-        figures = {name: found[name]["value"] for _, name, _ in parts if name in found}
-        speeds = [found[name] for name in SPEEDS if name in found]
+        metrics = node_metrics(node, stage)
+        figures = {name: metrics[name]["value"] for _, name, _ in parts if name in metrics}
+        speeds = [metrics[name] for name in SPEEDS if name in metrics]
         if figures:
             line = stage_lines.stage_line(node["name"], stage, figures, None)
             lines.append(", ".join([line, *(units.human(metric["value"], metric["unit"]) for metric in speeds)]))

@@ -33,7 +33,7 @@ MARKED_CHANGE = 0.05
 def forms(
     report: Mapping[str, Any],
     directory: Path,
-    kept: Path | None = None,
+    csv: Path | None = None,
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Callable[[], str]]:
     """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``kept`` or
@@ -46,8 +46,8 @@ def forms(
         return {}
     new: list[perf.Row] = []
     tables: dict[str, Callable[[], str]] = {}
-    for node, stage, place in _counted(report, folder, document, models):
-        file = place.evidence_file(node["name"], stage["name"], "logs")
+    for node, stage, source in _counted(report, folder, document, models):
+        file = source.evidence_file(node["name"], stage["name"], "logs")
         log, columns = _text(file), models[stage["name"]]
         new += perf.rows(
             {**columns, **_loaded(node, columns)},
@@ -61,7 +61,7 @@ def forms(
         if text := perf.table(log):
             tables[str(file.with_suffix(".csv").relative_to(directory))] = functools.partial(str, text)
     if not folder.is_copy:
-        new = _added(new, kept or directory.parent / CSV, report["run"]["run_id"])
+        new = _added(new, csv or directory.parent / CSV, report["run"]["run_id"])
     return {CSV: lambda: perf.written(new), PAGE: lambda: perf_html(new), **tables}
 
 
@@ -71,12 +71,12 @@ def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
     late = run_folder.RunError(f"another process holds {lock}: end it, and report again")
     with files.locked(lock, LOCK_SECONDS, late):
         try:
-            known = perf.read(_text(path), what=str(path)) if path.exists() else []
+            rows = perf.read(_text(path), what=str(path)) if path.exists() else []
         except MadError:  # the run has its rows, whatever became of those before it
             path.replace(path.with_name(path.name + UNREADABLE))
-            known = []
-        place = next((index for index, row in enumerate(known) if row["build_number"] == run_id), len(known))
-        earlier, later = known[:place], [row for row in known[place:] if row["build_number"] != run_id]
+            rows = []
+        spot = next((index for index, row in enumerate(rows) if row["build_number"] == run_id), len(rows))
+        earlier, later = rows[:spot], [row for row in rows[spot:] if row["build_number"] != run_id]
         new = perf.compared(earlier, new)
         every = [*earlier, *new, *later]
         for file, text in ((path, perf.written(every)), (path.with_suffix(".html"), perf_html(every))):
@@ -101,10 +101,10 @@ def _counted(
                 yield node, stage, folder
             elif columns is not None:
                 last = places.get(node["name"])
-                place = gang_document.round_folder(folder, last) if last else folder
-                of_gangs.setdefault(stage["name"], []).append((node, stage, place))
-    for found in of_gangs.values():
-        yield from [one for one in found if _leads(one[2], one[0]["name"], one[1]["name"])] or found[:1]
+                source = gang_document.round_folder(folder, last) if last else folder
+                of_gangs.setdefault(stage["name"], []).append((node, stage, source))
+    for gang in of_gangs.values():
+        yield from [one for one in gang if _leads(one[2], one[0]["name"], one[1]["name"])] or gang[:1]
 
 
 def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
@@ -116,8 +116,8 @@ def _loaded(node: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, st
     return {"data_size": str(sum(sizes)), "data_download_duration": f"{sum(times):.6g}"} if sizes else {}
 
 
-def _leads(place: run_folder.RunFolder, node: str, stage: str) -> bool:
-    gang = (run_folder.read_object(place.evidence_file(node, stage)).get("environment") or {}).get("gang")
+def _leads(folder: run_folder.RunFolder, node: str, stage: str) -> bool:
+    gang = (run_folder.read_object(folder.evidence_file(node, stage)).get("environment") or {}).get("gang")
     return isinstance(gang, Mapping) and gang.get("leader") == node
 
 
@@ -135,10 +135,10 @@ def _text(path: Path) -> str:
 
 def perf_html(rows: Sequence[Mapping[str, str]]) -> str:
     """The page, newest rows first. Every text is cleaned and escaped."""
-    shown = list(reversed(rows))[:MAX_ROWS]
+    newest = list(reversed(rows))[:MAX_ROWS]
     states = {state: sum(one["status"] == state for one in rows) for state in (perf.SUCCESS, perf.FAILURE)}
     return template.load("perf.html.j2", _escaped).render(
-        columns=perf.COLUMNS, rows=shown, count=len(rows), states=states, cell_class=_class
+        columns=perf.COLUMNS, rows=newest, count=len(rows), states=states, cell_class=_class
     )
 
 

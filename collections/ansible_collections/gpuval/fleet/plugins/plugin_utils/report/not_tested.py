@@ -21,13 +21,13 @@ def line(gaps: Sequence[Mapping[str, Any]], nodes: int, most: int = 4) -> str:
         for (reason, count), stages in list(by_reason.items())[:most]
     ]
     figures = len({gap["what"] for gap in gaps if gap["what"] != gap["stage"]})
-    others = [
+    texts = [
         f"stages for {len(by_reason) - most} more reasons" if len(by_reason) > most else "",
         f"{figures} figure{'s' if figures > 1 else ''} or part{'s' if figures > 1 else ''} of other stages"
         if figures
         else "",
     ]
-    parts += [f"{' and '.join(filter(None, others))}: see report.html"] if any(others) else []
+    parts += [f"{' and '.join(filter(None, texts))}: see report.html"] if any(texts) else []
     return "; ".join(parts)
 
 
@@ -35,9 +35,9 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     """What has no evidence, in lines: nodes that ran nothing, stages by reason, and figures, parts and tools."""
     nodes = report["nodes"]
     never = [node["name"] for node in nodes if all(stage["started_at"] is None for stage in node["stages"])]
-    found = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
+    texts = [f"{len(never)} of {len(nodes)} nodes ran no stage: {some_of(never, 6)}"] if never else []
     stages: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
-    others: dict[str, None] = {}
+    parts: dict[str, None] = {}
     for gap in report["fleet"].get("not_tested", ()):
         if set(gap["names"]) <= set(never):
             continue
@@ -45,16 +45,16 @@ def lines(report: Mapping[str, Any]) -> list[str]:
             key = (gap["reason"], tuple(gap["names"]), gap["count"])
             stages.setdefault(key, []).append(gap["what"])
         else:
-            others[gap["what"]] = None
+            parts[gap["what"]] = None
     for (reason, names, count), whats in stages.items():
         where = "" if count == len(nodes) else f" on {some_of(names, 3) if count <= 3 else f'{count} nodes'}"
-        found.append(f"{some_of(whats, 6)}{where}: {reason}")
-    return found + ([f"Figures, parts or tools: {some_of(others, 4)}"] if others else [])
+        texts.append(f"{some_of(whats, 6)}{where}: {reason}")
+    return texts + ([f"Figures, parts or tools: {some_of(parts, 4)}"] if parts else [])
 
 
 def losses(report: Mapping[str, Any]) -> list[str]:
     """By figure, and group of nodes, from which loss on one part and a whole node are named, and the longest bursts."""
-    found = []
+    texts_found = []
     for entry in report["fleet"].get("power", ()):
         texts = {
             key: f"{units.number_text(100 * entry[key])} %" if entry[key] else "not known"
@@ -68,5 +68,5 @@ def losses(report: Mapping[str, Any]) -> list[str]:
             else "",
             f"{entry['nodes']} node{'s' if entry['nodes'] > 1 else ''}",
         ]
-        found.append(f"{entry['title']} {next(iter(texts.values()))} ({', '.join(filter(None, more))})")
-    return found
+        texts_found.append(f"{entry['title']} {next(iter(texts.values()))} ({', '.join(filter(None, more))})")
+    return texts_found

@@ -40,7 +40,7 @@ class SharedProblem:
 
 def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
     """Of nodes that are not PASS, in their order."""
-    found: dict[tuple[str, ...], SharedProblem] = {}
+    by_text: dict[tuple[str, ...], SharedProblem] = {}
     for node in nodes:
         name, check = node["name"], headline(node)
         if check is None:
@@ -48,28 +48,28 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:
         else:
             where, part = check["stage"] or check["name"], part_of(node, check)
             texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
-        problem = found.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts))
+        problem = by_text.setdefault((node["verdict"], *texts), SharedProblem(node["verdict"], *texts))
         problem.nodes.append(name)
-    return list(found.values())
+    return list(by_text.values())
 
 
 def lines(listed: Sequence[SharedProblem], run_id: str) -> list[str]:
     """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
-    shown: dict[str, str] = {}
-    found = []
+    remedies: dict[str, str] = {}
+    texts = []
     for problem in listed:
         where = f" {problem.where}" if problem.where else ""
         line = f"{some_of(problem.nodes, MAX_NAMES)} {problem.verdict}{where}: "
         line += one_line(problem.named(problem.reason, run_id), 320)
         if problem.part:
             line += f" ({problem.part})"
-        if problem.remedy in shown:
-            line = with_remedy(line, f"remedy as for {shown[problem.remedy]}")
+        if problem.remedy in remedies:
+            line = with_remedy(line, f"remedy as for {remedies[problem.remedy]}")
         elif problem.remedy:
-            shown[problem.remedy] = problem.nodes[0]
+            remedies[problem.remedy] = problem.nodes[0]
             line = with_remedy(line, one_line(problem.named(problem.remedy, run_id), MAX_REMEDY))
-        found.append(line)
-    return found
+        texts.append(line)
+    return texts
 
 
 def action_text(node: Mapping[str, Any]) -> str:
@@ -85,13 +85,13 @@ def action_text(node: Mapping[str, Any]) -> str:
 
 def actions_line(nodes: Iterable[Mapping[str, Any]]) -> str:
     """``Actions: replace_gpu node-042 (gpu:3, serial ..., 0000:9d:00.0); retest node-007``. Empty without any."""
-    found: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for node in nodes:
         if node.get("action"):
             parts = "; ".join(part_text(node, part) for part in node["action"]["parts"])
-            found.setdefault(node["action"]["name"], []).append(f"{node['name']} ({parts})" if parts else node["name"])
-    graver = sorted(found, key=ACTIONS.index, reverse=True)
-    return f"Actions: {'; '.join(f'{name} {some_of(found[name], MAX_NAMES)}' for name in graver)}" if graver else ""
+            named.setdefault(node["action"]["name"], []).append(f"{node['name']} ({parts})" if parts else node["name"])
+    graver = sorted(named, key=ACTIONS.index, reverse=True)
+    return f"Actions: {'; '.join(f'{name} {some_of(named[name], MAX_NAMES)}' for name in graver)}" if graver else ""
 
 
 def without(name: str, text: str) -> str:
@@ -102,8 +102,8 @@ def without(name: str, text: str) -> str:
 def part_of(node: Mapping[str, Any], check: Mapping[str, Any]) -> str:
     """The part that a check speaks of, or the one that explains it and where it shows; empty for the whole node."""
     cause = check.get("cause")
-    shown = part_text(node, check["part"])
-    return "; ".join(filter(None, [part_text(node, cause), f"seen in {shown}" if shown else ""])) if cause else shown
+    part = part_text(node, check["part"])
+    return "; ".join(filter(None, [part_text(node, cause), f"seen in {part}" if part else ""])) if cause else part
 
 
 def part_text(node: Mapping[str, Any], part: str) -> str:

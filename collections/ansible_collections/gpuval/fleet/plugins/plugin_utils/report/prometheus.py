@@ -119,12 +119,12 @@ def _figures(node: Mapping[str, Any], exported: str) -> Iterator[Sample]:
 
 def _text(samples: Iterable[Sample]) -> str:
     """Samples with the same labels are one: the first counts, since a second makes a file that nothing reads."""
-    found: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+    by_metric: dict[str, dict[str, float]] = {name: {} for name in METRICS}
     for name, labels, value in samples:
-        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        found[name].setdefault(f"{{{shown}}}" if shown else "", value)
+        labels_text = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        by_metric[name].setdefault(f"{{{labels_text}}}" if labels_text else "", value)
     lines = []
-    for name, values in found.items():
+    for name, values in by_metric.items():
         if values:
             lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
             lines += [f"{name}{labels} {_number(value)}" for labels, value in values.items()]

@@ -78,8 +78,8 @@ def _no_gpus(report: Mapping[str, Any]) -> list[str]:
     none_has_gpus = all(node["accelerator"] == sku_catalogue.CPU for node in nodes)
     if report["verdict"] not in ("PASS", "PARTIAL") or not open_ones or not none_has_gpus:
         return []
-    which = f"{len(open_ones)} of {len(nodes)} node(s) have no GPU hardware, and no GPU was declared"
-    return [f"No GPU was tested: {which}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
+    subject = f"{len(open_ones)} of {len(nodes)} node(s) have no GPU hardware, and no GPU was declared"
+    return [f"No GPU was tested: {subject}: set gpuval_gpu_count, or gpuval_sku: cpu for CPU nodes"]
 
 
 def verdict_title(report: Mapping[str, Any]) -> str:
@@ -95,16 +95,16 @@ def _without_gpu(report: Mapping[str, Any]) -> list[str]:
         return []
     if acceptance.may_use_gpus(stages):
         return []
-    which = ", ".join(stages)
-    return [f"No stage that tests a GPU ran: the run had {which}. Leave out gpuval_stages and --tags for the others"]
+    names = ", ".join(stages)
+    return [f"No stage that tests a GPU ran: the run had {names}. Leave out gpuval_stages and --tags for the others"]
 
 
 def node_lines(report: Mapping[str, Any]) -> list[str]:
     """The lines on nodes that are not PASS."""
     listed = problems.problems(bad_nodes(report))
     lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
-    left = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
-    return [*lines, f"... and {left} more: see report.html"] if left else lines
+    hidden = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
+    return [*lines, f"... and {hidden} more: see report.html"] if hidden else lines
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -134,12 +134,12 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     bad = [
         check for check in node["checks"] if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
     ]
-    shown = [
+    decided = [
         check
         for check in bad
         if check["verdict"] == "fail" or check["kind"] in ("state", "launch") or check["stage"] not in open_stages
     ]
-    return sorted(shown, key=lambda check: check["verdict"] != "fail")
+    return sorted(decided, key=lambda check: check["verdict"] != "fail")
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
@@ -156,13 +156,13 @@ def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]
         key = (check["name"], check["reason"])
         checks.setdefault(key, check)
         parts.setdefault(key, []).append(problems.part_of(node, check))
-    shown: set[str] = set()
-    found = []
+    remedies: set[str] = set()
+    texts = []
     for key, check in checks.items():
-        remedy = "as above" if check["remedy"] in shown else check["remedy"]
-        shown.add(check["remedy"])
-        found.append((check, "; ".join(filter(None, parts[key])), remedy))
-    return found
+        remedy = "as above" if check["remedy"] in remedies else check["remedy"]
+        remedies.add(check["remedy"])
+        texts.append((check, "; ".join(filter(None, parts[key])), remedy))
+    return texts
 
 
 def places(pair: Mapping[str, Any]) -> str:
@@ -183,11 +183,11 @@ def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         figures, most = [], 0
         metrics = [node_metrics(node, stage) for node in nodes]
         for name, phrase in phrases.items():
-            found = [its[name] for its in metrics if name in its]
-            same = [metric["value"] for metric in found if metric["unit"] == found[0]["unit"]]
-            if same:
-                most = max(most, len(same))
-                figures.append(phrase.format(units.human(statistics.median(same), found[0]["unit"])))
+            metrics_found = [its[name] for its in metrics if name in its]
+            alike = [metric["value"] for metric in metrics_found if metric["unit"] == metrics_found[0]["unit"]]
+            if alike:
+                most = max(most, len(alike))
+                figures.append(phrase.format(units.human(statistics.median(alike), metrics_found[0]["unit"])))
         if figures:
             of = f" (median of {most} nodes)" if most > 1 else ""
             lines.append(f"{stage}{of}: {', '.join(figures)}")
@@ -297,10 +297,10 @@ def _mixed(nodes: Sequence[Mapping[str, Any]]) -> str:
         if node["identity"] and node["sku"] in (sku_catalogue.AUTO, *GPU_VENDORS):
             kind = " and ".join(f"{count} x {model}" for model, count in sorted(models.items())) or "no GPU"
             kinds.setdefault(kind, []).append(node["name"])
-    most, *others = sorted(kinds, key=lambda kind: len(kinds[kind]), reverse=True) or [""]
-    if not others:
+    most, *rarer = sorted(kinds, key=lambda kind: len(kinds[kind]), reverse=True) or [""]
+    if not rarer:
         return ""
-    odd = some_of((f"{some_of(kinds[kind], 5)} with {kind}" for kind in others), 5, "; ")
+    odd = some_of((f"{some_of(kinds[kind], 5)} with {kind}" for kind in rarer), 5, "; ")
     return (
         f"GPUs differ: {odd}; {len(kinds[most])} with {most}: set gpuval_sku and gpuval_gpu_count to have them checked"
     )
@@ -312,8 +312,8 @@ def _warnings(node: Mapping[str, Any]) -> set[str]:
 
 def _hardware(node: Mapping[str, Any]) -> bool:
     """Whether the facts found a GPU on the bus, used or not."""
-    found = node_metrics(node, "facts").get("gpu_hardware_count")
-    return bool(found and found["value"])
+    count = node_metrics(node, "facts").get("gpu_hardware_count")
+    return bool(count and count["value"])
 
 
 def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:

@@ -67,11 +67,11 @@ def warned_parts(report: Mapping[str, Any]) -> list[WarnedPart]:
 
 def causes(report: Mapping[str, Any]) -> list[NodesCause]:
     """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_cause: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
-            found.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
-    ordered = sorted(found.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
+            by_cause.setdefault((node["verdict"], node.get("class") or "unknown"), []).append(node)
+    ordered = sorted(by_cause.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
     return [_cause(verdict, word, nodes) for (verdict, word), nodes in ordered]
 
 
@@ -92,9 +92,9 @@ def _cause(verdict: str, word: str, nodes: Sequence[Mapping[str, Any]]) -> Nodes
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
     """Nodes with the same decisive checks and action, their own names aside, in the order of the first of them."""
-    found: dict[Any, Failure] = {}
+    groups: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]
-        shown = [(check["name"], part_of(node, check), without(name, check["reason"])) for check in decisive(node)]
-        found.setdefault((node["verdict"], action_text(node), *shown), Failure(node, [])).names.append(name)
-    return list(found.values())
+        checks = [(check["name"], part_of(node, check), without(name, check["reason"])) for check in decisive(node)]
+        groups.setdefault((node["verdict"], action_text(node), *checks), Failure(node, [])).names.append(name)
+    return list(groups.values())

@@ -78,8 +78,8 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
             if number is None:
                 number = numbers[key] = len(columns)
                 columns.append(_column(check))
-            known = worst.get(number)
-            if known is None or _RANK[letter(check)] < _RANK[letter(known)]:
+            earlier = worst.get(number)
+            if earlier is None or _RANK[letter(check)] < _RANK[letter(earlier)]:
                 worst[number] = check
             if not columns[number].remedy:
                 columns[number].remedy = check["remedy"]
@@ -88,8 +88,8 @@ def table(report: Mapping[str, Any]) -> ChecksTable:
         cells.append(worst)
     _add_peers(report, columns, cells)
     order = _order(report, columns)
-    place = {number: position for position, number in enumerate(order)}
-    cells = [{place[number]: check for number, check in row.items()} for row in cells]
+    positions = {number: position for position, number in enumerate(order)}
+    cells = [{positions[number]: check for number, check in row.items()} for row in cells]
     letters = [
         "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
     ]
@@ -156,8 +156,8 @@ def as_data(report: Mapping[str, Any], tabled: ChecksTable, texts: Shared) -> di
             }
         )
     most = max(2, min(MAX_REMARKS_OF_A_NODE, MAX_REMARKS // max(1, len(report["nodes"]))))
-    place = {(column.stage, column.name): index for index, column in enumerate(tabled.columns)}
-    remarks = [_remarks(node, place, texts, most) for node in report["nodes"]]
+    indexes = {(column.stage, column.name): index for index, column in enumerate(tabled.columns)}
+    remarks = [_remarks(node, indexes, texts, most) for node in report["nodes"]]
     return {"columns": columns, "remarks": remarks}
 
 
@@ -170,14 +170,14 @@ def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
 
 
 def _remarks(
-    node: Mapping[str, Any], place: Mapping[tuple[str, str], int], texts: Shared, most: int
+    node: Mapping[str, Any], indexes: Mapping[tuple[str, str], int], texts: Shared, most: int
 ) -> list[list[Any]]:
     """[column, letter, part, reason, remedy] of each check that did not pass, the worst first."""
     wrong = [check for check in node["checks"] if letter(check) in WRONG]
     wrong.sort(key=lambda check: _RANK[letter(check)])
     return [
         [
-            place[check["stage"], check["name"]],
+            indexes[check["stage"], check["name"]],
             letter(check),
             texts.number(part_of(node, check) or "node"),
             one_line(check["reason"], 360),
@@ -191,10 +191,10 @@ def evidence_links(
     node: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place
 ) -> list[tuple[str, str]]:
     """Paths, relative to the report, and names of the files of the node's evidence that lie in the results."""
-    there = files.get(node["name"], frozenset())
+    names = files.get(node["name"], frozenset())
     return [
         (f"{evidence.of(node['name'], stage['name'])}.{suffix}", f"{stage['name']}.{suffix}")
         for stage in node["stages"]
         for suffix in ("log", "json")
-        if f"{stage['name']}.{suffix}" in there
+        if f"{stage['name']}.{suffix}" in names
     ]

@@ -63,18 +63,18 @@ def of_results(report: Mapping[str, Any], directory: Path) -> Comparison:
     earlier = earlier_run(report, directory)
     if earlier is None:
         return Comparison(baseline=title, baseline_rows=baseline_rows)
-    pairs = [one for one in compare(earlier.figures, now) if one.then is not None and one.now is not None]
-    for one in pairs:
-        earlier.comparable.setdefault(one.node, {})[one.key] = one.then
-    moved = [one for one in pairs if one.change is not None and abs(one.change) >= LEAST_DIFFERENCE]
-    moved.sort(key=lambda one: -abs(one.change or 0.0))
+    pairs = [pair for pair in compare(earlier.figures, now) if pair.then is not None and pair.now is not None]
+    for pair in pairs:
+        earlier.comparable.setdefault(pair.node, {})[pair.key] = pair.then
+    moved = [pair for pair in pairs if pair.change is not None and abs(pair.change) >= LEAST_DIFFERENCE]
+    moved.sort(key=lambda pair: -abs(pair.change or 0.0))
     verdicts = [
         (node["name"], earlier.verdicts[node["name"]], node["verdict"])
         for node in report["nodes"]
         if earlier.verdicts.get(node["name"], node["verdict"]) != node["verdict"]
     ]
-    left = max(0, len(moved) - MAX_CHANGES)
-    return Comparison(earlier, _rows(pairs), verdicts, moved[:MAX_CHANGES], left, title, baseline_rows)
+    hidden = max(0, len(moved) - MAX_CHANGES)
+    return Comparison(earlier, _rows(pairs), verdicts, moved[:MAX_CHANGES], hidden, title, baseline_rows)
 
 
 def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
@@ -84,10 +84,10 @@ def _rows(changes: Iterable[FigureChange]) -> list[FigureChange]:
 
 def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> tuple[str, list[FigureChange]]:
     """The baseline's title, and its figures for the kind of node that the run has most of."""
-    kept = applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")
-    if not kept:
+    stored = applied_criteria.kept_criteria(run_folder.RunFolder(directory)).get("baseline")
+    if not stored:
         return "", []
-    baseline = Baseline.of(json.loads(kept["text"]))
+    baseline = Baseline.of(json.loads(stored["text"]))
     kinds = {
         node["name"]: (node.get("catalogue_sku"), len(node["identity"].get("gpus", ()))) for node in report["nodes"]
     }
@@ -95,14 +95,14 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
     alike = [node for node in report["nodes"] if kinds[node["name"]] == kind]
     workloads = {(stage["name"], stage.get("workload")) for node in alike for stage in node["stages"]}
     fitting = [
-        one
+        figure
         for found in baseline.figures.values()
-        for one in found
-        if (one["sku"], one["gpus"]) == kind and (one["stage"], one["workload"]) in workloads
+        for figure in found
+        if (figure["sku"], figure["gpus"]) == kind and (figure["stage"], figure["workload"]) in workloads
     ]
     of_kind = {
-        (one["stage"], one["metric"]): ReportFigure(one["median"], one["unit"], one.get("revision", 1))
-        for one in sorted(fitting, key=lambda one: one["nodes"])
+        (figure["stage"], figure["metric"]): ReportFigure(figure["median"], figure["unit"], figure.get("revision", 1))
+        for figure in sorted(fitting, key=lambda figure: figure["nodes"])
     }
     names = [node["name"] for node in alike]
     return baseline.title, _rows(compare(dict.fromkeys(names, of_kind), {name: now[name] for name in names}))
@@ -111,17 +111,17 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
 def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None:
     """The latest run before this one of the same inventory and profile that ended and shares a node with it."""
     results, names = directory.parent, {node["name"] for node in report["nodes"]}
-    own = run_folder.read_object(directory / "run.json")
-    known = []
-    for run_id in run_folder.known_run_ids(results) if own.get("created_at") else ():
+    this_run = run_folder.read_object(directory / "run.json")
+    runs = []
+    for run_id in run_folder.known_run_ids(results) if this_run.get("created_at") else ():
         run = run_folder.read_object(results / run_id / "run.json")
-        before = (run.get("created_at") or "") < own["created_at"]
-        alike = run.get("profile") == own.get("profile") and origin.is_same(
-            origin.of(run, results), origin.of(own, results)
+        before = (run.get("created_at") or "") < this_run["created_at"]
+        alike = run.get("profile") == this_run.get("profile") and origin.is_same(
+            origin.of(run, results), origin.of(this_run, results)
         )
         if before and alike and run.get("finished_at") and names & set(run.get("nodes", ())):
-            known.append((run["created_at"], run_id))
-    for created_at, run_id in sorted(known, reverse=True)[:MAX_SEARCHED]:
+            runs.append((run["created_at"], run_id))
+    for created_at, run_id in sorted(runs, reverse=True)[:MAX_SEARCHED]:
         try:
             nodes = list(_nodes(results / run_id / "report.json", names))
             verdicts = {node["name"]: node["verdict"] for node in nodes}

@@ -67,14 +67,14 @@ def shared(curves: Iterable[list[Any]], texts: Shared) -> list[list[Any]]:
     return [[curve[0], *map(texts.number, curve[1:4]), *curve[4:]] for curve in curves]
 
 
-def of_node(directory: Path, node: Mapping[str, Any], there: frozenset[str]) -> NodeCurves:
+def of_node(directory: Path, node: Mapping[str, Any], names: frozenset[str]) -> NodeCurves:
     """The curves that lie in ``directory`` for the last attempt of each of the node's stages."""
     curves = NodeCurves()
     started = {stage["name"]: seconds(stage["started_at"]) for stage in node["stages"]}
     first = min((start for start in started.values() if start is not None), default=None)
     for stage in node["stages"]:
         name, start = stage["name"], started[stage["name"]]
-        if f"{name}.series.json" not in there or start is None or first is None:
+        if f"{name}.series.json" not in names or start is None or first is None:
             continue
         since: dict[int, list[float]] = {}
         for curve in read(directory / f"{name}.series.json", node["name"], stage):
@@ -153,19 +153,19 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
     data = []
     stepped = _by_stage(curves.stepped)
     drawn = sum(len(scopes) for scopes in curves.timed.values()) + sum(len(scopes) for scopes in stepped.values())
-    each = budget // max(1, drawn)
-    whole = each >= MIN_BINS_OF_A_GPU
-    if not whole:
-        each = budget // max(1, sum(min(len(BAND), len(scopes)) for scopes in curves.timed.values()) + len(stepped))
-    bins = min(MAX_BINS, max(MIN_BINS, each))
+    share = budget // max(1, drawn)
+    per_gpu = share >= MIN_BINS_OF_A_GPU
+    if not per_gpu:
+        share = budget // max(1, sum(min(len(BAND), len(scopes)) for scopes in curves.timed.values()) + len(stepped))
+    bins = min(MAX_BINS, max(MIN_BINS, share))
     end = curves.end
     for (name, unit), scopes in sorted(curves.timed.items()):
         thin = {scope: _whole_time(pieces, end, bins) for scope, pieces in scopes.items()}
-        if not whole and len(thin) > len(BAND):
+        if not per_gpu and len(thin) > len(BAND):
             thin = _band(list(thin.values()))
         data.append(_packed("t", name, unit, "", (0, end), thin))
     for (stage, name, unit), curves_of in stepped.items():
-        drawn_scopes = list(curves_of.items())[: None if whole else 1]
+        drawn_scopes = list(curves_of.items())[: None if per_gpu else 1]
         x = drawn_scopes[0][1].x
         count = min(bins, len(x))
         thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
@@ -193,33 +193,33 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     A step without a sample has the value before it, within the curve; outside of it there is none.
     """
     if bins < 2 or last <= first:
-        known = [value for value in y if value is not None]
-        return [math.fsum(known) / len(known)] if known else [None]
+        values = [value for value in y if value is not None]
+        return [math.fsum(values) / len(values)] if values else [None]
     step = (last - first) / bins
     begin = max(0, min(bins - 1, int((x[0] - first) / step)))
     end = max(0, min(bins - 1, int((x[-1] - first) / step)))
     means: list[float | None] = [None] * bins
-    left, held = 0, None
+    start, last_mean = 0, None
     for index in range(begin, end + 1):
-        right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, left)
-        part = y[left:right]
-        left = right
+        right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, start)
+        part = y[start:right]
+        start = right
         try:
-            held = sum(part) / len(part) if part else held  # type: ignore[arg-type]
+            last_mean = sum(part) / len(part) if part else last_mean  # type: ignore[arg-type]
         except TypeError:  # some samples are nothing
-            known = [value for value in part if value is not None]
-            held = sum(known) / len(known) if known else held
-        means[index] = held
+            values = [value for value in part if value is not None]
+            last_mean = sum(values) / len(values) if values else last_mean
+        means[index] = last_mean
     return means
 
 
 def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | None]:
-    whole: list[float | None] = [None] * bins
+    means: list[float | None] = [None] * bins
     for piece in pieces:
         for index, value in enumerate(thinned(piece.x, piece.y, 0.0, end, bins)):
             if value is not None:
-                whole[index] = value
-    return whole
+                means[index] = value
+    return means
 
 
 def _band(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -237,8 +237,8 @@ def _packed(
     x: tuple[float, float],
     curves: Mapping[str, Sequence[float | None]],
 ) -> list[Any]:
-    known = [value for values in curves.values() for value in values if value is not None]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    values_known = [value for values in curves.values() for value in values if value is not None]
+    low, high = (min(values_known), max(values_known)) if values_known else (0.0, 1.0)
     packed = {scope: pairs(values, low, high) for scope, values in curves.items()}
     return [
         kind,

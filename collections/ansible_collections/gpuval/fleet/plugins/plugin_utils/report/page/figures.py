@@ -79,22 +79,22 @@ class Figures:
 def figures_of(report: Mapping[str, Any]) -> Figures:
     """All figures of the report that differ between nodes or GPUs, those with outliers and criteria first."""
     judged = judged_figures(report)
-    found, same = [], 0
+    plotted, equal = [], 0
     for key, sample in samples(report["nodes"]).figures.items():
         if key.scope == "link" or len({place[0] for _, place in sample.values}) < MIN_NODES:
             continue
         first = sample.values[0][0]
         if all(value == first for value, _ in sample.values):
-            same += 1
+            equal += 1
             continue
         spread = distribution(sample.values)
-        shown = _shown_range(spread)
-        found.append(PlottedFigure(key, (key.stage, key.metric) in judged, sample.values, spread, shown))
-    found.sort(key=lambda one: (not (one.judged and one.outliers), not one.judged))
-    kept = found[:MAX_FIGURES]
-    order = {key: index for index, key in enumerate(dict.fromkeys(one.key[:2] for one in found))}
-    kept.sort(key=lambda one: (not (one.judged and one.outliers), order[one.key[:2]], one.key.kind))
-    return Figures(kept, same, len(found) - len(kept))
+        limits = _shown_range(spread)
+        plotted.append(PlottedFigure(key, (key.stage, key.metric) in judged, sample.values, spread, limits))
+    plotted.sort(key=lambda plot: (not (plot.judged and plot.outliers), not plot.judged))
+    plots = plotted[:MAX_FIGURES]
+    order = {key: index for index, key in enumerate(dict.fromkeys(plot.key[:2] for plot in plotted))}
+    plots.sort(key=lambda plot: (not (plot.judged and plot.outliers), order[plot.key[:2]], plot.key.kind))
+    return Figures(plots, equal, len(plotted) - len(plots))
 
 
 def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
@@ -113,24 +113,24 @@ def _shown_range(spread: Distribution) -> tuple[float, float]:
 def as_data(figures: Sequence[PlottedFigure], nodes: int) -> list[dict[str, Any]]:
     """The values of each figure for the chart of all nodes: of GPUs the scopes in the order of the first node."""
     data = []
-    for one in figures:
-        scopes = list(dict.fromkeys(scope for _, (_, scope) in one.values))[:64]
+    for plot in figures:
+        scopes = list(dict.fromkeys(scope for _, (_, scope) in plot.values))[:64]
         row_of = {scope: row for row, scope in enumerate(scopes)}
         rows: list[list[float | None]] = [[None] * nodes for _ in scopes]
-        for value, (number, scope) in one.values:
+        for value, (number, scope) in plot.values:
             if scope in row_of:
                 rows[row_of[scope]][number] = value
-        low, high = one.shown
-        beyond = [value for value in one.spread.outliers if not low <= value[0] <= high and value[1][1] in row_of]
+        low, high = plot.shown
+        beyond = [value for value in plot.spread.outliers if not low <= value[0] <= high and value[1][1] in row_of]
         data.append(
             {
-                "n": [one.key.stage, one.metric, one.key.scope, one.key.kind],
-                "d": short(float(one.spread.robust_deviation)),
+                "n": [plot.key.stage, plot.metric, plot.key.scope, plot.key.kind],
+                "d": short(float(plot.spread.robust_deviation)),
                 "o": [[number, row_of[scope], short(value)] for value, (number, scope) in beyond[:MAX_BEYOND]],
                 "l": short(float(low)),
                 "h": short(float(high)),
-                "m": short(float(one.spread.p50)),
-                "u": one.key.unit,
+                "m": short(float(plot.spread.p50)),
+                "u": plot.key.unit,
                 "r": {scope: pairs(row, low, high) for scope, row in zip(scopes, rows, strict=True)},
             }
         )

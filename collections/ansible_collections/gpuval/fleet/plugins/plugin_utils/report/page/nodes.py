@@ -44,29 +44,29 @@ class NodeTable:
 
 def table(report: Mapping[str, Any]) -> NodeTable:
     """Columns that no node has are left out."""
-    found = [figures(node) for node in report["nodes"]]
-    columns = [key for key in FIGURES if any(key in one for one in found)]
+    figures_all = [figures(node) for node in report["nodes"]]
+    columns = [key for key in FIGURES if any(key in row for row in figures_all)]
     rows = [
-        NodeRow(node, _hardware(node), rack(node), [one.get(key) for key in columns])
-        for node, one in zip(report["nodes"], found, strict=True)
+        NodeRow(node, _hardware(node), rack(node), [row.get(key) for key in columns])
+        for node, row in zip(report["nodes"], figures_all, strict=True)
     ]
     medians = []
     for key in columns:
-        values = [one[key] for one in found if key in one]
-        medians.append(values[0]._replace(value=statistics.median(one.value for one in values)))
+        values = [row[key] for row in figures_all if key in row]
+        medians.append(values[0]._replace(value=statistics.median(row.value for row in values)))
     return NodeTable(columns, rows, medians)
 
 
 def figures(node: Mapping[str, Any]) -> dict[tuple[str, str], ReportFigure]:
     """The main figures of a node, of several GPUs the median."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_metric: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for stage in dict.fromkeys(stage for stage, _ in FIGURES):
         for metric in node["metrics"].get(stage, ()):
             if (stage, metric["name"]) in _MAIN and metric["value"] is not None:
-                found.setdefault((stage, metric["name"]), []).append(metric)
+                by_metric.setdefault((stage, metric["name"]), []).append(metric)
     return {
         key: ReportFigure(statistics.median(one["value"] for one in metrics), *kinds.pop())
-        for key, metrics in found.items()
+        for key, metrics in by_metric.items()
         if len(kinds := {(one["unit"], one.get("revision", 1)) for one in metrics}) == 1
     }
 
