@@ -12,25 +12,25 @@ MAX_LINES = 4
 
 def lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
     """A few lines. ``section``: the report's part on gangs; ``verdicts``: by node, as a FAIL has a line of its own."""
-    found = []
+    texts = []
     if not section["formed"]:
-        found.append("Gangs: none was formed")
+        texts.append("Gangs: none was formed")
     # a node that failed its own stages has its own line
-    left_out = {one["node"]: one["reason"] for one in section["left_out"] if verdicts.get(one["node"]) != "FAIL"}
+    left_out = {row["node"]: row["reason"] for row in section["left_out"] if verdicts.get(row["node"]) != "FAIL"}
     for reason, nodes in grouped(left_out)[:MAX_LINES]:
-        found.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
+        texts.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
     if section["formed"] and section["ended_at"] is None:
-        found.append("Gangs: interrupted before their end")
-    for one in section["findings"]:
-        counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
-        rounds = f"{one['rounds']} round{'' if one['rounds'] == 1 else 's'}"
-        found.append(f"Gang {one['gang']} searched in {rounds}: {counts}")
+        texts.append("Gangs: interrupted before their end")
+    for row in section["findings"]:
+        counts = ", ".join(f"{count} {word}" for word, count in row["counts"].items() if count)
+        rounds = f"{row['rounds']} round{'' if row['rounds'] == 1 else 's'}"
+        texts.append(f"Gang {row['gang']} searched in {rounds}: {counts}")
         # `node-3 is bad: ...` has its own line above if that node fails
-        others = [line for line in one["sentences"] if verdicts.get(line.partition(" is ")[0]) != "FAIL"]
-        found += others[:MAX_LINES]
-        if len(others) > MAX_LINES:
-            found.append(f"... and {len(others) - MAX_LINES} more of gang {one['gang']}: see report.html")
-    return found
+        sentences = [line for line in row["sentences"] if verdicts.get(line.partition(" is ")[0]) != "FAIL"]
+        texts += sentences[:MAX_LINES]
+        if len(sentences) > MAX_LINES:
+            texts.append(f"... and {len(sentences) - MAX_LINES} more of gang {row['gang']}: see report.html")
+    return texts
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:

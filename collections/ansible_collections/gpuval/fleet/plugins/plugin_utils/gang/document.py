@@ -55,17 +55,17 @@ def problem_of(document: Mapping[str, Any], nodes: Collection[str]) -> str:
     """
     gangs = {name: [member["node"] for member in members] for name, members in document["gangs"].items()}
     members = {node for listed in gangs.values() for node in listed}
-    found = [*document["searches"].items(), *document["findings"].items()]
-    for place, listed, known in (
+    listings = [*document["searches"].items(), *document["findings"].items()]
+    for where, listed, allowed in (
         ("gangs", chain(*gangs.values()), nodes),
-        *((place, document[place], nodes) for place in ("left_out", "alone")),
+        *((where, document[where], nodes) for where in ("left_out", "alone")),
         *((f"round {item['name']}", chain(*item["gangs"].values()), members) for item in document["rounds"]),
-        *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in found),
+        *((f"the search of {name}", one["nodes"], frozenset(gangs.get(name, ()))) for name, one in listings),
     ):
         for node, count in Counter(iter(listed)).items():
-            if count > 1 or node not in known:
-                return one_line(f"{place}: {node} {'is listed twice' if count > 1 else 'does not belong to it'}")
-    lacking = (name for name, one in found if name not in gangs or len(one["nodes"]) < len(gangs[name]))
+            if count > 1 or node not in allowed:
+                return one_line(f"{where}: {node} {'is listed twice' if count > 1 else 'does not belong to it'}")
+    lacking = (name for name, one in listings if name not in gangs or len(one["nodes"]) < len(gangs[name]))
     return next((f"the search of {name} lacks nodes of its gang" for name in lacking), "")
 
 

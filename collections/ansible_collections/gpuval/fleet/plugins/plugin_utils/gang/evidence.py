@@ -31,9 +31,9 @@ def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict
     searched = {node for found in (document or {}).get("findings", {}).values() for node in found["nodes"]}
     nodes = {}
     for name, node in run["nodes"].items():
-        asked = [] if name in alone else node.get("gang_stages", ())
-        gang_stages = [stage for stage in asked if stage != gang_document.FABRIC]
-        fabric = [gang_document.FABRIC] if name in searched or gang_document.FABRIC in asked else []
+        stages = [] if name in alone else node.get("gang_stages", ())
+        gang_stages = [stage for stage in stages if stage != gang_document.FABRIC]
+        fabric = [gang_document.FABRIC] if name in searched or gang_document.FABRIC in stages else []
         nodes[name] = {**node, "gang_stages": [*gang_stages, *fabric]}
         if name in alone:
             nodes[name]["exempt"] = dict.fromkeys(node.get("gang_stages", ()), ONLY_ONE)
@@ -48,24 +48,24 @@ def last_rounds(document: Mapping[str, Any]) -> dict[str, str]:
 
 def _places(document: Mapping[str, Any]) -> dict[str, list[str]]:
     """By node its rounds in order, without those of searches."""
-    found: dict[str, list[str]] = {}
+    rounds_by_node: dict[str, list[str]] = {}
     for item in document["rounds"]:
         if item["kind"] != gang_document.SEARCH:
             for nodes in item["gangs"].values():
                 for node in nodes:
-                    found.setdefault(node, []).append(item["name"])
-    return found
+                    rounds_by_node.setdefault(node, []).append(item["name"])
+    return rounds_by_node
 
 
-def _members(document: Mapping[str, Any], place: str, node: str) -> frozenset[str]:
+def _members(document: Mapping[str, Any], round_name: str, node: str) -> frozenset[str]:
     """All members of the node's gang in a round."""
-    (item,) = (item for item in document["rounds"] if item["name"] == place)
+    (item,) = (item for item in document["rounds"] if item["name"] == round_name)
     return next(frozenset(nodes) for nodes in item["gangs"].values() if node in nodes)
 
 
-def _repeated(document: Mapping[str, Any], place: str, node: str) -> frozenset[str] | None:
+def _repeated(document: Mapping[str, Any], round_name: str, node: str) -> frozenset[str] | None:
     """The stages for which the gang of ``node`` ran again in the round ``place``; None where the round has no list."""
-    (item,) = (item for item in document["rounds"] if item["name"] == place)
+    (item,) = (item for item in document["rounds"] if item["name"] == round_name)
     gang = next(name for name, nodes in item["gangs"].items() if node in nodes)
     stages = item.get("repeats", {}).get(gang)
     return None if stages is None else frozenset(stages)
@@ -74,15 +74,15 @@ def _repeated(document: Mapping[str, Any], place: str, node: str) -> frozenset[s
 def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
     """Add the records of gangs to the evidence, and why records are missing. ``run``: as ``expected`` returns it."""
     if document is None:
-        known = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
+        covered = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
             for stage in node.get("gang_stages", ()):
-                if (name, stage) not in known:
+                if (name, stage) not in covered:
                     evidence.add_problem(NOT_FORMED, node=name, stage=stage)
         return
     places = _places(document)
     members = {member["node"] for gang in document["gangs"].values() for member in gang}
-    known = members | document["left_out"].keys() | set(document["alone"])
+    covered = members | document["left_out"].keys() | set(document["alone"])
     read: dict[str, _Round | None] = {}
     for name, node in run["nodes"].items():
         stages = [stage for stage in node.get("gang_stages", ()) if stage != gang_document.FABRIC]
@@ -90,12 +90,12 @@ def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], docum
             reason = f"left out of the gangs: {document['left_out'][name]}"
             for stage in node.get("gang_stages", ()):
                 evidence.add_problem(reason, node=name, stage=stage)
-        elif name not in known:
+        elif name not in covered:
             for stage in stages:
                 evidence.add_problem(JOINED_LATE, node=name, stage=stage)
-        for place in places.get(name, ()):
-            if place not in read:
-                read[place] = _Round.read(gang_document.round_folder(folder, place))
+        for round_name in places.get(name, ()):
+            if round_name not in read:
+                read[round_name] = _Round.read(gang_document.round_folder(folder, round_name))
         *earlier, last = places.get(name, (None,))
         if last is None:
             continue
@@ -108,14 +108,14 @@ def take(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], docum
             continue
         _take_round(evidence, last_round, name, stages)
         members_then = _members(document, last, name) if earlier else frozenset()
-        for place in reversed(earlier):
-            alike = _members(document, place, name) == members_then
+        for round_name in reversed(earlier):
+            alike = _members(document, round_name, name) == members_then
             repeated = _repeated(document, last, name) if alike else frozenset()
-            _take_earlier(evidence, read[place], place, name, stages, repeated)
-    for found in document["findings"].values():
-        for name in found["nodes"]:
+            _take_earlier(evidence, read[round_name], round_name, name, stages, repeated)
+    for findings in document["findings"].values():
+        for name in findings["nodes"]:
             if name in run["nodes"]:
-                record = rounds.fabric_record(run, name, found, found["ended_at"])
+                record = rounds.fabric_record(run, name, findings, findings["ended_at"])
                 evidence.records.setdefault(name, {})[gang_document.FABRIC] = record
 
 
@@ -172,8 +172,8 @@ def _take_earlier(
         return
     before = RunEvidence()
     _take_round(before, of, name, stages)
-    known = before.records.get(name, {})
-    lacking = [stage for stage in stages if stage not in known]
+    earlier = before.records.get(name, {})
+    lacking = [stage for stage in stages if stage not in earlier]
     launch = of.folder.read_launch(name)
     state, contact = launch.get("state"), launch.get("contact")
     if lacking and state is None:  # never launched, or its records are lost
@@ -186,9 +186,9 @@ def _take_earlier(
         if last is None:
             continue
         unrelated = repeated is not None and stage not in repeated
-        own: Record = {**record, "attempts": [], "of_round": place, "unrelated": unrelated}
+        tried_last: Record = {**record, "attempts": [], "of_round": place, "unrelated": unrelated}
         tried: list[Record] = [{**one, "of_round": place, "unrelated": unrelated} for one in record["attempts"]]
-        attempts = [*tried, own, *last["attempts"]]
+        attempts = [*tried, tried_last, *last["attempts"]]
         evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
 
 
@@ -204,7 +204,7 @@ def of_searches(
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[Sequence[str], dict[str, str]]]]:
     """What the records of all searches tell beside speeds: by node its worst faults (``rounds.worst_faults``), and of
     each group over another network than expected its members and their messages."""
-    found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    by_node: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     networks = []
     for item in document["rounds"]:
         below = gang_document.round_folder(folder, item["name"])
@@ -212,15 +212,15 @@ def of_searches(
             continue
         of_round = records(below, gang_document.FABRIC)
         for name, record in of_round.items():
-            kept = {key: record[key] for key in ("state", "environment")}
-            kept["metrics"] = [one for one in record["metrics"] if one["name"] in rounds.FAULTS]
-            found.setdefault(name, []).append((item["name"], kept))
+            brief = {key: record[key] for key in ("state", "environment")}
+            brief["metrics"] = [one for one in record["metrics"] if one["name"] in rounds.FAULTS]
+            by_node.setdefault(name, []).append((item["name"], brief))
         strays = {name: one["message"] for name, one in of_round.items() if rounds.figure(one, rounds.OTHER_NETWORK)}
         for nodes in item["gangs"].values():
             reported = {name: strays[name] for name in nodes if name in strays}
             if reported:
                 networks.append((nodes, reported))
-    return {name: rounds.worst_faults(listed) for name, listed in found.items()}, networks
+    return {name: rounds.worst_faults(listed) for name, listed in by_node.items()}, networks
 
 
 def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
@@ -238,23 +238,23 @@ def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, An
     """
     last = last_rounds(document) if document else {}
     findings = document["findings"] if document else {}
-    searched = {name for found in findings.values() for name in found["nodes"]}
+    searched = {name for finding in findings.values() for name in finding["nodes"]}
     for name, node in run["nodes"].items():
-        place = last.get(name)
+        final = last.get(name)
         for stage in dict.fromkeys((*node.get("gang_stages", ()), gang_document.FABRIC)):
             if stage in node["stages"]:
                 continue
             for kind in KINDS:
                 target = folder.evidence_file(name, stage, kind)
-                source = gang_document.round_folder(folder, place).evidence_file(name, stage, kind) if place else None
+                source = gang_document.round_folder(folder, final).evidence_file(name, stage, kind) if final else None
                 if source is not None and source.is_file():
                     with suppress(OSError):  # the verdict reads the round's own
                         run_folder.write_bytes(target, source.read_bytes())
                 elif not (stage == gang_document.FABRIC and kind == "records" and name in searched):
                     target.unlink(missing_ok=True)
-    for found in findings.values():
-        for name in found["nodes"]:
+    for finding in findings.values():
+        for name in finding["nodes"]:
             if name not in run["nodes"]:
                 continue
-            record = rounds.fabric_record(run, name, found, found["ended_at"])
+            record = rounds.fabric_record(run, name, finding, finding["ended_at"])
             run_folder.write_json(folder.evidence_file(name, gang_document.FABRIC), record)

@@ -99,22 +99,22 @@ def _unfit(candidate: Candidate) -> str:
 
 def _alike(group: Sequence[Candidate], formation: Formation) -> list[Candidate]:
     """Those that have the software of most, one kind of software after the other."""
-    left = list(group)
-    for what in sorted({what for candidate in group for what in candidate.software}):
-        counted = Counter(candidate.software.get(what, "") for candidate in left)
+    nodes = list(group)
+    for part in sorted({part for candidate in group for part in candidate.software}):
+        counted = Counter(candidate.software.get(part, "") for candidate in nodes)
         if len(counted) < 2:
             continue
         (common, most), *_ = counted.most_common()
-        others = len(left) - most
-        for candidate in left if most <= others else [c for c in left if c.software.get(what, "") != common]:
-            own = candidate.software.get(what) or "an unknown one"
+        rest = len(nodes) - most
+        for candidate in nodes if most <= rest else [c for c in nodes if c.software.get(part, "") != common]:
+            version = candidate.software.get(part) or "an unknown one"
             formation.left_out[candidate.node] = (
-                f"its {what} is {own}, {most} others have {common or 'an unknown one'}"
-                if most > others
-                else f"no {what} is on more than half of the nodes (here: {own}); install the same on all nodes"
+                f"its {part} is {version}, {most} others have {common or 'an unknown one'}"
+                if most > rest
+                else f"no {part} is on more than half of the nodes (here: {version}); install the same on all nodes"
             )
-        left = [candidate for candidate in left if candidate.node not in formation.left_out]
-    return left
+        nodes = [candidate for candidate in nodes if candidate.node not in formation.left_out]
+    return nodes
 
 
 def _portions(members: list[Candidate], size: int) -> list[list[Candidate]]:

@@ -23,23 +23,23 @@ def path_of(target: Path, gang: str, gangs: int) -> Path:
 
 def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path]:
     """Unchanged hostfiles at or beside the target that belong to other gangs than these."""
-    found = []
+    paths = []
     for name, digest in _known(results).items():
         path = Path(name)
         ours = path.parent == target.parent and (path == target or path.name.startswith(f"{target.name}."))
         if ours and path not in keep and path.is_file() and _digest(path.read_bytes()) == digest:
-            found.append(path)
-    return sorted(found)
+            paths.append(path)
+    return sorted(paths)
 
 
-def write(results: Path, texts: Mapping[Path, str], gone: Collection[Path]) -> None:
+def write(results: Path, texts: Mapping[Path, str], stale_paths: Collection[Path]) -> None:
     """Remove stale files, record the new digests, then write."""
-    for path in gone:
+    for path in stale_paths:
         path.unlink(missing_ok=True)
     new = {str(path): _digest(text.encode()) for path, text in texts.items()}
-    known = {name: digest for name, digest in _known(results).items() if Path(name).is_file()}
-    if new or known:
-        folder.write_json(results / FILE, {**known, **new})
+    digests = {name: digest for name, digest in _known(results).items() if Path(name).is_file()}
+    if new or digests:
+        folder.write_json(results / FILE, {**digests, **new})
     for path, text in texts.items():
         if not same(path, text):
             files.replace(path, text.encode(), MODE)
@@ -51,12 +51,10 @@ def same(path: Path, text: str) -> bool:
 
 def _known(results: Path) -> dict[str, str]:
     try:
-        known = folder.read_json(results / FILE)
+        read = folder.read_json(results / FILE)
     except (OSError, ValueError):
         return {}
-    return (
-        {name: digest for name, digest in known.items() if isinstance(digest, str)} if isinstance(known, dict) else {}
-    )
+    return {name: digest for name, digest in read.items() if isinstance(digest, str)} if isinstance(read, dict) else {}
 
 
 def _digest(data: bytes) -> str:

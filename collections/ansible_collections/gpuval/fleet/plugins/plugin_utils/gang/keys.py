@@ -20,28 +20,28 @@ FILE = "gang_keys.json"
 
 def make(folder: RunFolder) -> None:
     """Make them unless they exist. Raises RunKeysError if the library for keys is missing."""
-    place = folder.state / FILE
-    if place.exists():
+    path = folder.state / FILE
+    if path.exists():
         return
     pair = make_pair()
-    made = {
+    keys = {
         "token": secrets.token_hex(TOKEN_BYTES),
         "id_ed25519": pair.private,
         "id_ed25519.pub": f"{pair.public} gpuval\n",
     }
-    place.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(place, run_folder.json_bytes(made), files.PRIVATE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, run_folder.json_bytes(keys), files.PRIVATE)
 
 
 def files_for(folder: RunFolder, node: str) -> dict[str, str]:
     """The files for a node's `ssh` folder by name; none for a node in no gang."""
-    place = folder.state / FILE
-    if not place.exists():
+    path = folder.state / FILE
+    if not path.exists():
         return {}
     mark = run_folder.json_bytes(
         {"schema": "gpuval.keys/1", "run_id": folder.read_run()["run_id"], "node": node}
     ).decode()
-    return {"gpuval.json": mark, **run_folder.read_json(place)}
+    return {"gpuval.json": mark, **run_folder.read_json(path)}
 
 
 def forget(folder: RunFolder) -> None:

@@ -20,34 +20,34 @@ def check(results: Path, run: Mapping[str, Any]) -> None:
     Other ids with dots are fine. Raises RunError.
     """
     run_id = run["run_id"]
-    for other in _could_own(run_id, _known(results)):
+    for rival in _could_own(run_id, _known(results)):
         raise RunError(
-            f"gpuval_run_id {run_id!r} is also the id of a gang round of run {other} on nodes and in the cluster: "
+            f"gpuval_run_id {run_id!r} is also the id of a gang round of run {rival} on nodes and in the cluster: "
             "choose another one"
         )
     if _has_gangs(run):
-        for other in _known(results):
-            if other != run_id and _is_round_of(other, run_id):
+        for rival in _known(results):
+            if rival != run_id and _is_round_of(rival, run_id):
                 raise RunError(
-                    f"gpuval_run_id {run_id!r}: a gang round would have the id of run {other} on nodes and in the "
+                    f"gpuval_run_id {run_id!r}: a gang round would have the id of run {rival} on nodes and in the "
                     "cluster: choose another one"
                 )
 
 
-def _could_own(run_id: str, known: Mapping[str, Path]) -> Iterable[str]:
-    for other, folder in known.items():
-        if other != run_id and _is_round_of(run_id, other):
+def _could_own(run_id: str, folders: Mapping[str, Path]) -> Iterable[str]:
+    for rival, folder in folders.items():
+        if rival != run_id and _is_round_of(run_id, rival):
             try:
                 if _has_gangs(RunFolder(folder).read_run()):
-                    yield other
+                    yield rival
             except RunError:  # it may have rounds
-                yield other
+                yield rival
 
 
-def _is_round_of(run_id: str, other: str) -> bool:
+def _is_round_of(run_id: str, run: str) -> bool:
     """Whether a round of `other` may have this id."""
     name = run_id.rpartition(".")[2]
-    return bool(name and name != run_id and ROUND.fullmatch(name)) and run_id_of(other, name) == run_id
+    return bool(name and name != run_id and ROUND.fullmatch(name)) and run_id_of(run, name) == run_id
 
 
 def _has_gangs(run: Mapping[str, Any]) -> bool:
@@ -56,5 +56,5 @@ def _has_gangs(run: Mapping[str, Any]) -> bool:
 
 def _known(results: Path) -> dict[str, Path]:
     """Runs of this controller, and copies of others' runs."""
-    found = results.glob("*/run.json")
-    return {path.parent.name: path.parent for path in sorted(found) if not path.parent.is_symlink()}
+    run_files = results.glob("*/run.json")
+    return {path.parent.name: path.parent for path in sorted(run_files) if not path.parent.is_symlink()}

@@ -49,9 +49,9 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
     """Environment variables of workloads on nodes of that SKU; none for auto. Raises GangNetworkError."""
-    wanted = _vendors(sku)
+    vendors = _vendors(sku)
     variables = _of(name, "environment")
-    return {one["name"]: one["value"] for one in variables if not wanted.isdisjoint(one["vendors"])}
+    return {one["name"]: one["value"] for one in variables if not vendors.isdisjoint(one["vendors"])}
 
 
 def names(name: str) -> list[str]:
@@ -59,17 +59,17 @@ def names(name: str) -> list[str]:
     return _of(name, "names")
 
 
-def _of(name: str, what: str) -> list[Any]:
+def _of(name: str, part: str) -> list[Any]:
     if name == AUTO:
         return []
-    known = shipped()
-    if name not in known:
-        raise GangNetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(known)}")
-    return list(known[name][what])
+    networks = shipped()
+    if name not in networks:
+        raise GangNetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(networks)}")
+    return list(networks[name][part])
 
 
 def _vendors(sku: str) -> set[str]:
-    known = sku_catalogue.named(sku)
-    if known or sku in GPU_VENDORS:
-        return {known.vendor if known else sku}
+    sku_entry = sku_catalogue.named(sku)
+    if sku_entry or sku in GPU_VENDORS:
+        return {sku_entry.vendor if sku_entry else sku}
     return set(USUAL_VENDORS)

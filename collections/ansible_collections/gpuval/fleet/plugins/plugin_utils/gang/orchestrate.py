@@ -113,9 +113,9 @@ class Gangs:
         if self._closed():
             self.context.display("another command closed the run: its gangs end here")
         elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
-            found = self._search(unsound)
+            findings = self._search(unsound)
             if work and not self._closed():
-                again, repeats = self._gangs_to_rerun(every, found, work)
+                again, repeats = self._gangs_to_rerun(every, findings, work)
                 self._round(gang_document.AGAIN, again, work, self.settings.round_seconds, repeats=repeats)
         elif unsound:
             for name, why in unsound.items():
@@ -130,20 +130,20 @@ class Gangs:
     def _form(self, placed: Mapping[str, GangNode], properties: Mapping[str, Mapping[str, str]]) -> None:
         report = self.context.judge(None)
         nodes = {node["name"]: node for node in report["nodes"]}
-        asked = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
+        names = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
         unknown = GangNode("", 1)
         candidates = [
             candidate(nodes[name], placed.get(name, unknown), properties.get(name, {}))
-            for name in asked
+            for name in names
             if name in nodes
         ]
-        here = [one for one in candidates if one.node in placed]
-        formation = forming.form(here, self.settings.size, self.settings.group_by)
-        for name in asked:  # not placed: its part cannot start
+        candidates_placed = [one for one in candidates if one.node in placed]
+        formation = forming.form(candidates_placed, self.settings.size, self.settings.group_by)
+        for name in names:  # not placed: its part cannot start
             if name not in placed:
                 joined = self.run["nodes"][name].get("joined_at")
                 formation.left_out[name] = forming.JOINED if joined else forming.NOT_HERE
-        vendors = {name: nodes[name]["accelerator"] for name in asked}
+        vendors = {name: nodes[name]["accelerator"] for name in names}
         self.document = {
             "schema": gang_document.SCHEMA,
             "formed_at": run_folder.now(),
@@ -177,10 +177,10 @@ class Gangs:
         if begun and all(name in findings for name in begun):
             return {name: findings[name]["why"] for name in begun}
         complaints = self._complaints(self.context.judge(self.document), self.stages) if every else {}
-        known = {name: complaints.pop(name, "it had failed when its search began") for name in begun}
+        begun_reasons = {name: complaints.pop(name, "it had failed when its search began") for name in begun}
         for name in [name for name, why in complaints.items() if NO_DEEPSPEED in why]:
             self.context.display(f"gang {name} failed: {complaints.pop(name)}; no search, since the cause is known")
-        return known or complaints
+        return begun_reasons or complaints
 
     def _gangs_to_rerun(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
@@ -199,9 +199,9 @@ class Gangs:
         report = self.context.judge(self.document)
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints = self._complaints(report, work)
-        wanted: dict[str, Sequence[Any]] = {}
+        gangs: dict[str, Sequence[Any]] = {}
         repeats: dict[str, list[str]] = {}
-        for name, found in findings.items():
+        for name, search in findings.items():
             members = [nodes[member["node"]] for member in every[name]]
             condemned = {
                 node["name"]
@@ -211,14 +211,14 @@ class Gangs:
             final = any(
                 is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
             )
-            left = rounds.members_to_rerun(every[name], found, condemned, once_more=name in complaints and not final)
-            if len(left) == len(every[name]):
+            fit = rounds.members_to_rerun(every[name], search, condemned, once_more=name in complaints and not final)
+            if len(fit) == len(every[name]):
                 self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
-            if left:
-                wanted[name] = left
+            if fit:
+                gangs[name] = fit
                 failed = {one["stage"] for node in members for one in node["checks"] if is_open(one, work)}
                 repeats[name] = [stage for stage in work if stage in failed]
-        return wanted, repeats
+        return gangs, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
         """By gang its first failed or missing required check of these stages.
@@ -227,20 +227,20 @@ class Gangs:
         """
         stages = [stage for stage in stages if stage in SHIPPED_STAGES or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
-        found: dict[str, str] = {}
+        complaints: dict[str, str] = {}
         for name, members in self.document["gangs"].items():
             for member in members:
                 check = next((one for one in nodes[member["node"]]["checks"] if is_open(one, stages)), None)
                 if check:
-                    found.setdefault(name, f"{member['node']} {check['name']}: {check['reason']}"[:MAX_REASON])
-        return found
+                    complaints.setdefault(name, f"{member['node']} {check['name']}: {check['reason']}"[:MAX_REASON])
+        return complaints
 
     def _lost(self, stage: str) -> bool:
         """Whether members report that they lost one of them in a stage."""
         played = (item["name"] for item in self.document["rounds"] if item["kind"] != gang_document.SEARCH)
         below = (gang_document.round_folder(self.folder, name) for name in played)
-        found = (evidence.records(one, stage).values() for one in below if one.run_file.exists())
-        return any(rounds.lost(record) for records in found for record in records)
+        round_records = (evidence.records(one, stage).values() for one in below if one.run_file.exists())
+        return any(rounds.lost(record) for records in round_records for record in records)
 
     def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """Search all these gangs by rounds of small groups, until each search is conclusive or reaches a limit."""
@@ -257,12 +257,12 @@ class Gangs:
         searches = {name: Search.from_json(saved) for name, saved in document["searches"].items()}
         cut = ""
         while not self._closed() and time.monotonic() - began < self.settings.search_seconds:
-            wanted = {name: round_ for name, search in searches.items() if (round_ := search.next_round()) is not None}
-            if not wanted:
+            due = {name: round_ for name, search in searches.items() if (round_ := search.next_round()) is not None}
+            if not due:
                 break
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             members = {member["node"]: member for gang in document["gangs"].values() for member in gang}
-            named = {f"{name}.{one.id}": one.nodes for name, round_ in wanted.items() for one in round_.groups}
+            named = {f"{name}.{one.id}": one.nodes for name, round_ in due.items() for one in round_.groups}
             groups = {name: [members[node] for node in nodes] for name, nodes in named.items()}
             at = time.monotonic()
             number = self._number_of(groups)
@@ -271,29 +271,29 @@ class Gangs:
             )
             seconds = time.monotonic() - at
             self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(named, records)
-            for name, round_ in wanted.items():
+            for name, round_ in due.items():
                 usual = self._usual_size(name)
                 results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
                 searches[name].add_results(results, seconds)
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             self._write()
-            for name in wanted:
+            for name in due:
                 self.context.display(progress(name, searches[name]))
         else:
             limit = f"the limit of {self.settings.search_seconds:g} s"
             cut = "the end of the run by another command" if self._closed() else limit
         faults, networks = evidence.of_searches(self.folder, document)
         for name, search in searches.items():
-            found = search.finding().to_json()
-            found["faults"] = {node: faults[node] for node in found["nodes"] if node in faults}
-            found["gang"] = [*rounds.of_other_network(found["nodes"], networks), *found["gang"]]
-            if cut and not found["stopped"]:
+            finding = search.finding().to_json()
+            finding["faults"] = {node: faults[node] for node in finding["nodes"] if node in faults}
+            finding["gang"] = [*rounds.of_other_network(finding["nodes"], networks), *finding["gang"]]
+            if cut and not finding["stopped"]:
                 further = Search.from_json(search.to_json())
-                found["stopped"] = cut if further.next_round() is not None else further.stopped
-            found["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
-            found |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
-            document["findings"][name] = found
-            for line in lines_of(found):
+                finding["stopped"] = cut if further.next_round() is not None else further.stopped
+            finding["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
+            finding |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
+            document["findings"][name] = finding
+            for line in lines_of(finding):
                 self.context.display(f"gang {name}: {line}")
         self._write()
         return document["findings"]
@@ -311,8 +311,8 @@ class Gangs:
     def _number_of(self, groups: Mapping[str, Any]) -> int:
         """The number of the search's round with these groups; numbers are unique."""
         past = [item for item in self.document["rounds"] if item["kind"] == gang_document.SEARCH]
-        known = (number for number, item in enumerate(past, 1) if item["gangs"].keys() == groups.keys())
-        return next(known, len(past) + 1)
+        numbers = (number for number, item in enumerate(past, 1) if item["gangs"].keys() == groups.keys())
+        return next(numbers, len(past) + 1)
 
     def _begin(self, name: str) -> Search:
         members = [member["node"] for member in self.document["gangs"][name]]
@@ -406,8 +406,8 @@ def candidate(node: Mapping[str, Any], placed: GangNode, properties: Mapping[str
     gpus = len(node["identity"].get("gpus", ())) or counted(node)
     sku = node.get("catalogue_sku") or node["sku"]
     if not has_accelerator(node):  # a node with a broken driver looks like a CPU
-        known = sku_catalogue.named(node["sku"])
-        sku = known.name if known else node["sku"]
+        listed = sku_catalogue.named(node["sku"])
+        sku = listed.name if listed else node["sku"]
     return Candidate(
         node=node["name"],
         verdict=node["verdict"],
@@ -457,25 +457,25 @@ def sizes_of(groups: Mapping[str, Sequence[str]], records: Mapping[str, Mapping[
 
 def progress(name: str, search: Search) -> str:
     """The state of a search in a line."""
-    found = search.finding()
-    return f"gang {name}: {counts_of(found.nodes)} after {found.rounds} round(s) of the search"
+    finding = search.finding()
+    return f"gang {name}: {counts_of(finding.nodes)} after {finding.rounds} round(s) of the search"
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
+def lines_of(finding: Mapping[str, Any]) -> list[str]:
     """Findings of a search as lines of text."""
     lines = []
-    for known in ("bad", "suspect", "untested"):
-        for node, named in found["nodes"].items():
-            if named == known:
-                lines.append(f"{node} is {known}: {rounds.sentence(node, found)}")
-    for what, links in (("bad", found["bad_links"]), ("suspect", found["suspect_links"])):
+    for state in ("bad", "suspect", "untested"):
+        for node, named in finding["nodes"].items():
+            if named == state:
+                lines.append(f"{node} is {state}: {rounds.sentence(node, finding)}")
+    for quality, links in (("bad", finding["bad_links"]), ("suspect", finding["suspect_links"])):
         for link in links:
             name = " - ".join(link)
-            lines.append(f"the link {name} is {what}: {'; '.join(found['evidence'].get(name, []))}")
-    links = {" - ".join(link) for link in (*found["bad_links"], *found["suspect_links"])}
-    for name, sentences in found["evidence"].items():  # the rest are boundaries: a rack, a switch
-        if name not in found["nodes"] and name not in links:
+            lines.append(f"the link {name} is {quality}: {'; '.join(finding['evidence'].get(name, []))}")
+    links = {" - ".join(link) for link in (*finding["bad_links"], *finding["suspect_links"])}
+    for name, sentences in finding["evidence"].items():  # the rest are boundaries: a rack, a switch
+        if name not in finding["nodes"] and name not in links:
             lines.append(f"{name}: {'; '.join(sentences)}")
-    lines += found["gang"]
-    speed = rounds.unknown_speed(found)
+    lines += finding["gang"]
+    speed = rounds.unknown_speed(finding)
     return [*(lines or ["the search found no bad node or link"]), *([speed] if speed else [])]

@@ -47,16 +47,16 @@ def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _finding(found: Mapping[str, Any]) -> dict[str, Any]:
-    lines = orchestrate.lines_of(found)
-    classes = list(found["nodes"].values())
+def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    lines = orchestrate.lines_of(finding)
+    classes = list(finding["nodes"].values())
     return {
-        "gang": found["name"],
-        "why": one_line(found["why"], MAX_REASON),
-        "rounds": found["rounds"],
+        "gang": finding["name"],
+        "why": one_line(finding["why"], MAX_REASON),
+        "rounds": finding["rounds"],
         "counts": {word: classes.count(word) for word in CLASSES},
-        "bad_links": [{"names": list(link)} for link in found["bad_links"][:MAX_SENTENCES]],
-        "suspect_links": [{"names": list(link)} for link in found["suspect_links"][:MAX_SENTENCES]],
+        "bad_links": [{"names": list(link)} for link in finding["bad_links"][:MAX_SENTENCES]],
+        "suspect_links": [{"names": list(link)} for link in finding["suspect_links"][:MAX_SENTENCES]],
         "sentences": [one_line(line, MAX_CHARACTERS) for line in lines[:MAX_SENTENCES]],
         "sentences_left_out": max(0, len(lines) - MAX_SENTENCES),
     }

@@ -63,10 +63,10 @@ class GangPorts:
 
 def run_id_of(run_id: str, name: str) -> str:
     """The id of a round, which is a run of its own: folders, containers and pods have it in their names."""
-    whole = f"{run_id}.{name}"
-    if len(whole) <= MAX_RUN_ID:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    full_id = f"{run_id}.{name}"
+    if len(full_id) <= MAX_RUN_ID:
+        return full_id
+    digest = hashlib.sha256(full_id.encode()).hexdigest()[:8]
     return f"{run_id[: MAX_RUN_ID - 9 - 1 - len(name[:20])]}-{digest}.{name[:20]}"
 
 
@@ -138,8 +138,8 @@ def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
 
 def size_of(members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None]) -> float | None:
     """The size in bytes of a group's figures; None if no member reports it."""
-    found = (figure(record, LARGEST) for node in members if (record := records.get(node)) is not None)
-    return min((size for size in found if size), default=None)
+    sizes = (figure(record, LARGEST) for node in members if (record := records.get(node)) is not None)
+    return min((size for size in sizes if size), default=None)
 
 
 def usual_size(sizes: Iterable[float | None]) -> float | None:
@@ -156,18 +156,18 @@ def result_of(
     Work that did not begin is no answer either: an occupied port, other software, occupied device memory or a late
     launch are no evidence about the hardware. Nor are figures at another size than most groups' (``usual_bytes``).
     """
-    found = {node: records.get(node) for node in members}
-    if any(record is None or record["state"] in NOTHING_RAN for record in found.values()):
-        silent = [node for node, record in found.items() if record is None or record["finished_at"] is None]
+    by_node = {node: records.get(node) for node in members}
+    if any(record is None or record["state"] in NOTHING_RAN for record in by_node.values()):
+        silent = [node for node, record in by_node.items() if record is None or record["finished_at"] is None]
         reason = f"no result from {', '.join(silent)}" if silent else "it did not finish"
         return Result("missing", message=reason, culprits=tuple(silent) if len(silent) < len(members) else ())
-    known = {node: record for node, record in found.items() if record is not None}
-    states = {record["state"] for record in known.values()}
-    message = next((record["message"] for record in known.values() if record["state"] != "success"), "")
-    if any(figure(record, ERRORS) for record in known.values()):
+    reported = {node: record for node, record in by_node.items() if record is not None}
+    states = {record["state"] for record in reported.values()}
+    message = next((record["message"] for record in reported.values() if record["state"] != "success"), "")
+    if any(figure(record, ERRORS) for record in reported.values()):
         return Result("wrong", message=message)
     if states == {"success"}:
-        unchecked = [node for node, record in known.items() if figure(record, ERRORS) is None]
+        unchecked = [node for node, record in reported.items() if figure(record, ERRORS) is None]
         if unchecked:
             return Result("missing", message=f"{', '.join(unchecked)} did not report whether the elements are right")
         size = size_of(members, records)
@@ -177,19 +177,19 @@ def result_of(
                 message=f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}: free device memory "
                 "differs; end the processes that occupy it",
             )
-        buses = [figure(record, BUS) for record in known.values()]
-        waits = [figure(record, LATENCY) for record in known.values()]
+        buses = [figure(record, BUS) for record in reported.values()]
+        waits = [figure(record, LATENCY) for record in reported.values()]
         return Result(
             "ok",
             bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
             latency_seconds=max((wait for wait in waits if wait), default=None),
         )
-    absent = [node for node, record in known.items() if not has_joined(record)]
-    if absent or any(OCCUPIED.search(record["message"]) for record in known.values()):
+    absent = [node for node, record in reported.items() if not has_joined(record)]
+    if absent or any(OCCUPIED.search(record["message"]) for record in reported.values()):
         reason = f"the work did not begin: {message}" if absent else message
         return Result("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
     state = "timeout" if "timeout" in states else "crash"
-    return Result(state, message=message, culprits=tuple(sorted(culprits(known, members))))
+    return Result(state, message=message, culprits=tuple(sorted(culprits(reported, members))))
 
 
 def has_joined(record: Mapping[str, Any]) -> bool:
@@ -237,7 +237,7 @@ def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -
 
 def members_to_rerun(
     members: Sequence[Mapping[str, Any]],
-    found: Mapping[str, Any],
+    finding: Mapping[str, Any],
     condemned: Collection[str] = (),
     *,
     once_more: bool = False,
@@ -247,26 +247,26 @@ def members_to_rerun(
     Healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the whole gang was
     found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
     """
-    left = [
+    healthy = [
         member
         for member in members
-        if found["nodes"].get(member["node"]) == HEALTHY and member["node"] not in condemned
+        if finding["nodes"].get(member["node"]) == HEALTHY and member["node"] not in condemned
     ]
-    explained = len(left) < len(members) or once_more
-    unclean = found["bad_links"] or found["suspect_links"] or of_all(found)
-    return left if explained and not unclean and len(left) >= LEAST else []
+    explained = len(healthy) < len(members) or once_more
+    unclean = finding["bad_links"] or finding["suspect_links"] or of_all(finding)
+    return healthy if explained and not unclean and len(healthy) >= LEAST else []
 
 
-def of_all(found: Mapping[str, Any]) -> list[str]:
+def of_all(finding: Mapping[str, Any]) -> list[str]:
     """Findings about no single node or link: racks, switches, the gang as a whole, an incomplete search; bounded."""
     lines = []
-    for known in ("bad", "suspect"):
-        for boundary in found[f"{known}_boundaries"]:
+    for state in ("bad", "suspect"):
+        for boundary in finding[f"{state}_boundaries"]:
             name = name_of_boundary(boundary)
-            lines.append(": ".join(filter(None, (f"{name} is {known}", "; ".join(found["evidence"].get(name, ()))))))
-    lines += found["gang"]
-    if found["stopped"]:
-        lines.append(f"the search is incomplete: it stopped at {found['stopped']}")
+            lines.append(": ".join(filter(None, (f"{name} is {state}", "; ".join(finding["evidence"].get(name, ()))))))
+    lines += finding["gang"]
+    if finding["stopped"]:
+        lines.append(f"the search is incomplete: it stopped at {finding['stopped']}")
     more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
     return [line[:MAX_LINE] for line in lines[:MAX_LINES]] + more
 
@@ -278,12 +278,12 @@ def name_of_boundary(boundary: Any) -> str:
     return f"{boundary['kind']} {' - '.join(boundary['names'])} ({boundary['scope']})"
 
 
-def unknown_speed(found: Mapping[str, Any]) -> str:
+def unknown_speed(finding: Mapping[str, Any]) -> str:
     """A warning that all nodes may be slow, since they are only compared with each other; empty if the expected speed
     is known."""
-    if found.get("expected_bytes_per_second"):
+    if finding.get("expected_bytes_per_second"):
         return ""
-    count, bus = len(found["nodes"]), found.get("centre_bytes_per_second")
+    count, bus = len(finding["nodes"]), finding.get("centre_bytes_per_second")
     compared = "have no third node to compare with" if count < COMPARED else "were compared with each other only"
     reached = f"they reach {bus / 1e9:.3g} GB/s on the bus" if bus else "their speed was not measured"
     return (
@@ -292,38 +292,38 @@ def unknown_speed(found: Mapping[str, Any]) -> str:
     )
 
 
-def sentence(node: str, found: Mapping[str, Any]) -> str:
+def sentence(node: str, finding: Mapping[str, Any]) -> str:
     """The search's sentences on a node, its links and boundaries."""
-    lines = [*found["evidence"].get(node, [])]
-    for name, reasons in found["evidence"].items():
+    lines = [*finding["evidence"].get(node, [])]
+    for name, reasons in finding["evidence"].items():
         if name != node and node in name and node in name.split():  # the first test is quick: there may be thousands
             lines += [f"link {name}: {line}" for line in reasons]
     return "; ".join(lines)
 
 
-def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], at: str) -> Record:
+def fabric_record(run: Mapping[str, Any], node: str, finding: Mapping[str, Any], at: str) -> Record:
     """The record (``gpuval.record/1``) of the search's findings on one node, written by the controller."""
-    known = found["nodes"].get(node, UNTESTED)
-    bad_links = [link for link in found["bad_links"] if node in link]
-    suspect_links = [link for link in found["suspect_links"] if node in link]
-    whole = of_all(found)
-    faults = found.get("faults", {}).get(node, {"figures": [], "absent": {}, "rounds": []})
-    speed = unknown_speed(found) if known == HEALTHY else ""
-    lines = [sentence(node, found)[:MAX_SHOWN], *whole, speed]
+    state = finding["nodes"].get(node, UNTESTED)
+    bad_links = [link for link in finding["bad_links"] if node in link]
+    suspect_links = [link for link in finding["suspect_links"] if node in link]
+    gang_lines = of_all(finding)
+    faults = finding.get("faults", {}).get(node, {"figures": [], "absent": {}, "rounds": []})
+    speed = unknown_speed(finding) if state == HEALTHY else ""
+    lines = [sentence(node, finding)[:MAX_SHOWN], *gang_lines, speed]
     problems = faults.get("host_checks")
-    if problems and (known != HEALTHY or bad_links or suspect_links):
+    if problems and (state != HEALTHY or bad_links or suspect_links):
         lines.insert(1, f"its host checks: {'; '.join(problems)}")
     if faults["rounds"]:
         lines.append(f"faults in {some_of(faults['rounds'], MAX_LINES)}")
     counts = {
-        "fabric_bad_count": int(known == BAD),
-        "fabric_suspect_count": int(known == SUSPECT),
-        "fabric_untested_count": int(known == UNTESTED),
+        "fabric_bad_count": int(state == BAD),
+        "fabric_suspect_count": int(state == SUSPECT),
+        "fabric_untested_count": int(state == UNTESTED),
         "fabric_bad_link_count": len(bad_links),
         "fabric_suspect_link_count": len(suspect_links),
-        "fabric_unclean_count": int(bool(whole or suspect_links)),
+        "fabric_unclean_count": int(bool(gang_lines or suspect_links)),
         "fabric_speed_unknown_count": int(bool(speed)),
-        "fabric_search_rounds_count": found["rounds"],
+        "fabric_search_rounds_count": finding["rounds"],
     }
     figures = [*((name, "node", value) for name, value in counts.items()), *faults["figures"]]
     return {
@@ -334,11 +334,11 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "workload": FABRIC,
         "attempt": 1,
         "state": "success",
-        "message": ": ".join(filter(None, (known, "; ".join(filter(None, lines))))),
-        "started_at": found["began_at"],
+        "message": ": ".join(filter(None, (state, "; ".join(filter(None, lines))))),
+        "started_at": finding["began_at"],
         "updated_at": at,
         "finished_at": at,
-        "duration_seconds": float(found["seconds"]),
+        "duration_seconds": float(finding["seconds"]),
         "command": [],
         "image": None,
         "exit_code": None,
@@ -346,7 +346,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "metrics": [{"name": name, "value": value, "unit": "count", "scope": scope} for name, scope, value in figures],
         "fingerprints": {},
         "environment": {
-            "gang": {"name": found["name"]},
+            "gang": {"name": finding["name"]},
             "links": [" - ".join(link) for link in bad_links],
             **({"telemetry": {"absent": faults["absent"]}} if faults["absent"] else {}),
         },
@@ -362,33 +362,33 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
     another round has a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
     problems of the last round that had any.
     """
-    seen: dict[tuple[str, str], list[Any]] = {}
+    values_seen: dict[tuple[str, str], list[Any]] = {}
     seen_in: dict[tuple[str, str], set[str]] = {}
     absent: dict[str, str] = {}
     rounds: list[str] = []
     ran: set[str] = set()
     problems: list[str] = []
-    for place, record in records:
+    for round_name, record in records:
         faulty = False
         problems = problems_of(record) or problems
         for item in record["metrics"]:
             if item["name"] in FAULTS:
                 key = (item["name"], item["scope"])
-                seen.setdefault(key, []).append(item["value"])
-                seen_in.setdefault(key, set()).add(place)
+                values_seen.setdefault(key, []).append(item["value"])
+                seen_in.setdefault(key, set()).add(round_name)
                 faulty = faulty or bool(item["value"])
         if faulty:
-            rounds.append(place)
+            rounds.append(round_name)
         if record["state"] in NOTHING_RAN:  # it may lack figures; a fault counts all the same
             continue
-        ran.add(place)
+        ran.add(round_name)
         telemetry = record["environment"].get("telemetry")
         reasons = telemetry.get("absent") if isinstance(telemetry, Mapping) else None
-        for what, why in reasons.items() if isinstance(reasons, Mapping) else ():
-            if what == "kernel_log" or what in FAULTS:
-                absent[what] = str(why)[:MAX_LINE]
+        for fault, why in reasons.items() if isinstance(reasons, Mapping) else ():
+            if fault == "kernel_log" or fault in FAULTS:
+                absent[fault] = str(why)[:MAX_LINE]
     figures = []
-    for (name, scope), values in seen.items():
+    for (name, scope), values in values_seen.items():
         numbers = [value for value in values if value is not None]
         if not any(numbers) and not ran <= seen_in[name, scope]:
             continue

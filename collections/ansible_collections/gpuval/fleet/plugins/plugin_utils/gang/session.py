@@ -54,10 +54,10 @@ def ensure_valid(settings: GangSettings) -> None:
 def begin(folder: RunFolder, settings: GangSettings) -> None:
     """Record the time limit for other commands, and remove the reasons of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
-    known = folder.read_problems()
-    kept = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
-    if kept != known:
-        run_folder.write_json(folder.problems_file, kept)
+    problems = folder.read_problems()
+    lasting = [problem for problem in problems if not problem["reason"].startswith(gang_document.ABORTED)]
+    if lasting != problems:
+        run_folder.write_json(folder.problems_file, lasting)
 
 
 def abort(folder: RunFolder, message: str) -> str:
@@ -73,8 +73,8 @@ def abort(folder: RunFolder, message: str) -> str:
     problems = [{"node": None, "stage": None, "reason": reason}]
     for name, node in run["nodes"].items():
         for stage in () if name in spared else node.get("gang_stages", ()):
-            place = last.get(name)
-            if place is None or not gang_document.round_folder(folder, place).evidence_file(name, stage).exists():
+            final = last.get(name)
+            if final is None or not gang_document.round_folder(folder, final).evidence_file(name, stage).exists():
                 problems.append({"node": name, "stage": stage, "reason": reason})
     earlier = [problem for problem in folder.read_problems() if not problem["reason"].startswith(gang_document.ABORTED)]
     run_folder.write_json(folder.problems_file, [*problems, *earlier])
@@ -86,43 +86,43 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
     Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
     """
-    found = {}
-    known = set(hosts)
+    members = {}
+    host_names = set(hosts)
     for name in nodes:
-        if name not in known:
+        if name not in host_names:
             continue
         values = hostvars[name]
         in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name may not resolve
         in_slurm = (values.get("slurm_node") or {}).get("address")
-        own = in_cluster.get("InternalIP") or in_slurm or values.get("ansible_host") or name
-        addresses = values.get("ssh_keys_addresses") or [own]
+        address = in_cluster.get("InternalIP") or in_slurm or values.get("ansible_host") or name
+        addresses = values.get("ssh_keys_addresses") or [address]
         first = addresses if isinstance(addresses, str) else addresses[0]
         slots = values.get("gpuval_gang_slots") or 1
         try:
-            found[name] = GangNode(str(values.get("gpuval_gang_address") or first), int(slots))
+            members[name] = GangNode(str(values.get("gpuval_gang_address") or first), int(slots))
         except (TypeError, ValueError):
             raise RunError(f"{name}: gpuval_gang_slots {slots!r} is not a whole number") from None
-    return found
+    return members
 
 
 def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """The versions of each node from its facts, and the packages for gangs that its own stages did not find."""
-    found = {}
+    versions = {}
     by_node = judging.read_evidence(folder, run).records
     for name in run["nodes"]:
         records = by_node.get(name, {})
         missing = {text for one in records.values() for text in environment.texts(one["environment"], MISSING)}
-        known = {MISSING: one_line(" ".join(sorted(missing)), MAX_MESSAGE)} if missing else {}
-        found[name] = {**analysed.of_node({}, records.get(FACTS)), **known}
-    return found
+        missing_text = {MISSING: one_line(" ".join(sorted(missing)), MAX_MESSAGE)} if missing else {}
+        versions[name] = {**analysed.of_node({}, records.get(FACTS)), **missing_text}
+    return versions
 
 
 def judge_of(
     folder: RunFolder, checks: Sequence[Check], criteria_files: Sequence[str], baseline_file: str
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
     """A function that judges the run's evidence so far."""
-    _files, held, _remarks = applied_criteria.judged_by(folder, criteria_files, baseline_file)
-    baseline_read = baseline.read(Path(held), folder.path.name) if held else None
+    _files, baseline_text, _remarks = applied_criteria.judged_by(folder, criteria_files, baseline_file)
+    baseline_read = baseline.read(Path(baseline_text), folder.path.name) if baseline_text else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
         return report_on(

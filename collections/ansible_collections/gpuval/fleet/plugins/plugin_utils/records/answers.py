@@ -15,10 +15,10 @@ def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises EvidenceRefused, whose message is about this node alone.
     """
-    known = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
+    fields = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
     try:
-        schemas.validate(schema, known, what="it")
+        schemas.validate(schema, fields, what="it")
     except (schemas.Invalid, RecursionError) as error:
         problem = one_line(str(error), 300)
         raise EvidenceRefused(f"the node's {schema.replace('_', ' ')} is invalid: {problem}") from error
-    return known
+    return fields

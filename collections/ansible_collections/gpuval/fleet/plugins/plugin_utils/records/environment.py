@@ -22,13 +22,13 @@ def texts(environment: Any, path: str) -> list[str]:
 
 def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
     """As ``texts``, each with the mapping that it stands in."""
-    found: list[tuple[Mapping[str, Any], str]] = []
+    words_found: list[tuple[Mapping[str, Any], str]] = []
     *steps, last = path.split(".")
-    for place in _descend(environment, steps):
-        words = [_text(place.get(key)) for key in last.split("+")] if isinstance(place, Mapping) else [None]
-        if all(words) and len(found) < MAX_VALUES:
-            found.append((place, " ".join(word for word in words if word)))
-    return found
+    for branch in _descend(environment, steps):
+        words = [_text(branch.get(key)) for key in last.split("+")] if isinstance(branch, Mapping) else [None]
+        if all(words) and len(words_found) < MAX_VALUES:
+            words_found.append((branch, " ".join(word for word in words if word)))
+    return words_found
 
 
 def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
@@ -47,22 +47,22 @@ def accelerator_users(environment: Any) -> str:
     return ", ".join(texts(environment, "accelerator_users[].process"))
 
 
-def _descend(place: Any, steps: list[str]) -> Iterator[Any]:
+def _descend(branch: Any, steps: list[str]) -> Iterator[Any]:
     if not steps:
-        yield place
+        yield branch
         return
-    key, rest = steps[0], steps[1:]
-    if not isinstance(place, Mapping):
+    key, deeper = steps[0], steps[1:]
+    if not isinstance(branch, Mapping):
         return
     name, is_list, condition = key.partition("[")
-    inner, (field, _, text) = place.get(name), condition[:-1].partition("=")
+    inner, (field, _, text) = branch.get(name), condition[:-1].partition("=")
     if not is_list:
-        yield from _descend(inner, rest)
+        yield from _descend(inner, deeper)
         return
     members = list(inner.values()) if isinstance(inner, Mapping) else inner if isinstance(inner, list) else []
     for member in members[:MAX_VALUES]:
         if not field or (isinstance(member, Mapping) and _text(member.get(field)) == text):
-            yield from _descend(member, rest)
+            yield from _descend(member, deeper)
 
 
 def _text(value: Any) -> str | None:

@@ -145,9 +145,9 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str) -> Record:
             raise EvidenceRefused("an earlier attempt carries attempts of its own")
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise EvidenceRefused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
-    for one in (record, *record["attempts"]):
-        _check_success(one)
-        _check_parts(one)
+    for attempt in (record, *record["attempts"]):
+        _check_success(attempt)
+        _check_parts(attempt)
     return _cleaned_record(record)
 
 
@@ -178,14 +178,14 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
     begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
     until = time.time() + CLOCK_SLACK_SECONDS
     age = time.time() - _seconds(run["created_at"])
-    for one in (record, *record["attempts"]):
-        if not nonces.matches(launch.get("nonce") or "", one["attempt"], one.get("nonce", "")):
+    for tried in (record, *record["attempts"]):
+        if not nonces.matches(launch.get("nonce") or "", tried["attempt"], tried.get("nonce", "")):
             raise EvidenceRefused(
-                f"attempt {one['attempt']} does not show the nonce of its launch: it is from another run or node"
+                f"attempt {tried['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
-        if 0 <= age < (one["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
-            raise EvidenceRefused(f"it took {one['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
-        for text in filter(None, (one["started_at"], one["updated_at"], one["finished_at"])):
+        if 0 <= age < (tried["duration_seconds"] or 0) - AGE_SLACK_SECONDS:  # below 0 this clock was set back
+            raise EvidenceRefused(f"it took {tried['duration_seconds']:.0f} s, but the run was opened {age:.0f} s ago")
+        for text in filter(None, (tried["started_at"], tried["updated_at"], tried["finished_at"])):
             if not begun <= _seconds(text) <= until:
                 raise EvidenceRefused(
                     f"its time {text} is not within the run, opened at {run['created_at']}: check the node's clock"
@@ -312,11 +312,11 @@ def take_record(evidence: RunEvidence, run: Mapping[str, Any], key: str, raw: by
 
     One that is stale stays out, for the one known, which is returned.
     """
-    place = parse_key(run["folder"], key)
-    if place is None or place[0] != "records":
+    parts = parse_key(run["folder"], key)
+    if parts is None or parts[0] != "records":
         evidence.add_problem(f"the key {key!r} is not that of a record of this run")
         return None
-    _, stage, node = place
+    _, stage, node = parts
     expected = run["nodes"].get(node)
     if expected is None:
         evidence.add_problem(f"a record of the node {node!r}, which is not part of the run")
@@ -405,19 +405,19 @@ def _integer(text: str) -> float:
 
 
 def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:
-    for what, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
-        if document[what] != expected:
-            raise EvidenceRefused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
+    for key, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
+        if document[key] != expected:
+            raise EvidenceRefused(f"{key} is {one_line(document[key], 80)!r}, but it was found under {expected!r}")
 
 
 def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
     """Which checks hold depends on the workload: the plan says which it is, not the record. Raises EvidenceRefused."""
     expected = run.get("workloads", {}).get(record["stage"])
-    for one in (record, *record["attempts"]):
-        if expected is not None and one["workload"] != expected:
-            found = one_line(one["workload"], 64)
+    for attempt in (record, *record["attempts"]):
+        if expected is not None and attempt["workload"] != expected:
+            reported = one_line(attempt["workload"], 64)
             raise EvidenceRefused(
-                f"its workload is {found!r}, but the run asks for {expected!r}: set it alike for all hosts"
+                f"its workload is {reported!r}, but the run asks for {expected!r}: set it alike for all hosts"
             )
 
 

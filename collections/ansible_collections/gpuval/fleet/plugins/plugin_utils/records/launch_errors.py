@@ -68,14 +68,14 @@ def classify(state: str, message: str) -> FailureClass:
 
 def other_run(message: str) -> str:
     """The id of the run that is at work on the node, as the node's refusal names it; else empty."""
-    found = _AT_WORK.search(message)
-    return found[1] if found else ""
+    match = _AT_WORK.search(message)
+    return match[1] if match else ""
 
 
-def _with_run(known: FailureClass, message: str) -> FailureClass:
+def _with_run(failure: FailureClass, message: str) -> FailureClass:
     """The class with that id in its commands."""
-    run_id = other_run(message) if known.name == OTHER_RUN else ""
-    return replace(known, steps=known.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else known
+    run_id = other_run(message) if failure.name == OTHER_RUN else ""
+    return replace(failure, steps=failure.steps.replace("RUN=ID", f"RUN={run_id}")) if run_id else failure
 
 
 def plain(message: str) -> str:
@@ -85,10 +85,10 @@ def plain(message: str) -> str:
         return "the connection broke off while the node was asked, and ssh gave no reason"
     text = _FAILED.sub("", text)
     if "@ " in text and "IDENTIFICATION HAS CHANGED" in text:
-        key, place = _CHANGED.search(text + " "), _OFFENDING.search(text)
-        shown = f": the node shows the {key[1]} key {key[2]}" if key else ""
-        known = f", another one than in {place[1]}" if place else ""
-        return f"REMOTE HOST IDENTIFICATION HAS CHANGED{shown}{known}"
+        key, offending = _CHANGED.search(text + " "), _OFFENDING.search(text)
+        key_text = f": the node shows the {key[1]} key {key[2]}" if key else ""
+        other_key = f", another one than in {offending[1]}" if offending else ""
+        return f"REMOTE HOST IDENTIFICATION HAS CHANGED{key_text}{other_key}"
     text = text.partition(" In some cases, you may have been able to authenticate")[0]
     text = text.removeprefix(_NO_ANSWER).strip() or text
     return one_line(text, MESSAGE_CHARACTERS)
@@ -138,10 +138,10 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
         return {**launch, "class": None, "remedy": None}
     message = str(launch.get("message") or "")
     text = plain(message).removeprefix(f"{launch.get('node')}: ")  # who reads it sees the name already
-    known = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
-    known = _with_run(known, message)
-    name = str(launch.get("class") or known.name)
-    remedy = known.remedy.replace(SOME_STAGES, ",".join(launch.get("lacking_stages", (SOME_STAGES,))))
+    failure = NAMED.get(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
+    failure = _with_run(failure, message)
+    name = str(launch.get("class") or failure.name)
+    remedy = failure.remedy.replace(SOME_STAGES, ",".join(launch.get("lacking_stages", (SOME_STAGES,))))
     return {**launch, "message": text, "class": name, "remedy": launch.get("remedy") or remedy}
 
 
@@ -153,9 +153,9 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
     if before and str(before.get("message", "")).startswith(LOST):
         return dict(before)
     text = plain(message)
-    known = classify("", f"{message}\n{text}")
-    known = NAMED["lost_contact"] if known.name == "not_started" else known
-    return {"class": known.name, "message": text, "remedy": known.remedy}
+    failure = classify("", f"{message}\n{text}")
+    failure = NAMED["lost_contact"] if failure.name == "not_started" else failure
+    return {"class": failure.name, "message": text, "remedy": failure.remedy}
 
 
 def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def with_interruptions(launch: Mapping[str, Any], before: Mapping[str, Any]) -> 
     number, earlier = (answer.get("attempt", 1) for answer in (launch, before))
     is_later = isinstance(number, int) and isinstance(earlier, int) and number > earlier
     new = [dict(contact)] if is_later and contact.get("class") in NODE_LOST else []
-    known = [*before.get("interruptions", ()), *launch.get("interruptions", ()), *new]
-    interruptions = [lost for number, lost in enumerate(known) if lost not in known[:number]][:MAX_INTERRUPTIONS]
+    every = [*before.get("interruptions", ()), *launch.get("interruptions", ()), *new]
+    interruptions = [lost for number, lost in enumerate(every) if lost not in every[:number]][:MAX_INTERRUPTIONS]
     return {**launch, "interruptions": interruptions} if interruptions else dict(launch)
 
 

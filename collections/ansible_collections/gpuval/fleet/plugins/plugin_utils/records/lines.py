@@ -49,11 +49,11 @@ def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_secon
 
     A stage without a line of its own says how long it took.
     """
-    shown = [
+    figure_texts = [
         f"{title}: {form(float(figures[metric]))}"
         for title, metric, form in LINES.get(stage, ())
         if isinstance(figures.get(metric), (int, float))
     ]
-    if not shown and duration_seconds is not None:
-        shown = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]
-    return ", ".join([f"Node: {one_line(node, 253)}", *shown])
+    if not figure_texts and duration_seconds is not None:
+        figure_texts = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]
+    return ", ".join([f"Node: {one_line(node, 253)}", *figure_texts])

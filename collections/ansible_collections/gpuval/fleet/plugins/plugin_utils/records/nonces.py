@@ -16,6 +16,6 @@ def of_attempt(nonce: str, attempt: int) -> str:
     return hmac.new(nonce.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def matches(nonce: str, attempt: int, shown: str) -> bool:
+def matches(nonce: str, attempt: int, reported: str) -> bool:
     """Whether a record of the attempt shows its nonce. Every record does where none was drawn."""
-    return not nonce or hmac.compare_digest(of_attempt(nonce, attempt).encode(), shown.encode())
+    return not nonce or hmac.compare_digest(of_attempt(nonce, attempt).encode(), reported.encode())

@@ -85,11 +85,11 @@ PATHS = {known.name: known.path for known in PROPERTIES}
 def properties_of(record: Record) -> dict[str, str]:
     """By name the properties that a record reports, of several values all, sorted."""
     reported: dict[str, str] = {}
-    for known in PROPERTIES:
-        if known.stage in (ANY_STAGE, record["stage"]):
-            values = sorted({_human(text, known.unit) for text in environment.texts(record["environment"], known.path)})
+    for prop in PROPERTIES:
+        if prop.stage in (ANY_STAGE, record["stage"]):
+            values = sorted({_human(text, prop.unit) for text in environment.texts(record["environment"], prop.path)})
             if values:
-                reported[known.name] = one_line(", ".join(values), MAX_TEXT)
+                reported[prop.name] = one_line(", ".join(values), MAX_TEXT)
     if record["image"]:
         reported[IMAGE] = one_line(record["image"], MAX_TEXT)
     return reported

@@ -139,9 +139,9 @@ def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         for check in node["checks"]:
             counted[_key(check)][_texts_of({**check, "reason": _template(check)})] += 1
     criteria = {}
-    for key, found in counted.items():
+    for key, counts in counted.items():
         fields: dict[str, Counter[Any]] = {text: Counter() for text in TEXTS}
-        for texts, count in found.items():
+        for texts, count in counts.items():
             for text, value in zip(TEXTS, texts, strict=True):
                 fields[text][value] += count
         criteria[key] = {text: values.most_common(1)[0][0] for text, values in fields.items()}
@@ -167,8 +167,8 @@ def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[s
     """Texts that are the same stay the one of ``common``: memory has them once."""
     if "reason" not in check and "reason" in common:
         common = _of_value(common, check.get("value"), check.get("unit", common["unit"]))
-    own = {key: value for key, value in check.items() if key not in common or value != common[key]}
-    return {"value": None, **common, **own}
+    fields = {key: value for key, value in check.items() if key not in common or value != common[key]}
+    return {"value": None, **common, **fields}
 
 
 def _template(check: Mapping[str, Any]) -> str:

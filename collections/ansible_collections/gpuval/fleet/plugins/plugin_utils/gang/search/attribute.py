@@ -29,28 +29,28 @@ def _boundaries(explanation: Explanation, topology: Topology, level: str) -> Non
     groups = topology.groups(level, explanation.nodes)
     if len(groups) < 2:
         return
-    place = {node: name for name, nodes in groups.items() for node in nodes}
-    known = (item for item in explanation.unexplained() if item.one in place and item.two in place)
-    crossing = [item for item in known if place[item.one] != place[item.two]]
+    group_of = {node: name for name, nodes in groups.items() for node in nodes}
+    grouped = (item for item in explanation.unexplained() if item.one in group_of and item.two in group_of)
+    crossing = [item for item in grouped if group_of[item.one] != group_of[item.two]]
     if sum(item.is_low for item in crossing) < explanation.tuning.several:
         return
     around: dict[str, list[Measurement]] = defaultdict(list)
     between: dict[Link, list[Measurement]] = defaultdict(list)
     for item in crossing:
-        one, two = sorted((place[item.one], place[item.two]))
-        between[one, two].append(item)
-        around[one].append(item)
+        first, two = sorted((group_of[item.one], group_of[item.two]))
+        between[first, two].append(item)
+        around[first].append(item)
         around[two].append(item)
     if len(groups) > 2:
         for name, items in around.items():
-            _add_boundary(explanation, Boundary(level, (name,), "around"), items, place)
+            _add_boundary(explanation, Boundary(level, (name,), "around"), items, group_of)
     for names, items in between.items():
-        rest = [item for item in items if item not in explanation.explained]
-        _add_boundary(explanation, Boundary(level, names, "between"), rest, place)
+        unexplained = [item for item in items if item not in explanation.explained]
+        _add_boundary(explanation, Boundary(level, names, "between"), unexplained, group_of)
 
 
 def _add_boundary(
-    explanation: Explanation, boundary: Boundary, items: list[Measurement], place: Mapping[str, str]
+    explanation: Explanation, boundary: Boundary, items: list[Measurement], group_of: Mapping[str, str]
 ) -> None:
     """Add the boundary if nodes that are fine elsewhere are low across it."""
     tuning, across = explanation.tuning, set(items)
@@ -67,7 +67,7 @@ def _add_boundary(
     low = [item for item in clear if item.is_low]
     if len(low) < tuning.several or len(low) < tuning.share * len(clear):
         return
-    is_inside = {node: place[node] == boundary.names[0] for item in low for node in item.pair}
+    is_inside = {node: group_of[node] == boundary.names[0] for item in low for node in item.pair}
     if 2 <= sum(is_inside.values()) <= len(is_inside) - 2:
         explanation.boundaries[boundary] = items
         explanation.explained.update(lows)
@@ -82,25 +82,25 @@ def _bad_links(explanation: Explanation) -> None:
             repeats[item.pair].append(item.relative)
     for pair, values in repeats.items():
         soft = sorted(value for value in values if value > HARD)
-        whole = [item for item in explanation.by_node[pair[0]] if item.pair == pair]
+        of_pair = [item for item in explanation.by_node[pair[0]] if item.pair == pair]
         if len(soft) == len(values) > tuning.partners:
-            rest = soft[1:]  # one result may be slow by chance, however slow
-            level, others = statistics.median(rest), explanation.count - len(whole)
-            is_low = level < -margin and noise.score(rest, others) <= -noise.bar(tuning.score)
+            again = soft[1:]  # one result may be slow by chance, however slow
+            level, distant = statistics.median(again), explanation.count - len(of_pair)
+            is_low = level < -margin and noise.score(again, distant) <= -noise.bar(tuning.score)
         else:
             level, is_low = HARD, not soft and len(values) >= tuning.several
         if not is_low:
             continue
-        each_time = all(item.relative <= level / (tuning.link_times / 2) for item in whole)
+        each_time = all(item.relative <= level / (tuning.link_times / 2) for item in of_pair)
         # With other partners: a slow node may look like a slow link by chance.
-        aside = explanation.explained.union(whole)
+        aside = explanation.explained.union(of_pair)
         elsewhere = ([item.relative for item in explanation.by_node[node] if item not in aside] for node in pair)
         if all(
             _are_right(own, margin, level) or (each_time and _are_far_above(explanation, own, level))
             for own in elsewhere
         ):
-            explanation.bad_links[pair] = whole
-            explanation.explained.update(whole)
+            explanation.bad_links[pair] = of_pair
+            explanation.explained.update(of_pair)
 
 
 def _are_right(values: Sequence[float], margin: float, level: float) -> bool:
@@ -137,18 +137,18 @@ def _outlying_pairs(explanation: Explanation) -> None:
     failing = Counter(
         node for pair, items in of_pair.items() if any(item.has_failed for item in items) for node in pair
     )
-    found: list[Link] = []
+    outliers: list[Link] = []
     for pair, items in of_pair.items():
         highest, has_failed = max(item.relative for item in items), any(item.has_failed for item in items)
         if highest >= -least or any(failing[node] > has_failed for node in pair):
             continue
-        others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
-        if all(len(means) >= partners for means in others):
-            explained = sum(min(0.0, middle(means)) for means in others)
+        partner_means = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
+        if all(len(means) >= partners for means in partner_means):
+            explained = sum(min(0.0, middle(means)) for means in partner_means)
             if highest - explained < -least:
-                found.append(pair)
-    count = Counter(node for pair in found for node in pair)
-    for pair in found:
+                outliers.append(pair)
+    count = Counter(node for pair in outliers for node in pair)
+    for pair in outliers:
         if all(count[node] == 1 for node in pair):
             explanation.outliers.update(of_pair[pair])
 
@@ -212,8 +212,8 @@ def _is_cleared(explanation: Explanation, node: str, items: Sequence[Measurement
         return False
     if len(fresh) >= tuning.tests:
         return statistics.fmean(fresh) >= -margin
-    others = explanation.count - len(explanation.by_node[node])
-    least = explanation.setting.surely_slow + tuning.sure_score * explanation.noise.error(len(fresh), others)
+    elsewhere = explanation.count - len(explanation.by_node[node])
+    least = explanation.setting.surely_slow + tuning.sure_score * explanation.noise.error(len(fresh), elsewhere)
     return statistics.fmean(fresh) >= max(-margin, least)
 
 
@@ -222,7 +222,7 @@ def _open_links(explanation: Explanation) -> None:
     tuning, margin = explanation.tuning, explanation.setting.margin
     bound = max(margin, tuning.link_deviations * explanation.sigma)
     bounds = {"link": margin, "control": 2 * bound}
-    found: dict[Link, list[Measurement]] = defaultdict(list)
+    by_pair: dict[Link, list[Measurement]] = defaultdict(list)
     tested: dict[Link, list[float]] = defaultdict(list)
     for item in explanation.unexplained():
         if item not in explanation.outliers and not set(item.pair).isdisjoint(explanation.implicated):
@@ -230,8 +230,8 @@ def _open_links(explanation: Explanation) -> None:
         if item.purpose == "link":
             tested[item.pair].append(item.relative)
         if item.relative < -bounds.get(item.purpose, bound):
-            found[item.pair].append(item)
-    for pair, low in found.items():
+            by_pair[item.pair].append(item)
+    for pair, low in by_pair.items():
         fresh = tested.get(pair)
         if any(item.has_failed for item in low) or not fresh or statistics.fmean(fresh) < -margin:
             explanation.open_links[pair] = low

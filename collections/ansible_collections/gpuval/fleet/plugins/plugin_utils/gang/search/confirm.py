@@ -61,12 +61,12 @@ class Plan:
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
         if not unclear and all(self._times(*pair) >= self.tuning.tests for pair in explanation.open_links):
             return
-        one, two, three = self.line
-        every = [(one, two), (one, three), (two, three)]
-        others = [pair for pair in every if set(pair) == explanation.good]
-        one_slow = len(explanation.implicated) == 1 and others
-        if one_slow and self._times(*others[0]) < self._runs[explanation.implicated[0]]:
-            every = others
+        first, two, three = self.line
+        every = [(first, two), (first, three), (two, three)]
+        good_pairs = [pair for pair in every if set(pair) == explanation.good]
+        one_slow = len(explanation.implicated) == 1 and good_pairs
+        if one_slow and self._times(*good_pairs[0]) < self._runs[explanation.implicated[0]]:
+            every = good_pairs
         pair = min(every, key=lambda pair: self._times(*pair))
         self._add(*pair, "confirm", *pair)
 
@@ -116,10 +116,10 @@ class Plan:
 
     def _add_controls(self) -> None:
         """Pairs of good nodes that have no test."""
-        left = [node for node in self.line if node in self._free and node in self._good]
-        for _ in range(min(self.tuning.round_pairs, len(left) // 2)):
-            node = next((node for node in left if node in self._free), None)
-            if node is None or not self._pair_up(node, left, "control", 1, names_tested=False):
+        free = [node for node in self.line if node in self._free and node in self._good]
+        for _ in range(min(self.tuning.round_pairs, len(free) // 2)):
+            node = next((node for node in free if node in self._free), None)
+            if node is None or not self._pair_up(node, free, "control", 1, names_tested=False):
                 return
 
     def _measure_last_good_pair(self) -> None:
@@ -133,9 +133,9 @@ class Plan:
             if self.states.nodes[node].open and not any(item.has_failed for item in explanation.by_node[node])
         ]
         tested = max((self.asked("confirm", (node,)) for node in slow), default=-1)
-        one, two = sorted(self._good, key=self._place.__getitem__)
-        if self._times(one, two) <= tested and not self.tests:
-            self._add(one, two, "control")
+        first, two = sorted(self._good, key=self._place.__getitem__)
+        if self._times(first, two) <= tested and not self.tests:
+            self._add(first, two, "control")
 
     def _across(self, boundary: Boundary) -> None:
         groups = self.topology.groups(boundary.kind, self.line)
@@ -162,22 +162,22 @@ class Plan:
         tested = (node,) if names_tested else ()
         return partner is not None and self._add(node, partner, purpose, *tested)
 
-    def _add(self, one: str, two: str, purpose: str, *tested: str) -> bool:
-        if one == two or one not in self._free or two not in self._free:
+    def _add(self, node: str, two: str, purpose: str, *tested: str) -> bool:
+        if node == two or node not in self._free or two not in self._free:
             return False
-        self._free -= {one, two}
-        first, second = sorted((one, two), key=self._place.__getitem__)
+        self._free -= {node, two}
+        first, second = sorted((node, two), key=self._place.__getitem__)
         self.tests.append(Wanted((first, second), purpose, tested))
         return True
 
-    def _times(self, one: str, two: str) -> int:
-        first, second = sorted((one, two), key=self._place.__getitem__)
+    def _times(self, node: str, two: str) -> int:
+        first, second = sorted((node, two), key=self._place.__getitem__)
         return self.used.get((first, second), 0)
 
-    def _is_across(self, one: str, two: str) -> bool:
+    def _is_across(self, first: str, two: str) -> bool:
         """Whether a boundary under suspicion is between them: it would explain any result."""
         for boundary in self.explanation.boundaries:
-            groups = {self.topology.place(one, boundary.kind), self.topology.place(two, boundary.kind)}
+            groups = {self.topology.place(first, boundary.kind), self.topology.place(two, boundary.kind)}
             if boundary.scope != "apart" and len(groups) == 2 and groups.issuperset(boundary.names):
                 return True
         return False
@@ -188,11 +188,11 @@ class Plan:
         """The least used partner on its side of bad boundaries; near in line at even turns, far at odd ones."""
         half = len(self.line) // 2
 
-        def rank(other: str) -> tuple[bool, int, int, int]:
-            apart = abs(self._place[other] - self._place[node])
+        def rank(partner: str) -> tuple[bool, int, int, int]:
+            apart = abs(self._place[partner] - self._place[node])
             apart = min(apart, len(self.line) - apart)
             distance = apart if turn % 2 == 0 else half - apart
-            return other in avoid, self._times(node, other), distance, self._place[other]
+            return partner in avoid, self._times(node, partner), distance, self._place[partner]
 
         possible = [other for other in among if other in self._free and other != node]
         if self.explanation.boundaries and not across:

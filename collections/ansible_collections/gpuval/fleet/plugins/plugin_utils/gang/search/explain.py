@@ -24,10 +24,10 @@ def explain(
     if tier is None:
         return _Explainer(nodes, topology, setting, measurements).explain()
     offset, level = tier
-    place = {node: topology.place(node, level) for node in nodes}
+    group = {node: topology.place(node, level) for node in nodes}
     flat = [
         item._replace(value=item.value - offset)
-        if item.value is not None and place[item.one] != place[item.two]
+        if item.value is not None and group[item.one] != group[item.two]
         else item
         for item in measurements
     ]
@@ -35,7 +35,7 @@ def explain(
     if not setting.tapered:
         boundary = Boundary(level, tuple(topology.groups(level, nodes)), "apart")
         explanation.boundaries[boundary] = [
-            item for item in explanation.measurements if item.value is not None and place[item.one] != place[item.two]
+            item for item in explanation.measurements if item.value is not None and group[item.one] != group[item.two]
         ]
     return explanation
 
@@ -52,11 +52,11 @@ def _tier(
         groups = topology.groups(level, nodes)
         if len(groups) < 3:
             continue
-        place = {node: name for name, members in groups.items() for node in members}
-        known = [item for item in measurements if item.one in place and item.two in place]
-        within = _speeds(item for item in known if place[item.one] == place[item.two])
-        apart = [item for item in known if item.value is not None and place[item.one] != place[item.two]]
-        pairs = {frozenset((place[item.one], place[item.two])) for item in apart}
+        group_of = {node: name for name, members in groups.items() for node in members}
+        grouped = [item for item in measurements if item.one in group_of and item.two in group_of]
+        within = _speeds(item for item in grouped if group_of[item.one] == group_of[item.two])
+        apart = [item for item in grouped if item.value is not None and group_of[item.one] != group_of[item.two]]
+        pairs = {frozenset((group_of[item.one], group_of[item.two])) for item in apart}
         if min(len(within), len(pairs)) < tuning.several:
             continue
         across, usual = _speeds(apart), statistics.median(within)
@@ -89,11 +89,11 @@ class _Explainer:
                 of_pair[item.pair].append(item.value)
         if not of_pair:
             return self._from(None)
-        known = sorted(statistics.median(values) for values in of_pair.values())
+        medians = sorted(statistics.median(values) for values in of_pair.values())
         # Of three nodes with a slow one, a single pair has the usual speed.
         is_few = len(self.nodes) <= self.setting.tuning.several
-        high = known[-1] if is_few else known[int(0.9 * (len(known) - 1))]
-        for start in (high, self._better_half(), statistics.median(known)):
+        high = medians[-1] if is_few else medians[int(0.9 * (len(medians) - 1))]
+        for start in (high, self._better_half(), statistics.median(medians)):
             explanation = self._from(start)
             if self._is_usual(explanation) or self._is_isolated(explanation):
                 break
@@ -110,10 +110,10 @@ class _Explainer:
 
     def _is_isolated(self, explanation: Explanation) -> bool:
         """Whether a few nodes are fast with each other, and all others are far slower with every partner."""
-        tuning, others = self.setting.tuning, [node for node in self.nodes if node not in explanation.good]
+        tuning, slow = self.setting.tuning, [node for node in self.nodes if node not in explanation.good]
         near = (
             item.relative >= -tuning.several * self.setting.margin
-            for node in others
+            for node in slow
             for item in explanation.by_node[node]
         )
         return len(explanation.good) >= tuning.several and not any(near)
@@ -161,17 +161,17 @@ class _Explainer:
 
     def _better_half(self) -> float:
         """Median of pairs of the better half of the nodes, of those within one outermost group if there are enough."""
-        own: dict[str, list[float]] = {node: [] for node in self.nodes}
+        speeds: dict[str, list[float]] = {node: [] for node in self.nodes}
         for item in self.measurements:
-            own[item.one] += _speeds([item])
-            own[item.two] += _speeds([item])
-        middles = {node: middle(values) for node, values in own.items() if values}
+            speeds[item.one] += _speeds([item])
+            speeds[item.two] += _speeds([item])
+        middles = {node: middle(values) for node, values in speeds.items() if values}
         ranked = sorted(middles, key=middles.__getitem__, reverse=True)
         best = set(ranked[: max(2, (len(ranked) + 1) // 2)])
         of_best = [item for item in self.measurements if best.issuperset(item.pair)]
         group = {node: self.topology.place(node, LEVELS[0]) for node in self.nodes}
-        for some in (of_best, self.measurements):
-            near = _speeds(item for item in some if group[item.one] == group[item.two])
+        for measured in (of_best, self.measurements):
+            near = _speeds(item for item in measured if group[item.one] == group[item.two])
             if len(near) >= self.setting.tuning.several:
                 return statistics.median(near)
         return statistics.median(_speeds(of_best) or _speeds(self.measurements))
@@ -192,7 +192,7 @@ def _residuals(explanation: Explanation, centre: float | None, shifts: Mapping[i
     own: their offset is not noise, and without their residuals the noise would be too small.
     """
     relative = {item: _relative(item, centre, shifts) for item in explanation.measurements}
-    rest = {
+    unpaired = {
         item: relative[item]
         for item in explanation.unexplained()
         if explanation.good.issuperset(item.pair) and relative[item] > HARD
@@ -214,5 +214,5 @@ def _residuals(explanation: Explanation, centre: float | None, shifts: Mapping[i
             residuals += [value - mean for value in values]
             means += 1
             for item in items:
-                rest.pop(item, None)
-    return [*rest.values(), *residuals], means
+                unpaired.pop(item, None)
+    return [*unpaired.values(), *residuals], means

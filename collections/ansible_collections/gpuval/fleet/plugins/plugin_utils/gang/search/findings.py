@@ -40,8 +40,8 @@ class Findings:
     @property
     def clean(self) -> bool:
         """Every node is healthy, and nothing else was found."""
-        others = (self.bad_links, self.suspect_links, self.bad_boundaries, self.suspect_boundaries, self.gang)
-        return bool(self.nodes) and set(self.nodes.values()) == {HEALTHY} and not any(others)
+        faults = (self.bad_links, self.suspect_links, self.bad_boundaries, self.suspect_boundaries, self.gang)
+        return bool(self.nodes) and set(self.nodes.values()) == {HEALTHY} and not any(faults)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,8 +67,8 @@ def conclude(
     evidence = {node: [state.reason] for node, state in nodes.items() if state.reason}
     for pair in (*explanation.bad_links, *open_links):
         items = explanation.bad_links.get(pair) or explanation.open_links[pair]
-        others = "right with others" if explanation.good.issuperset(pair) else "faster with most others"
-        evidence[" - ".join(pair)] = [f"{sentence(items, pair[0])}; both are {others}"]
+        comparison = "right with others" if explanation.good.issuperset(pair) else "faster with most others"
+        evidence[" - ".join(pair)] = [f"{sentence(items, pair[0])}; both are {comparison}"]
     evidence |= {str(boundary): [state.reason] for boundary, state in boundaries.items()}
     return Findings(
         nodes={node: nodes[node].name for node in line},

@@ -110,8 +110,8 @@ class Search:
         if not groups or self.stopped:
             return None
         number = len(self.rounds) + 1
-        made = tuple(Group(f"r{number:02}-g{place:03}", *wanted) for place, wanted in enumerate(groups, 1))
-        self.rounds.append(Round(number, made, self.limits.deadline_seconds))
+        formed = tuple(Group(f"r{number:02}-g{place:03}", *listed) for place, listed in enumerate(groups, 1))
+        self.rounds.append(Round(number, formed, self.limits.deadline_seconds))
         self.results.append(None)
         return self.rounds[-1]
 
@@ -138,8 +138,8 @@ class Search:
             return []
         paired = sum(round_.groups[0].purpose == "pair" for round_ in self.rounds)
         every = pairs.length(len(self.line))
-        wanted = min(self.limits.pair_rounds, every)
-        if paired < wanted:
+        paired_rounds = min(self.limits.pair_rounds, every)
+        if paired < paired_rounds:
             return self._pairs(paired)
         explanation, states = self._state()
         is_unclear = len(self.line) <= 2 * self.tuning.small_gang and explanation.faster()
@@ -149,15 +149,15 @@ class Search:
         if tests:
             return tests
         whole_gang, fault = self._whole_gang(explanation, states)
-        wanted = every if len(self.line) <= self.tuning.small_gang else wanted
-        if whole_gang and paired < wanted:  # links outside the ring
+        paired_rounds = every if len(self.line) <= self.tuning.small_gang else paired_rounds
+        if whole_gang and paired < paired_rounds:  # links outside the ring
             return self._pairs(paired)
-        if fault and paired < wanted + self.tuning.partners:  # it may have come since the pairs ran
+        if fault and paired < paired_rounds + self.tuning.partners:  # it may have come since the pairs ran
             return self._pairs(paired % every)
         return whole_gang
 
-    def _pairs(self, place: int) -> list[Wanted]:
-        return [Wanted(pair, "pair") for pair in pairs.rounds(self.line, self.topology, place + 1)[place]]
+    def _pairs(self, number: int) -> list[Wanted]:
+        return [Wanted(pair, "pair") for pair in pairs.rounds(self.line, self.topology, number + 1)[number]]
 
     def _used(self) -> Counter[Link]:
         return Counter((group.nodes[0], group.nodes[1]) for group in self._run() if len(group.nodes) == 2)
@@ -174,13 +174,13 @@ class Search:
         complete = sum(result is not None for result in self.results)
         if self._cache[0] != complete:
             measurements = self._measurements()
-            known = self._cache[1]
-            if known is None or len(measurements) != known[0].count:  # else only larger groups ran since
+            cached = self._cache[1]
+            if cached is None or len(measurements) != cached[0].count:  # else only larger groups ran since
                 limits = self.limits
                 setting = Setting(limits.margin_ratio, limits.noise_ratio, limits.tapered, self.tuning)
                 explanation = explain(self.line, self.topology, setting, measurements)
-                known = explanation, classify(explanation)
-            self._cache = complete, known
+                cached = explanation, classify(explanation)
+            self._cache = complete, cached
         return self._cache[1]
 
     def _measurements(self) -> list[Measurement]:
@@ -207,17 +207,17 @@ class Search:
 
     def _figure(self) -> str:
         """The figure for comparisons: the bandwidth if any result has it, else the latency, else none."""
-        known = [result for results in self.results for result in (results or {}).values()]
-        return next((name for name in (BUS, LATENCY) if any(getattr(one, name) is not None for one in known)), "")
+        answers = [result for results in self.results for result in (results or {}).values()]
+        return next((name for name in (BUS, LATENCY) if any(getattr(one, name) is not None for one in answers)), "")
 
     def _whole_gang(self, explanation: Explanation, states: NodeStates) -> tuple[list[Wanted], str]:
         """The group of all nodes, which runs once all pairs are fine, and again if it is bad; and its fault, if any.
 
         Bus bandwidth falls with size by nature, by less than `gross` and a margin for each doubling.
         """
-        found = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
+        is_faulty = explanation.implicated or explanation.bad_links or explanation.open_links or states.boundaries
         is_fine = all(states.nodes[node].name == HEALTHY for node in self.line)
-        if not self.limits.climb or found or not is_fine or len(self.line) <= self.tuning.partners:
+        if not self.limits.climb or is_faulty or not is_fine or len(self.line) <= self.tuning.partners:
             return [], ""
         usual = explanation.centre or 0.0
         least = usual - self.tuning.gross - self.limits.margin_ratio * math.log2(len(self.line) / 2)
@@ -235,24 +235,24 @@ class Search:
             return [Wanted(tuple(self.line), "climb", tuple(self.line))], ""
         if len(bad) < len(readings) and FAILED.isdisjoint(bad):
             return [], ""
-        how = " and ".join(dict.fromkeys(bad))
-        return [], f"the whole gang: {how} in {len(bad)} of {len(readings)} rounds; each pair is fine"
+        faults = " and ".join(dict.fromkeys(bad))
+        return [], f"the whole gang: {faults} in {len(bad)} of {len(readings)} rounds; each pair is fine"
 
     def finding(self) -> Findings:
         """What the results so far show; also while the search is under way."""
         explanation, states = self._state()
         is_bus = self._figure() == BUS
         floor = self.limits.floor_bytes_per_second if is_bus else None
-        found = conclude(self.line, self.topology, explanation, states, floor)
+        report = conclude(self.line, self.topology, explanation, states, floor)
         fault = self._whole_gang(explanation, states)[1]
-        found.gang += [fault] if fault else []
+        report.gang += [fault] if fault else []
         if not is_bus:
-            found.centre_bytes_per_second = None
+            report.centre_bytes_per_second = None
         if not self.rounds or self.results[0] is None:
-            found.gang = ["fewer than two nodes: nothing to compare"] if len(self.line) < 2 else []
-        found.rounds, found.seconds, found.stopped = len(self.rounds), self.seconds, self.stopped
-        found.pairs = sum(len(group.nodes) == 2 for group in self._run())
-        return found
+            report.gang = ["fewer than two nodes: nothing to compare"] if len(self.line) < 2 else []
+        report.rounds, report.seconds, report.stopped = len(self.rounds), self.seconds, self.stopped
+        report.pairs = sum(len(group.nodes) == 2 for group in self._run())
+        return report
 
     # Saving and resuming
 
@@ -273,10 +273,10 @@ class Search:
     def from_json(cls, document: Mapping[str, Any]) -> Search:
         """A saved search. Raises schemas.Invalid."""
         schemas.validate("localisation", document, what="the saved search")
-        for place, saved in enumerate(document["rounds"]):
-            problem = _problem_of_round(saved, place + 1, document["nodes"], is_last=saved is document["rounds"][-1])
+        for index, saved in enumerate(document["rounds"]):
+            problem = _problem_of_round(saved, index + 1, document["nodes"], is_last=saved is document["rounds"][-1])
             if problem:
-                raise schemas.Invalid("the saved search", ("rounds", place), problem)
+                raise schemas.Invalid("the saved search", ("rounds", index), problem)
         search = cls.start(document["nodes"], Topology.of_labels(document["topology"]), Limits(**document["limits"]))
         search.seconds = document["seconds"]
         for saved in document["rounds"]:

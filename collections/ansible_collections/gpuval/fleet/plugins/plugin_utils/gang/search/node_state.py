@@ -71,27 +71,27 @@ def classify(explanation: Explanation) -> NodeStates:
 
 
 def _partners(pairs: Iterable[Link]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for one, two in pairs:
-        found[one].append(two)
-        found[two].append(one)
-    return found
+    partners: dict[str, list[str]] = defaultdict(list)
+    for first, two in pairs:
+        partners[first].append(two)
+        partners[two].append(first)
+    return partners
 
 
 def _unsure(explanation: Explanation, healthy: Sequence[str]) -> list[str]:
     """Healthy nodes with few results for the noise: a slow node may look like them."""
     tuning, good = explanation.tuning, explanation.among_good()
-    whole, all_good = sum(item.relative for item in good), set(good)
-    found = {}
+    total, all_good = sum(item.relative for item in good), set(good)
+    counts = {}
     for node in healthy:
-        own = [item.relative for item in explanation.by_node[node] if item in all_good]
-        rest = len(good) - len(own)
-        if not own or not rest or len(own) >= tuning.small_gang_tests or node in explanation.cleared:
+        speeds = [item.relative for item in explanation.by_node[node] if item in all_good]
+        peers = len(good) - len(speeds)
+        if not speeds or not peers or len(speeds) >= tuning.small_gang_tests or node in explanation.cleared:
             continue
-        offset = statistics.fmean(own) - (whole - sum(own)) / rest
-        if offset - tuning.sure_score * explanation.noise.error(len(own), rest) < explanation.setting.surely_slow:
-            found[node] = len(own)
-    return sorted(found, key=found.__getitem__)
+        offset = statistics.fmean(speeds) - (total - sum(speeds)) / peers
+        if offset - tuning.sure_score * explanation.noise.error(len(speeds), peers) < explanation.setting.surely_slow:
+            counts[node] = len(speeds)
+    return sorted(counts, key=counts.__getitem__)
 
 
 def fresh_partners(explanation: Explanation, node: str) -> set[str]:
@@ -104,12 +104,12 @@ def sentence(items: Sequence[Measurement], node: str) -> str:
     soft = [item.relative for item in items if not item.has_failed]
     failures = [item for item in items if item.has_failed]
     partners = some_of(dict.fromkeys(item.other(node) for item in items))
-    how = [f"{percent(statistics.median(soft))} than good pairs"] if soft else []
+    parts = [f"{percent(statistics.median(soft))} than good pairs"] if soft else []
     if failures:
-        how.append(" and ".join(sorted({item.state for item in failures})))
+        parts.append(" and ".join(sorted({item.state for item in failures})))
     messages = [message for message in dict.fromkeys(item.message for item in failures) if message]
     tail = "; ".join(map(_short, messages[:MAX_MESSAGES]))
-    return f"{', '.join(how)} with {partners} in {_rounds(items)}" + (f" ({tail})" if tail else "")
+    return f"{', '.join(parts)} with {partners} in {_rounds(items)}" + (f" ({tail})" if tail else "")
 
 
 def _rounds(items: Sequence[Measurement]) -> str:
@@ -122,20 +122,20 @@ def _short(message: str) -> str:
 
 def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeState:
     """`majority`: at least half of the nodes that answered are good."""
-    tuning, own = explanation.tuning, explanation.by_node[node]
+    tuning, measured = explanation.tuning, explanation.by_node[node]
     crossing = [of for boundary, of in explanation.boundaries.items() if boundary.scope != "apart"]
     elsewhere = explanation.outliers.union(*explanation.bad_links.values(), *crossing)
-    seen = [item for item in own if item not in elsewhere and item.other(node) in explanation.good]
-    lows = [item for item in seen if item.is_low]
-    fresh = [item for item in seen if item.is_test_of(node)]
+    apart = [item for item in measured if item not in elsewhere and item.other(node) in explanation.good]
+    lows = [item for item in apart if item.is_low]
+    fresh = [item for item in apart if item.is_test_of(node)]
     more = len(fresh) < explanation.most_tests()
-    if not seen:
-        low = sentence([item for item in own if item.is_low], node)
+    if not apart:
+        low = sentence([item for item in measured if item.is_low], node)
         return NodeState(SUSPECT, f"{low}; no partner is known to be good", open=True)
     if not lows:
-        return NodeState(SUSPECT, f"right with good partners, but {sentence(own, node)}", open=more)
+        return NodeState(SUSPECT, f"right with good partners, but {sentence(measured, node)}", open=more)
     reason = f"{sentence(lows, node)}, known to be good"
-    right = len(seen) - len(lows)
+    right = len(apart) - len(lows)
     tail = f"; right {right} time(s)" if right else "; not confirmed"
     partners = {item.other(node) for item in lows}
     failed = {item.other(node) for item in lows if item.has_failed}
@@ -148,7 +148,7 @@ def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeStat
         if right and len(failed) >= tuning.several and len(fresh) >= tuning.partners:
             return NodeState(BAD, f"{reason}; right {right} time(s): intermittent")
         return NodeState(SUSPECT, reason + tail, open=more)
-    if len(partners) >= tuning.partners and enough and _is_slow(explanation, node, seen, fresh):
+    if len(partners) >= tuning.partners and enough and _is_slow(explanation, node, apart, fresh):
         if majority:
             return NodeState(BAD, reason)
         return NodeState(SUSPECT, f"{reason}; most of the gang is as slow: compare with the hardware's specification")
@@ -158,7 +158,7 @@ def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeStat
     return NodeState(SUSPECT, reason + tail, open=more)
 
 
-def _is_slow(explanation: Explanation, node: str, seen: Sequence[Measurement], fresh: Sequence[Measurement]) -> bool:
+def _is_slow(explanation: Explanation, node: str, apart: Sequence[Measurement], fresh: Sequence[Measurement]) -> bool:
     """Whether all results, the fresh ones alone, and those without the worst partner are too slow for chance.
 
     The mean of the good pairs is itself uncertain, which counts. Two results that were slow by chance must not make a
@@ -166,26 +166,26 @@ def _is_slow(explanation: Explanation, node: str, seen: Sequence[Measurement], f
     """
     noise, tuning, margin = explanation.noise, explanation.tuning, explanation.setting.margin
     usual, among = explanation.usual()
-    rest = _without_worst_partner(explanation, node, seen)
-    whole, new = ([item.relative for item in items] for items in (seen, fresh))
-    is_near = statistics.median(whole) - usual > -2 * tuning.surely_margins * margin
+    trimmed = _without_worst_partner(explanation, node, apart)
+    relatives, new = ([item.relative for item in items] for items in (apart, fresh))
+    is_near = statistics.median(relatives) - usual > -2 * tuning.surely_margins * margin
     if is_near and len(explanation.nodes) <= tuning.small_gang and len(fresh) < tuning.tests:
         return False  # the noise is known from few results
-    least = statistics.median(whole) - tuning.clip_deviations * noise.sigma
-    away, *parts = ([max(value, least) - usual for value in values] for values in (whole, new, rest))
-    if statistics.median(rest) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
+    least = statistics.median(relatives) - tuning.clip_deviations * noise.sigma
+    away, *parts = ([max(value, least) - usual for value in values] for values in (relatives, new, trimmed))
+    if statistics.median(trimmed) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
         return False
     return noise.score(away, among) <= -noise.bar(tuning.score)
 
 
-def _without_worst_partner(explanation: Explanation, node: str, seen: Sequence[Measurement]) -> list[float]:
+def _without_worst_partner(explanation: Explanation, node: str, apart: Sequence[Measurement]) -> list[float]:
     """Results without one partner, the link to which may be bad. At least two partners stay."""
     by_partner: dict[str, list[float]] = defaultdict(list)
-    for item in seen:
+    for item in apart:
         by_partner[item.other(node)].append(item.relative)
     ranked = sorted(by_partner.values(), key=statistics.fmean)
-    kept = ranked[1:] if len(ranked) > explanation.tuning.partners else ranked
-    return [value for values in kept for value in values]
+    ranked_kept = ranked[1:] if len(ranked) > explanation.tuning.partners else ranked
+    return [value for values in ranked_kept for value in values]
 
 
 def _other(
@@ -204,9 +204,9 @@ def _other(
         return NodeState(UNTESTED, f"the result with {some_of(gaps[node])} is missing")
     if node in explanation.good:
         return NodeState(HEALTHY)
-    own = explanation.by_node[node]
-    right = sum(item.is_right for item in own)
-    unclear = [item for item in own if item.is_low and item.other(node) not in bad]
+    measured = explanation.by_node[node]
+    right = sum(item.is_right for item in measured)
+    unclear = [item for item in measured if item.is_low and item.other(node) not in bad]
     if unclear and not right:
         return NodeState(SUSPECT, f"{sentence(unclear, node)}; inconclusive: either node", open=True)
     needed = explanation.tuning.partners
@@ -216,8 +216,8 @@ def _other(
 def _boundary(explanation: Explanation, boundary: Boundary) -> NodeState:
     tuning, items = explanation.tuning, explanation.boundaries[boundary]
     soft = [item.relative for item in items if not item.has_failed]
-    how = f"are {percent(statistics.median(soft))} than good pairs" if soft else "fail"
-    reason = f"{len(items)} pairs across it {how} in {_rounds(items)}; each side is healthy by itself"
+    speed = f"are {percent(statistics.median(soft))} than good pairs" if soft else "fail"
+    reason = f"{len(items)} pairs across it {speed} in {_rounds(items)}; each side is healthy by itself"
     if boundary.scope == "apart":
         return NodeState(SUSPECT, f"{reason}; by design, or a fault of what connects them")
     fresh = [item for item in items if item.purpose == "boundary"]
@@ -232,11 +232,11 @@ def _boundary(explanation: Explanation, boundary: Boundary) -> NodeState:
 
 def _messages(missing: Sequence[Measurement], nodes: Sequence[str]) -> dict[str, str]:
     """By node why results with it are missing, as far as the results contain a message."""
-    found = {
+    by_node = {
         node: dict.fromkeys(_short(item.message) for item in missing if item.message and node in item.pair)
         for node in nodes
     }
-    return {node: "; ".join(list(messages)[:MAX_MESSAGES]) for node, messages in found.items() if messages}
+    return {node: "; ".join(list(messages)[:MAX_MESSAGES]) for node, messages in by_node.items() if messages}
 
 
 def _missing(explanation: Explanation, answered: set[str], bad: set[str]) -> list[Link]:

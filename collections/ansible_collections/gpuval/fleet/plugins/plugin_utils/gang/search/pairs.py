@@ -28,24 +28,24 @@ def length(count: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _order(count: int, places: tuple[tuple[str, ...], ...], wanted: int) -> tuple[int, ...]:
-    chosen = list(range(min(2, wanted)))
-    seen: set[tuple[str, str]] = set()
-    left = set(range(length(count))) - set(chosen)
-    while len(chosen) < wanted:
-        best = max(left, key=lambda number: (_across(count, number, places, seen), _far(count, number, chosen), number))
-        left.discard(best)
+def _order(count: int, places: tuple[tuple[str, ...], ...], total: int) -> tuple[int, ...]:
+    chosen = list(range(min(2, total)))
+    met: set[tuple[str, str]] = set()
+    free = set(range(length(count))) - set(chosen)
+    while len(chosen) < total:
+        best = max(free, key=lambda number: (_across(count, number, places, met), _far(count, number, chosen), number))
+        free.discard(best)
         chosen.append(best)
-        seen.update(_between(count, best, places))
+        met.update(_between(count, best, places))
     return tuple(chosen)
 
 
-def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], seen: set[tuple[str, str]]) -> int:
+def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], crossed: set[tuple[str, str]]) -> int:
     """Pairs that cross a boundary, and pairs of outermost groups that were not measured yet."""
     crossing = sum(
         sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
     )
-    return crossing + 2 * len(_between(count, number, places) - seen)
+    return crossing + 2 * len(_between(count, number, places) - crossed)
 
 
 def _between(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
@@ -64,14 +64,14 @@ def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
     """Pairs of places in line: seats of the circle whose sum is `number`; the remaining seat is paired with the hub."""
     seats = length(count)
     line_of = _line(count)
-    found = []
+    pairs = []
     for seat in range(seats):
-        other = (number - seat) % seats
-        if seat < other:
-            found.append((line_of[seat], line_of[other]))
-        elif seat == other:
-            found.append((line_of[seat], line_of[seats]))
-    return tuple(sorted((min(pair), max(pair)) for pair in found if min(pair) >= 0))
+        partner = (number - seat) % seats
+        if seat < partner:
+            pairs.append((line_of[seat], line_of[partner]))
+        elif seat == partner:
+            pairs.append((line_of[seat], line_of[seats]))
+    return tuple(sorted((min(pair), max(pair)) for pair in pairs if min(pair) >= 0))
 
 
 @lru_cache(maxsize=64)
@@ -85,6 +85,6 @@ def _line(count: int) -> tuple[int, ...]:
     for step in range(1, seats // 2 + 1):
         ring += [step, seats - step]
     places = [0] * (seats + 1)
-    for place, seat in enumerate(ring):
-        places[seat] = place - count % 2
+    for spot, seat in enumerate(ring):
+        places[seat] = spot - count % 2
     return tuple(places)

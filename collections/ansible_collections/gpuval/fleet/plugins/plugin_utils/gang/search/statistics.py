@@ -62,17 +62,17 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1, tunin
     count, prior = len(residuals), tuning.prior
     if count >= tuning.many_residuals:
         above = [value for value in residuals if value > 0] or [0.0]  # low ones may have been explained away
-        seen = MAD_TO_DEVIATION * max(statistics.median(map(abs, residuals)), statistics.median(above))
-        return math.sqrt((prior * expected**2 + count * seen**2) / (prior + count))
-    known = count - means
-    if known < 1:
+        spread = MAD_TO_DEVIATION * max(statistics.median(map(abs, residuals)), statistics.median(above))
+        return math.sqrt((prior * expected**2 + count * spread**2) / (prior + count))
+    freedom = count - means
+    if freedom < 1:
         return expected
     squares = sorted(value**2 for value in residuals)
     if count >= prior:  # puts back the farthest one's part of normal noise
         squares = [sum(squares[:-1]) / (1 - (2 * math.log(count) - 1) / count)]
-    variance = sum(squares) / known
-    if known < prior:
-        variance = ((prior - known) * expected**2 + known * variance) / prior
+    variance = sum(squares) / freedom
+    if freedom < prior:
+        variance = ((prior - freedom) * expected**2 + freedom * variance) / prior
     return max(expected, math.sqrt(variance))
 
 
@@ -91,8 +91,8 @@ class Noise:
         The quantile of Student's distribution by its series (Abramowitz and Stegun, 26.7.5); the standard library has
         none. Where few measurements are far noisier than expected, the noise may be higher yet.
         """
-        known, z = self.known + self.tuning.prior / 4, score
-        return z + (z**3 + z) / (4 * known) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * known**2)
+        freedom, z = self.known + self.tuning.prior / 4, score
+        return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
     def score(self, values: Sequence[float], among: int) -> float:
         """Standard deviations between the mean of the values and that of `among` good pairs."""

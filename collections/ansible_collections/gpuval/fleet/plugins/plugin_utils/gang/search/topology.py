@@ -20,8 +20,8 @@ class Topology:
     @classmethod
     def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> Topology:
         """From the labels of each node; labels that are not a level are ignored."""
-        kept = {node: {level: str(own[level]) for level in LEVELS if own.get(level)} for node, own in labels.items()}
-        return cls({node: groups for node, groups in kept.items() if groups})
+        levels = {node: {level: str(own[level]) for level in LEVELS if own.get(level)} for node, own in labels.items()}
+        return cls({node: groups for node, groups in levels.items() if groups})
 
     def place(self, node: str, level: str) -> str:
         return self.places.get(node, {}).get(level, "")
@@ -36,9 +36,9 @@ class Topology:
 
     def groups(self, level: str, nodes: Iterable[str]) -> dict[str, list[str]]:
         """Groups of one level with their nodes; a node with an unknown group is in none."""
-        found: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for node in nodes:
             name = self.place(node, level)
             if name:
-                found.setdefault(name, []).append(node)
-        return dict(sorted(found.items(), key=lambda item: natural_order(item[0])))
+                by_name.setdefault(name, []).append(node)
+        return dict(sorted(by_name.items(), key=lambda item: natural_order(item[0])))
