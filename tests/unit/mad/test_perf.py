@@ -37,7 +37,7 @@ def test_exactly_the_columns():
 
 def test_what_is_written_is_read_again():
     rows = [row("12.5", args="--batch 8", tags="a,b", build_duration=1.5), row(args="=cmd|x", model="-2+3")]
-    assert perf.read(perf.written(rows), what="perf.csv") == rows
+    assert perf.read(perf.written(rows), subject="perf.csv") == rows
 
 
 def test_no_cell_is_a_formula():
@@ -53,7 +53,7 @@ def test_no_cell_is_a_formula():
 
 
 def test_files_of_older_tools_have_fewer_columns():
-    (found,) = perf.read("model, performance,metric,status\nnet,1,s,SUCCESS\n", what="perf.csv")
+    (found,) = perf.read("model, performance,metric,status\nnet,1,s,SUCCESS\n", subject="perf.csv")
     assert found["performance"] == "1" and found["nnodes"] == "" and list(found) == list(perf.COLUMNS)
 
 
@@ -69,7 +69,7 @@ def test_files_of_older_tools_have_fewer_columns():
 )
 def test_another_file_is_not_taken_for_it(text, message):
     with pytest.raises(MadError) as caught:
-        perf.read(text, what="perf.csv")
+        perf.read(text, subject="perf.csv")
     assert message in str(caught.value)
 
 
@@ -139,7 +139,7 @@ def test_a_table_of_a_model_has_its_rows_and_is_kept_whole(tmp_path, rows, resul
     log = tmp_path / "one/nodes/node-0/mad_net_000000.log"
     log.write_text(f"{perf.BEGIN}model, performance,metric,batch\n{rows}{perf.END}\n")
     made = written(report, tmp_path)
-    found = perf.read(made["perf.csv"], what="perf.csv")
+    found = perf.read(made["perf.csv"], subject="perf.csv")
     assert [(row["model"], row["performance"]) for row in found] == results
     assert made["nodes/node-0/mad_net_000000.csv"] == f"model,performance,metric,batch\n{kept}"
 
@@ -201,7 +201,7 @@ def written(report, results):
 
 
 def shown(text):
-    rows = perf.read(text, what="perf.csv")
+    rows = perf.read(text, subject="perf.csv")
     return [(row["machine_name"], row["performance"], row["relative_change"], row["status"]) for row in rows]
 
 
@@ -209,7 +209,7 @@ def test_a_run_has_a_row_for_each_model_and_node(tmp_path):
     made = written(run(tmp_path, "one", "10", ("success", "missing")), tmp_path)
     assert set(made) == {"perf.csv", "perf.html"}
     assert shown(made["perf.csv"]) == [("node-0", "10", "", "SUCCESS"), ("node-1", "", "", "FAILURE")]
-    first = perf.read(made["perf.csv"], what="perf.csv")[0]
+    first = perf.read(made["perf.csv"], subject="perf.csv")[0]
     assert (first["n_gpus"], first["gpus_per_node"], first["gpu_architecture"]) == ("8", "8", "gfx942")
     assert (first["docker_sha"], first["test_duration"], first["build_number"]) == ("sha256:1", "1.5", "one")
 
@@ -225,7 +225,7 @@ def test_what_is_known_of_images_and_datasets(tmp_path):
         node["metrics"][stage] = [{"name": "loading_bytes", "value": size, "unit": "bytes"}]
     kept = tmp_path / "team.csv"
     made = models.forms(report, tmp_path / "one", kept, {STAGE["image"]: {"build_seconds": 31.5}})["perf.csv"]()
-    (row,) = perf.read(made, what="perf.csv")
+    (row,) = perf.read(made, subject="perf.csv")
     assert (row["build_duration"], row["data_size"], row["data_download_duration"]) == (
         "31.5",
         str((1 << 40) + 1),
@@ -278,7 +278,7 @@ def test_a_model_of_several_nodes_has_the_rows_of_its_first_node(tmp_path):
     folder.write_run(make_run(names))
     made = written(report, tmp_path)
     assert shown(made["perf.csv"]) == [("node-1", "10", "", "SUCCESS")]
-    (row,) = perf.read(made["perf.csv"], what="perf.csv")
+    (row,) = perf.read(made["perf.csv"], subject="perf.csv")
     assert (row["n_gpus"], row["nnodes"], row["gpus_per_node"], row["launcher"]) == ("16", "2", "8", "torchrun")
     for name in names:
         place.evidence_file(name, STAGE["name"]).unlink()

@@ -59,58 +59,58 @@ def canonical(text: str) -> str | None:
 def canonical_mac(text: str) -> str | None:
     """A MAC address as lower-case digits; None for any other text, and for all zeros or ones."""
     digits = re.sub(r"[:.-]", "", text).lower()
-    octets, rest = divmod(len(digits), 2)
-    if rest or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
+    octets, odd = divmod(len(digits), 2)
+    if odd or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
         return None
     return digits
 
 
 def is_own(address: str) -> bool:
     """Whether an address identifies a machine: loopback, multicast and the unspecified address do not."""
-    found = ipaddress.ip_address(address)
-    return not (found.is_loopback or found.is_unspecified or found.is_multicast)
+    parsed = ipaddress.ip_address(address)
+    return not (parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast)
 
 
 class Addresses:
     """Finds internal addresses, and those of ``known`` (IP addresses) and ``macs`` in any case."""
 
-    def __init__(self, known: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
-        spelled = (canonical(address) for address in known)
+    def __init__(self, addresses: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
+        spelled = (canonical(address) for address in addresses)
         self.known = frozenset(address for address in spelled if address and is_own(address))
         self.macs = frozenset(mac for mac in map(canonical_mac, macs) if mac)
 
     def hide(self, text: str, replace: Replace) -> str:
         """The text with each address replaced by what ``replace`` returns."""
         if ":" in text or "-" in text:
-            text = _MAC.sub(lambda found: self._mac(found, replace), text)
+            text = _MAC.sub(lambda match: self._mac(match, replace), text)
         if ":" in text:
-            text = _IPV6.sub(lambda found: self._ipv6(found, replace), text)
-            text = _GUID.sub(lambda found: self._put(replace, MAC, found.group().replace(":", "").lower(), found), text)
-        text = _IPV4.sub(lambda found: self._ipv4(found, replace), text)
-        text = _DASHED.sub(lambda found: self._dashed(found, replace), text)
-        text = _DOTTED_MAC.sub(lambda found: self._mac(found, replace), text)
+            text = _IPV6.sub(lambda match: self._ipv6(match, replace), text)
+            text = _GUID.sub(lambda match: self._put(replace, MAC, match.group().replace(":", "").lower(), match), text)
+        text = _IPV4.sub(lambda match: self._ipv4(match, replace), text)
+        text = _DASHED.sub(lambda match: self._dashed(match, replace), text)
+        text = _DOTTED_MAC.sub(lambda match: self._mac(match, replace), text)
         if self.macs:
-            text = _BARE_MAC.sub(lambda found: self._bare(found, replace), text)
+            text = _BARE_MAC.sub(lambda match: self._bare(match, replace), text)
         return text
 
     @staticmethod
-    def _put(replace: Replace, kind: str, address: str, found: re.Match[str]) -> str:
+    def _put(replace: Replace, kind: str, address: str, match: re.Match[str]) -> str:
         instead = replace(kind, address)
-        return found.group() if instead is None else instead
+        return match.group() if instead is None else instead
 
-    def _mac(self, found: re.Match[str], replace: Replace) -> str:
-        mac = canonical_mac(found.group())
-        if mac is None or ("-" in found.group() and mac.isdecimal() and mac not in self.macs):
-            return found.group()  # numbers between dashes are a date and a time
-        return self._put(replace, MAC, mac, found)
+    def _mac(self, match: re.Match[str], replace: Replace) -> str:
+        mac = canonical_mac(match.group())
+        if mac is None or ("-" in match.group() and mac.isdecimal() and mac not in self.macs):
+            return match.group()  # numbers between dashes are a date and a time
+        return self._put(replace, MAC, mac, match)
 
-    def _bare(self, found: re.Match[str], replace: Replace) -> str:
-        mac = found.group().lower()
-        return self._put(replace, MAC, mac, found) if mac in self.macs else found.group()
+    def _bare(self, match: re.Match[str], replace: Replace) -> str:
+        mac = match.group().lower()
+        return self._put(replace, MAC, mac, match) if mac in self.macs else match.group()
 
-    def _ipv6(self, found: re.Match[str], replace: Replace) -> str:
+    def _ipv6(self, match: re.Match[str], replace: Replace) -> str:
         """A port or a colon may follow an address: the longest part of the match that is an internal address counts."""
-        text = found.group()
+        text = match.group()
         before, _colon, _port = text.rpartition(":")
         for form in (text, before.rstrip(":") or text):
             address = canonical(form)
@@ -121,24 +121,24 @@ class Addresses:
                 return text if instead is None else instead + text[len(form) :]
         return text
 
-    def _dashed(self, found: re.Match[str], replace: Replace) -> str:
-        address = canonical(found.group(1).replace("-", "."))
+    def _dashed(self, match: re.Match[str], replace: Replace) -> str:
+        address = canonical(match.group(1).replace("-", "."))
         if address is None or not (address in self.known or _internal(address)):
-            return found.group()
-        return self._put(replace, ADDRESS, address, found)
+            return match.group()
+        return self._put(replace, ADDRESS, address, match)
 
-    def _ipv4(self, found: re.Match[str], replace: Replace) -> str:
-        address, more = found.group(1), found.group(2)
+    def _ipv4(self, match: re.Match[str], replace: Replace) -> str:
+        address, more = match.group(1), match.group(2)
         if canonical(address) is None:
-            return found.group()
+            return match.group()
         if address not in self.known:
             if more or not _internal(address):
-                return found.group()
-            before = found.string[max(0, found.start() - _LONGEST_BEFORE) : found.start()]
-            if _VERSION_BEFORE.search(before) and not _PORT_OR_MASK.match(found.string, found.end()):
-                return found.group()
+                return match.group()
+            before = match.string[max(0, match.start() - _LONGEST_BEFORE) : match.start()]
+            if _VERSION_BEFORE.search(before) and not _PORT_OR_MASK.match(match.string, match.end()):
+                return match.group()
         instead = replace(ADDRESS, address)
-        return found.group() if instead is None else instead + more
+        return match.group() if instead is None else instead + more
 
 
 @functools.lru_cache(maxsize=1 << 14)

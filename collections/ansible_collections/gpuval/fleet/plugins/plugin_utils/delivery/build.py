@@ -173,16 +173,16 @@ def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, s
 
 
 def _internal_names(ids: Mapping[str, str]) -> list[str]:
-    given = {identity.lower() for identity in ids.values()}
-    return [name for name in ids if not is_ordinary(name) and name.lower() not in given]
+    ids_lower = {identity.lower() for identity in ids.values()}
+    return [name for name in ids if not is_ordinary(name) and name.lower() not in ids_lower]
 
 
-def _with_progress(items: list[Any], what: str, say: Callable[[str], object]) -> Iterator[Any]:
+def _with_progress(items: list[Any], done_to: str, say: Callable[[str], object]) -> Iterator[Any]:
     """The items, with a progress line every PROGRESS_SECONDS."""
     due = time.monotonic() + PROGRESS_SECONDS
     for count, item in enumerate(items):
         if time.monotonic() > due:
-            say(f"delivery: {count} of {len(items)} nodes {what}")
+            say(f"delivery: {count} of {len(items)} nodes {done_to}")
             due = time.monotonic() + PROGRESS_SECONDS
         yield item
 
@@ -238,9 +238,9 @@ def _stages(
             head["message"] = f"the record is refused: {refused}"
         # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
         metrics = [{**metric, "scope": converter.short(metric["scope"])} for metric in head.pop("metrics")]
-        own = {key: head[key] for key in stage_file.OWN_FIELDS}
+        own_fields = {key: head[key] for key in stage_file.OWN_FIELDS}
         head = {key: converter.document(value) for key, value in head.items()}
-        head = {**head, **own, "node": identity, "metrics": metrics}
+        head = {**head, **own_fields, "node": identity, "metrics": metrics}
         parts = [(title, converter.text(clean_text(text))) for title, text in
                  vendor_output.parts(tools, facts, stage["name"])]  # fmt: skip
         log = _log(folder.evidence_file(name, stage["name"], "logs"), min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left)))
@@ -304,8 +304,8 @@ def _curves(path: Path, name: str, identity: str, converter: DeliveryConverter, 
         for curve in document["series"]
         if isinstance(curve, dict)
     ]
-    kept = {"stage": document.get("stage"), "attempt": document.get("attempt"), "node": identity, "series": series}
-    (evidence / path.name).write_text(json.dumps(kept), encoding="utf-8")
+    part = {"stage": document.get("stage"), "attempt": document.get("attempt"), "node": identity, "series": series}
+    (evidence / path.name).write_text(json.dumps(part), encoding="utf-8")
 
 
 def _forms(
@@ -369,14 +369,14 @@ def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bo
     packed = target.with_name(f".{target.name}.draft")
     try:
         pack.archive(draft, sealed, packed, request.name, request.form)
-        made = pack.File(target.name, packed.stat().st_size, pack.digest(packed))
+        file = pack.File(target.name, packed.stat().st_size, pack.digest(packed))
         sums = request.directory / f"{target.name}.sha256"
-        text = pack.sums([made])
-        if target.is_file() and pack.digest(target) == made.sha256 and sums.is_file() and sums.read_text() == text:
-            return False, made
+        text = pack.sums([file])
+        if target.is_file() and pack.digest(target) == file.sha256 and sums.is_file() and sums.read_text() == text:
+            return False, file
         packed.replace(target)
         files.replace(sums, text.encode(), 0o644)
-        return True, made
+        return True, file
     finally:
         packed.unlink(missing_ok=True)
 

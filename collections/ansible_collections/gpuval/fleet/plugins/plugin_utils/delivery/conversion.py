@@ -55,25 +55,25 @@ class InternalData:
 class DeliveryConverter:
     """Converts texts and documents, and keeps the placeholders it used."""
 
-    def __init__(self, known: InternalData) -> None:
-        self.known = known
+    def __init__(self, data: InternalData) -> None:
+        self.known = data
         self.placeholders: dict[tuple[str, str], str] = {}
-        self.ids = frozenset(known.names.values())
+        self.ids = frozenset(data.names.values())
         self._counts: dict[str, int] = {}
-        self._names = {**known.aliases, **known.names}
+        self._names = {**data.aliases, **data.names}
         self._by_lower = {name.lower(): identity for name, identity in self._names.items()}
         self._addresses = addresses.Addresses(
-            [*known.addresses, *(name for name in self._names if addresses.canonical(name))], known.macs
+            [*data.addresses, *(name for name in self._names if addresses.canonical(name))], data.macs
         )
         self._address_names = {addresses.canonical(name): identity for name, identity in self._names.items()
                                if addresses.canonical(name)}  # fmt: skip
         self.literal = {name: identity for name, identity in self._names.items()
                         if not is_ordinary(name) and not addresses.canonical(name)}  # fmt: skip
-        self._name_pattern = _names_pattern(self.literal, known.run_id)
-        self._host_pattern = _tokens_pattern({name for name in known.hosts if not is_ordinary(name)} - set(self._names))
-        self._user_pattern = _tokens_pattern({name for name in known.users if not is_ordinary(name)} - set(self._names))
-        self._folders = sorted(known.folders.items(), key=lambda entry: -len(entry[0]))
-        self._redact = SecretRedactor(known.secrets)
+        self._name_pattern = _names_pattern(self.literal, data.run_id)
+        self._host_pattern = _tokens_pattern({name for name in data.hosts if not is_ordinary(name)} - set(self._names))
+        self._user_pattern = _tokens_pattern({name for name in data.users if not is_ordinary(name)} - set(self._names))
+        self._folders = sorted(data.folders.items(), key=lambda entry: -len(entry[0]))
+        self._redact = SecretRedactor(data.secrets)
         hidden = [text.encode() for text in {*self._addresses.known, *self.literal}]
         encoded = {form for raw in hidden if len(raw) >= SHORTEST_ENCODED for form in base64_forms(raw)}
         self._encoded = re.compile(any_of(form.decode() for form in encoded))
@@ -175,9 +175,9 @@ def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
     words = any_of(
         {form for name in names for form in (name, name.lower(), name.upper(), name.title(), name.capitalize())}
     )
-    made = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
+    inner = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
     return re.compile(
-        rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
+        rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{inner}"
     )
 
 

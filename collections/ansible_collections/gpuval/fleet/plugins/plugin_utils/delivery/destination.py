@@ -44,11 +44,11 @@ def parse(destination: str) -> tuple[str, str, str]:
         if "://" in destination:
             raise DeliveryError(f"delivery_destination {destination}: s3://bucket/prefix, or the path of a folder")
         return "folder", destination, ""
-    place = urlsplit(destination)
-    prefix = place.path.strip("/")
-    if not place.hostname or place.query or place.fragment or "@" in place.netloc or ".." in prefix.split("/"):
-        raise DeliveryError(f"delivery_destination must be s3://bucket/prefix and nothing more: {place.hostname}")
-    return "s3", place.netloc, prefix
+    address = urlsplit(destination)
+    prefix = address.path.strip("/")
+    if not address.hostname or address.query or address.fragment or "@" in address.netloc or ".." in prefix.split("/"):
+        raise DeliveryError(f"delivery_destination must be s3://bucket/prefix and nothing more: {address.hostname}")
+    return "s3", address.netloc, prefix
 
 
 def check_keys(connection: Connection) -> None:
@@ -106,13 +106,13 @@ def _send_batch(connection: Connection | None, source: Path, paths: Sequence[str
     with tempfile.NamedTemporaryFile("w", prefix="gpuval-files-", encoding="utf-8") as names:
         names.writelines(f"{path}\n" for path in paths)
         names.flush()
-        done = call_rclone(connection, "copy", str(source), remote, "--files-from-raw", names.name, *options)
-    if done.returncode:
+        process = call_rclone(connection, "copy", str(source), remote, "--files-from-raw", names.name, *options)
+    if process.returncode:
         for problem, fallback in FALLBACKS:
-            if connection and problem in done.stderr and fallback[0] not in more:
+            if connection and problem in process.stderr and fallback[0] not in more:
                 return _send_batch(connection, source, paths, target, *more, *fallback)
-        _raise_failure(done.stderr, connection, target)
-    lines = _log_lines(done.stderr)
+        _raise_failure(process.stderr, connection, target)
+    lines = _log_lines(process.stderr)
     sent = sum(line["msg"].startswith("Copied") for line in lines)
     unverified = [line["object"] for line in lines if line["msg"] == SAME_SIZE]
     return sent + (_send_batch(connection, source, unverified, target, *more, "--ignore-times") if unverified else 0)
@@ -128,6 +128,6 @@ def _raise_failure(output: str, connection: Connection | None, target: str) -> N
     reason = one_line(f"{failure.get('object', '')} {failure['msg']}".strip())
     if "no space left on device" in reason:
         raise OSError(errno.ENOSPC, "No space left on device", target)
-    place = f"{connection.bucket}/{target}" if connection else target
+    where = f"{connection.bucket}/{target}" if connection else target
     remedy = "delivery_destination, delivery_s3_endpoint and the keys" if connection else "that folder"
-    raise DeliveryError(f"cannot send to {place}: {reason}. Check {remedy}, then run `make deliver` again: it resumes")
+    raise DeliveryError(f"cannot send to {where}: {reason}. Check {remedy}, then run `make deliver` again: it resumes")

@@ -88,8 +88,8 @@ def write_state(
     run_folder: Path, node: str, state: str, message: str, notes: Mapping[Any, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """Write the state of a node's evidence; returns it. Notes, by file, are from the node: cut and cleaned."""
-    shown = {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted((notes or {}).items())[:200]}
-    document = {"state": state, "message": one_line(message, 600), "notes": shown, **fields}
+    texts = {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted((notes or {}).items())[:200]}
+    document = {"state": state, "message": one_line(message, 600), "notes": texts, **fields}
     runs_folder.write_json(state_file(run_folder, node), document)
     return document
 
@@ -124,18 +124,18 @@ def _files(run_folder: Path, target: Path, store: Path, redact: SecretRedactor) 
         if path.name != target.name:
             yield f"logs/{path.name}", path.read_bytes()
     yield "nodes.json", (folder / "nodes.json").read_bytes()
-    seen = set()
+    paths = set()
     for pattern in RESULTS:
         for path in sorted(run_folder.glob(pattern)):
             if (
-                path in seen
+                path in paths
                 or path.name in SECRET_FILES
                 or not path.is_file()
                 or path.is_symlink()
                 or path.stat().st_size > MAX_FILE_BYTES
             ):
                 continue
-            seen.add(path)
+            paths.add(path)
             yield f"results/{path.relative_to(run_folder).as_posix()}", redact.data(path.read_bytes())
     for name in STORE_LOGS:
         path = store / name

@@ -21,17 +21,17 @@ def converted(original: dict[str, Any], converter: DeliveryConverter, name: str)
     """
     nodes = original.pop("nodes")
     nodes.reverse()
-    done = []
+    nodes_converted = []
     while nodes:
-        done.append(_node(nodes.pop(), converter))
-    done.sort(key=lambda node: node["name"])
+        nodes_converted.append(_node(nodes.pop(), converter))
+    nodes_converted.sort(key=lambda node: node["name"])
     report = {
         "schema": original["schema"],
         "run": {**_converted(original["run"], converter), "bucket": "delivery", "folder": name},
         "verdict": original["verdict"],
         "counts": original["counts"],
         "summary": [],
-        "nodes": done,
+        "nodes": nodes_converted,
         "fleet": _converted(original["fleet"], converter),
     }
     report["summary"] = summary_lines(report)
@@ -90,9 +90,9 @@ def _converted(value: Any, converter: DeliveryConverter, *, of_node: bool = Fals
 def text(value: str, converter: DeliveryConverter) -> str:
     """A text of the report; paths of evidence in it become paths of the delivery."""
     value = converter.short(value)
-    return _PLACE_OF_RUN.sub(lambda found: _place(found, converter), value) if "nodes/" in value else value
+    return _PLACE_OF_RUN.sub(lambda match: _place(match, converter), value) if "nodes/" in value else value
 
 
-def _place(found: re.Match[str], converter: DeliveryConverter) -> str:
-    identity = found[1] if found[1] in converter.ids else converter.known.names.get(found[1])
-    return f"{DELIVERY.of(identity, found[2])}.log" if identity else found.group()
+def _place(match: re.Match[str], converter: DeliveryConverter) -> str:
+    identity = match[1] if match[1] in converter.ids else converter.known.names.get(match[1])
+    return f"{DELIVERY.of(identity, match[2])}.log" if identity else match.group()

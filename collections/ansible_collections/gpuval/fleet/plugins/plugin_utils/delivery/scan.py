@@ -104,9 +104,9 @@ class DeliveryScan:
         secrets = [secret for secret in targets.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
         self._secrets = sorted({form for secret in secrets for form in (secret, *_in_json(secret), *_in_hex(secret))})
         parsed = {address for address in map(_address, targets.addresses | targets.names) if address}
-        shown = {str(address) for address in parsed
+        hosts = {str(address) for address in parsed
                  if not (address.is_loopback or address.is_unspecified or address.is_multicast)} - set(ids)  # fmt: skip
-        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{_any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
+        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{_any_of(hosts)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
         names = {name for name in targets.names | targets.claimed
                  if not is_ordinary(name) and not _address(name) and name.lower() not in ids_lower}  # fmt: skip
         certain = _any_of(names & targets.names)
@@ -114,7 +114,7 @@ class DeliveryScan:
         #: A name within a longer word is counted, and is no error: spare-node-1 may be another machine than node-1.
         #: So is a name that only its node gave: it could be chosen to stop the delivery.
         self._within = re.compile(rf"{_NO_NUMA_NODE}(?<![A-Za-z0-9])(?:{_any_of(names)})(?![A-Za-z0-9])")
-        self._encoded = re.compile(_any_of({form for text in (*self._secrets, *shown) for form in _in_base64(text)}))
+        self._encoded = re.compile(_any_of({form for text in (*self._secrets, *hosts) for form in _in_base64(text)}))
         self.within: dict[str, int] = {}
 
     def file(self, path: Path) -> list[str]:

@@ -105,9 +105,9 @@ class Sensitive:
             if alias.lower() in in_use or all(label in own_words for label in alias.lower().split("."))
         }
         self.claimed -= refused | self._declared
-        kept = {alias: nodes for alias, nodes in self.aliases.items() if alias not in refused}
-        one = {alias: names[next(iter(nodes))] for alias, nodes in kept.items() if len(nodes) == 1}
-        return one, {alias for alias, nodes in kept.items() if len(nodes) > 1}
+        usable = {alias: nodes for alias, nodes in self.aliases.items() if alias not in refused}
+        unique = {alias: names[next(iter(nodes))] for alias, nodes in usable.items() if len(nodes) == 1}
+        return unique, {alias for alias, nodes in usable.items() if len(nodes) > 1}
 
     def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
         name = name.strip().strip("[]")
@@ -129,7 +129,7 @@ class Sensitive:
 
 def jumps(arguments: str) -> list[tuple[str, str]]:
     """User (may be empty) and host of each machine that SSH arguments jump over."""
-    found = [place for chain in _JUMP_OPTIONS.findall(arguments) for place in chain.split(",")]
+    hops = [place for chain in _JUMP_OPTIONS.findall(arguments) for place in chain.split(",")]
     for command in _PROXY_COMMAND.findall(arguments):
         try:
             words = shlex.split(command.strip("\"'"))
@@ -140,8 +140,8 @@ def jumps(arguments: str) -> list[tuple[str, str]]:
             if skip or word.startswith("-"):
                 skip = not skip and word in _WITH_VALUE
             elif "%" not in word:
-                found.append(word)
-    return [_place(place) for place in found if place]
+                hops.append(word)
+    return [_place(place) for place in hops if place]
 
 
 def _place(text: str) -> tuple[str, str]:

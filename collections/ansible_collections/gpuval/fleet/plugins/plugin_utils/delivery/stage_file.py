@@ -37,8 +37,8 @@ def header(
     facts: Record | None,
 ) -> dict[str, Any]:
     """The header, with names and addresses not converted yet."""
-    known = record or {}
-    fields = {key: known[key] if key in known else stage.get(key) for key in _RECORD}
+    fields_known = record or {}
+    fields = {key: fields_known[key] if key in fields_known else stage.get(key) for key in _RECORD}
     return {
         "schema": SCHEMA,
         "run_id": run["run_id"],
@@ -52,9 +52,9 @@ def header(
         "gpus": node["identity"].get("gpus", []),
         "software": _software(facts),
         **fields,
-        "metrics": known.get("metrics", []),
-        "environment": without_internal(known.get("environment") or {}),
-        "earlier_attempts": [{key: one.get(key) for key in _EARLIER} for one in known.get("attempts", [])],
+        "metrics": fields_known.get("metrics", []),
+        "environment": without_internal(fields_known.get("environment") or {}),
+        "earlier_attempts": [{key: one.get(key) for key in _EARLIER} for one in fields_known.get("attempts", [])],
         "checks": [
             {key: check[key] for key in _CHECK}
             for check in node["checks"]

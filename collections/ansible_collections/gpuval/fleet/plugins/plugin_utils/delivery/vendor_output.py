@@ -57,27 +57,27 @@ class _Limited(io.RawIOBase):
 
 def gathered(archive: Path) -> Gathered:
     """The tools' output in an archive of `make logs`; empty if the archive is missing, damaged or too large."""
-    found = Gathered()
-    wanted = {*SHORT, *LONG, ADDRESSES}
+    outputs = Gathered()
+    names = {*SHORT, *LONG, ADDRESSES}
     try:
         if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
-            return found
+            return outputs
         with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
             for count, member in enumerate(packed):
-                if count > MAX_MEMBERS or not wanted:
+                if count > MAX_MEMBERS or not names:
                     break
-                if member.name not in wanted or not member.isfile():
+                if member.name not in names or not member.isfile():
                     continue
-                wanted.discard(member.name)
+                names.discard(member.name)
                 part = packed.extractfile(member)
                 text = part.read(MAX_PART_BYTES).decode("utf-8", "replace") if part else ""
                 if member.name == ADDRESSES:
-                    found.addresses, found.macs = set(_INET.findall(text)), set(_LINK.findall(text))
+                    outputs.addresses, outputs.macs = set(_INET.findall(text)), set(_LINK.findall(text))
                 else:
-                    found.texts[member.name] = text
+                    outputs.texts[member.name] = text
     except (OSError, tarfile.TarError, EOFError, ValueError):
-        return found
-    return found
+        return outputs
+    return outputs
 
 
 def parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:

@@ -42,12 +42,12 @@ def read(name: str, data: bytes, where: str) -> BatchFile | None:
     head = itertools.takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines)
     try:
         words = [shlex.split(line.removeprefix(_MARK), comments=True) for line in head if line.startswith(_MARK)]
-        known, others = _PARSER.parse_known_args([*itertools.chain(*words)])
-        nodes = int((known.nodes or "0").partition("-")[0])
+        parsed, unparsed = _PARSER.parse_known_args([*itertools.chain(*words)])
+        nodes = int((parsed.nodes or "0").partition("-")[0])
     except (ValueError, argparse.ArgumentError) as error:
         raise MadError(f"{where}: {name}: #SBATCH: {str(error).lower()}: correct the option") from error
-    given = {key.upper(): text for key, text in vars(known).items() if text is not None and key != "nodes"}
-    variables = {f"SLURM_{key}": text for key, text in given.items()}
-    variables |= {f"SRUN_{key}": text for key, text in given.items() if key == "CPUS_PER_TASK"}
-    unused = {word.partition("=")[0].lstrip("-") for word in others if word.startswith("-")}
+    options = {key.upper(): text for key, text in vars(parsed).items() if text is not None and key != "nodes"}
+    variables = {f"SLURM_{key}": text for key, text in options.items()}
+    variables |= {f"SRUN_{key}": text for key, text in options.items() if key == "CPUS_PER_TASK"}
+    unused = {word.partition("=")[0].lstrip("-") for word in unparsed if word.startswith("-")}
     return BatchFile(nodes, variables, tuple(sorted(unused)))

@@ -55,11 +55,11 @@ class Login:
 
     def environment(self) -> dict[str, str]:
         """Of git."""
-        given = {"GPUVAL_GIT_USERNAME": self.username, "GPUVAL_GIT_PASSWORD": self.password}
+        variables = {"GPUVAL_GIT_USERNAME": self.username, "GPUVAL_GIT_PASSWORD": self.password}
         if self.key_file:
             user = f"-l {shlex.quote(self.username)} " if self.username else ""
-            given["GIT_SSH_COMMAND"] = f"{SSH} {user}-i {shlex.quote(self.key_file)} -o IdentitiesOnly=yes"
-        return given
+            variables["GIT_SSH_COMMAND"] = f"{SSH} {user}-i {shlex.quote(self.key_file)} -o IdentitiesOnly=yes"
+        return variables
 
 
 def is_address(text: str) -> bool:
@@ -91,7 +91,7 @@ def clone(
 
 
 def _git(
-    folder: Path, what: str, *arguments: str, url: str = "", login: Login | None = None, transports: str = TRANSPORTS
+    folder: Path, subject: str, *arguments: str, url: str = "", login: Login | None = None, transports: str = TRANSPORTS
 ) -> str:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
     environment["GIT_ALLOW_PROTOCOL"] = transports
@@ -99,7 +99,7 @@ def _git(
     options: Sequence[str] = login.options(url) if login else ()
     environment |= login.environment() if login else {}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *SAFE, *options, "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -111,12 +111,12 @@ def _git(
         )
     except subprocess.TimeoutExpired:
         raise MadError(
-            f"{what}: git {arguments[0]} took more than {SECONDS} s: check the network and the host"
+            f"{subject}: git {arguments[0]} took more than {SECONDS} s: check the network and the host"
         ) from None
-    if done.returncode:
-        printed = done.stderr.replace(login.password, "***") if login and login.password else done.stderr
-        raise MadError(f"{what}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_remedy(printed, login)}")
-    return done.stdout
+    if process.returncode:
+        printed = process.stderr.replace(login.password, "***") if login and login.password else process.stderr
+        raise MadError(f"{subject}: git {arguments[0]} failed: {one_line(printed[-400:])}: {_remedy(printed, login)}")
+    return process.stdout
 
 
 def _remedy(printed: str, login: Login | None) -> str:

@@ -87,13 +87,13 @@ class MadContext:
     remarks: tuple[str, ...] = ()
 
 
-def parse(given: str | Mapping[str, Any] | None) -> MadContext:
+def parse(source: str | Mapping[str, Any] | None) -> MadContext:
     """The context from a mapping, JSON text or a Python literal. Raises MadError with the field."""
-    document = _document(given)
-    check("mad_context", document, what=SETTING)
+    document = _document(source)
+    check("mad_context", document, subject=SETTING)
     for key in ("pre_scripts", "post_scripts"):
         for script in document.get(key, ()):
-            within(script["path"], what=f"{SETTING}: {key}")
+            within(script["path"], subject=f"{SETTING}: {key}")
     tools = document.get("tools", ())
     environment = variables(document, "docker_env_vars")
     for tool in tools:
@@ -131,18 +131,18 @@ def parse(given: str | Mapping[str, Any] | None) -> MadContext:
     )
 
 
-def _document(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if not isinstance(given, str):
-        return given if given is not None else {}
-    if len(given) > MAX_TEXT:
+def _document(source: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not isinstance(source, str):
+        return source if source is not None else {}
+    if len(source) > MAX_TEXT:
         raise MadError(f"{SETTING}: longer than {MAX_TEXT} characters")
-    if not given.strip():
+    if not source.strip():
         return {}
     try:
-        document = parse_json(given, what=SETTING)
+        document = parse_json(source, subject=SETTING)
     except MadError as malformed:
         try:  # {'gpu_vendor': 'AMD'}, as other tools have it
-            document = ast.literal_eval(given.strip())
+            document = ast.literal_eval(source.strip())
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             raise malformed from None
     if not isinstance(document, Mapping):
@@ -150,30 +150,30 @@ def _document(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     return document
 
 
-def distributed(given: Mapping[str, Any] | None, where: str) -> Distributed | None:
+def distributed(settings: Mapping[str, Any] | None, where: str) -> Distributed | None:
     """The launcher's settings of a model or a context. Raises MadError for one that is not known."""
-    if not given or given.get("enabled") is False:
+    if not settings or settings.get("enabled") is False:
         return None
-    check("mad_context", {"distributed": given}, what=where)
-    launcher = given["launcher"]
+    check("mad_context", {"distributed": settings}, subject=where)
+    launcher = settings["launcher"]
     if launcher not in RUNNERS:
         raise MadError(
             f"{where}: distributed.launcher: {shown(launcher)} is not known{meant(launcher, RUNNERS)}; "
             f"known are {', '.join(RUNNERS)}"
         )
-    nodes, port = given.get("nnodes", 1), given.get("master_port", MASTER_PORT)
-    return Distributed(launcher, given.get("nproc_per_node", 0), nodes, port)
+    nodes, port = settings.get("nnodes", 1), settings.get("master_port", MASTER_PORT)
+    return Distributed(launcher, settings.get("nproc_per_node", 0), nodes, port)
 
 
 def _gpus(text: str) -> tuple[int, ...]:
     """Indices from `0,2-4`, sorted, each once; none for `all`. Raises MadError for a range that runs backwards."""
-    found: set[int] = set()
+    indices: set[int] = set()
     for part in text.split(",") if text != "all" else ():
         first, _, last = part.partition("-")
         if last and int(last) < int(first):
             raise MadError(f"{SETTING}: docker_gpus: {shown(part)} runs backwards: write {last}-{first}")
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+        indices.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(indices))
 
 
 def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> dict[str, str]:
@@ -181,15 +181,15 @@ def variables(document: Mapping[str, Any], key: str, where: str = SETTING) -> di
 
     Raises MadError for a secret with its value.
     """
-    found = {name: str(value) for name, value in document.get(key, {}).items()}
-    for name, value in found.items():
+    texts = {name: str(value) for name, value in document.get(key, {}).items()}
+    for name, value in texts.items():
         if _SECRET.search(name) and (value or key == "docker_build_arg"):
             instead = "leave it out of builds" if key == "docker_build_arg" else "leave its value empty here"
             raise MadError(
                 f"{where}: {key}: {name} reads like a secret, and plans and images are in the store: "
                 f"{instead}, and set it in gpuval_secrets or the controller's environment"
             )
-    return found
+    return texts
 
 
 def _size(text: str) -> int:

@@ -24,8 +24,8 @@ def for_model(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
     """The model's credentials by variable, NAME_KEY. Raises MadError where one is missing, or cannot be used."""
     if not model.cred:
         return {}
-    found = document.get(model.cred)
-    values = job_secrets.flat({model.cred: found}) if isinstance(found, Mapping) else {}
+    entry = document.get(model.cred)
+    values = job_secrets.flat({model.cred: entry}) if isinstance(entry, Mapping) else {}
     if not values:
         ask = f", or ask {model.owner}" if model.owner else ""
         raise MadError(
@@ -40,6 +40,6 @@ def for_model(model: MadModel, document: Mapping[str, Any]) -> dict[str, str]:
 
 def login(model: MadModel, document: Mapping[str, Any]) -> Login | None:
     """How the model's code is cloned; None for public code."""
-    known = for_model(model, document)
+    texts = for_model(model, document)
     keys = ("USERNAME", "PASSWORD", "SSH_KEY_FILE")
-    return Login(*(known.get(f"{model.cred}_{key}", "") for key in keys)) if known else None
+    return Login(*(texts.get(f"{model.cred}_{key}", "") for key in keys)) if texts else None

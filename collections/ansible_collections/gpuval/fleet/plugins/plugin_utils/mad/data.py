@@ -81,46 +81,46 @@ def _dataset(name: str, providers: Any) -> Dataset:
         return Dataset(name, problem=f"{where}: holds no providers by name: add one of {', '.join(PROVIDERS)}")
     for kind in providers:
         if kind not in PROVIDERS:
-            known = f"{meant(kind, PROVIDERS)}; known are {', '.join(PROVIDERS)}"
-            return Dataset(name, problem=f"{where}: unknown provider {shown(kind)}{known}")
+            advice = f"{meant(kind, PROVIDERS)}; known are {', '.join(PROVIDERS)}"
+            return Dataset(name, problem=f"{where}: unknown provider {shown(kind)}{advice}")
     try:
         return Dataset(name, tuple(_provider(kind, providers[kind], where) for kind in PROVIDERS if kind in providers))
     except MadError as error:
         return Dataset(name, problem=str(error))
 
 
-def _provider(kind: str, given: Any, where: str) -> Provider:
+def _provider(kind: str, entry: Any, where: str) -> Provider:
     where = f"{where}.{kind}"
-    check("mad_provider", given, what=where)
-    path = given["path"]
+    check("mad_provider", entry, subject=where)
+    path = entry["path"]
     if kind == CUSTOM:
-        path = within(path, what=f"{where}.path")
+        path = within(path, subject=f"{where}.path")
     if kind in S3 and not re.fullmatch(r"s3://[^/\s]+/\S+", path):
         raise MadError(f"{where}.path: {shown(path)} is no object or folder of S3: write s3://BUCKET/KEY")
     if kind == LOCAL:
         path = _mountable(path, f"{where}.path")
-    readwrite = given.get("readwrite") in (True, "true")
-    return Provider(kind, path, given.get("home", DEFAULT_HOME), given.get("args", ""), readwrite)
+    readwrite = entry.get("readwrite") in (True, "true")
+    return Provider(kind, path, entry.get("home", DEFAULT_HOME), entry.get("args", ""), readwrite)
 
 
-def _mountable(path: str, what: str) -> str:
+def _mountable(path: str, subject: str) -> str:
     """A folder of a node that a repository may have mounted. Raises MadError."""
     normal = posixpath.normpath(path)
     if not path.startswith("/") or ":" in path:
-        raise MadError(f"{what}: {shown(path)} is no absolute path without colons")
+        raise MadError(f"{subject}: {shown(path)} is no absolute path without colons")
     below = any(normal == one or normal.startswith(f"{one}/") for one in FORBIDDEN)
     above = any(one.startswith(f"{normal.rstrip('/')}/") for one in FORBIDDEN)
     personal = re.match(r"/home(/[^/]+)?$|.*/\.", normal)  # /home/me, and .ssh in it
     if below or above or personal:
         raise MadError(
-            f"{what}: {shown(path)} belongs to the node's system or a user: move the data to a folder of its own"
+            f"{subject}: {shown(path)} belongs to the node's system or a user: move the data to a folder of its own"
         )
     return normal
 
 
 def place(
     names: Sequence[str],
-    known: Mapping[str, Dataset] | None,
+    sets: Mapping[str, Dataset] | None,
     loaded: Collection[str],
     *,
     where: str,
@@ -134,9 +134,9 @@ def place(
     """
     placed = []
     for index, name in enumerate(names):
-        if known is not None and name not in known:
-            raise MadError(f"{where}: data: {DATA_FILE} has no {shown(name)}{meant(name, known)}: add it")
-        dataset = Dataset(name) if known is None else known[name]
+        if sets is not None and name not in sets:
+            raise MadError(f"{where}: data: {DATA_FILE} has no {shown(name)}{meant(name, sets)}: add it")
+        dataset = Dataset(name) if sets is None else sets[name]
         if dataset.problem:
             raise MadError(f"{where}: data: {dataset.problem}")
         providers = dataset.providers or (Provider(DATASET, ""),)

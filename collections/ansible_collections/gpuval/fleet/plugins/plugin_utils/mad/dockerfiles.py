@@ -40,17 +40,17 @@ class Dockerfile:
         base = ""
 
         def filled(text: str) -> str:
-            known = {**values, **arguments}
-            return _VARIABLE.sub(lambda part: known.get(part[1] or part[3]) or part[2] or "", text)
+            texts = {**values, **arguments}
+            return _VARIABLE.sub(lambda part: texts.get(part[1] or part[3]) or part[2] or "", text)
 
         for line in _instructions(self.text):
             if not base and (argument := _ARGUMENT.match(line)):
                 values[argument[1]] = filled(argument[2])
-            if found := _FROM.match(line):
-                base = filled(found[1])
+            if match := _FROM.match(line):
+                base = filled(match[1])
                 base = stages.get(base.lower(), base)
-                if found[2]:
-                    stages[found[2].lower()] = base
+                if match[2]:
+                    stages[match[2].lower()] = base
         if not base or base == "scratch":
             raise MadError(
                 f"{self.path}: no FROM with an image: give its build arguments a default, or docker_build_arg"
@@ -86,16 +86,16 @@ def of_model(root: Path, model: MadModel) -> list[Dockerfile]:
     folder = located(root, prefix.parent.as_posix())
     pattern = f"{prefix.name}.*"
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-    found = [name for name in names if name == prefix.name or fnmatch.fnmatchcase(name, pattern)]
-    if not found:
+    matching = [name for name in names if name == prefix.name or fnmatch.fnmatchcase(name, pattern)]
+    if not matching:
         near = some_of((name for name in names if name.startswith(prefix.name[:3])), 4)
         raise MadError(
             f"{model.where}: dockerfile: no file {prefix.parent / pattern}"
             + (f"; the folder has {near}" if near else "")
         )
-    if len(found) > MAX_FILES:
+    if len(matching) > MAX_FILES:
         raise MadError(f"{model.where}: dockerfile: more than {MAX_FILES} files begin with {prefix}: name one")
-    return [parsed(root, (prefix.parent / name).as_posix()) for name in found]
+    return [parsed(root, (prefix.parent / name).as_posix()) for name in matching]
 
 
 def parsed(root: Path, path: str) -> Dockerfile:

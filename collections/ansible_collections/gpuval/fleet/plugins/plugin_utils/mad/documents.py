@@ -22,12 +22,12 @@ class MadError(GpuvalError, ValueError):
     """What is wrong about a model repository or its settings: the file, model and field, and what to do."""
 
 
-def within(path: str, what: str, folder: str = "") -> str:
+def within(path: str, subject: str, folder: str = "") -> str:
     """A path, relative to a folder of the repository, from its root and in its shortest form. Raises MadError for one
     that leaves the repository."""
     normal = posixpath.normpath(folder + path)
     if path.startswith("/") or normal == ".." or normal.startswith("../"):
-        raise MadError(f"{what}: {shown(path)} is outside the repository: name a path below its root")
+        raise MadError(f"{subject}: {shown(path)} is outside the repository: name a path below its root")
     return normal
 
 
@@ -66,49 +66,49 @@ def read_bytes(root: Path, name: str, limit: int = MAX_BYTES) -> bytes:
 def read_json(root: Path, name: str) -> Any:
     """The document. Raises MadError with the place of what is malformed, and never with the file's content: it may
     be credential.json."""
-    return parse_json(read_bytes(root, name), what=name)
+    return parse_json(read_bytes(root, name), subject=name)
 
 
-def parse_json(data: bytes | str, *, what: str) -> Any:
+def parse_json(data: bytes | str, *, subject: str) -> Any:
     """As `read_json`, of data at hand."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
     except UnicodeDecodeError as error:
-        raise MadError(f"{what}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
+        raise MadError(f"{subject}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise MadError(f"{what}: {place}: malformed JSON: {error.msg}") from error
+        position = f"line {error.lineno}, column {error.colno}"
+        raise MadError(f"{subject}: {position}: malformed JSON: {error.msg}") from error
     except RecursionError as error:
-        raise MadError(f"{what}: nested too deeply") from error
+        raise MadError(f"{subject}: nested too deeply") from error
     except MadError as error:
-        raise MadError(f"{what}: {error}") from error
+        raise MadError(f"{subject}: {error}") from error
     except ValueError as error:  # a number of thousands of digits
-        raise MadError(f"{what}: a number is too long") from error
+        raise MadError(f"{subject}: a number is too long") from error
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise MadError(f"key {shown(key)} is given twice: remove one")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _no_constants(word: str) -> float:
     raise MadError(f"{word} is no JSON number")
 
 
-def check(schema: str, document: Any, *, what: str) -> None:
+def check(schema: str, document: Any, *, subject: str) -> None:
     """Raise MadError unless the document follows the schema; the message names the field."""
-    if problems := problems_of(schema, document, what=what):
+    if problems := problems_of(schema, document, subject=subject):
         raise MadError("; ".join(problems))
 
 
-def problems_of(schema: str, document: Any, *, what: str) -> list[str]:
+def problems_of(schema: str, document: Any, *, subject: str) -> list[str]:
     """Where the document does not follow the schema, each with its field."""
-    return [one_line(str(problem), 600) for problem in schemas.problems(schema, document, what=what)][:MAX_PROBLEMS]
+    return [one_line(str(problem), 600) for problem in schemas.problems(schema, document, what=subject)][:MAX_PROBLEMS]
 
 
 def unknown_keys(schema: str, document: Mapping[str, Any]) -> list[str]:

@@ -27,110 +27,110 @@ UNLIMITED_SECONDS = 86_400.0
 
 
 def job_of(
-    one: Planned, owner: Planned, context: MadContext, options: MadOptions, commit: str, files: str
+    plan: Planned, owner: Planned, context: MadContext, options: MadOptions, commit: str, files: str
 ) -> dict[str, Any]:
     """The job (gpuval.job/1). `files` is where its nodes have the model's, empty where they come with the job."""
-    model = one.model
+    model = plan.model
     csv = model.multiple_results
     seconds = timeout_seconds(model, options.timeout, context.timeout_multiplier)
     container: dict[str, Any] = {} if options.in_pods else {"user": "0:0"}  # scripts install packages
     volumes = [
         f"{placed.provider.path}:{placed.home}" + ("" if placed.provider.readwrite else ":ro")
-        for placed in one.data
+        for placed in plan.data
         if placed.provider.kind == LOCAL
     ]
     volumes += [*context.volumes, *([f"{options.keep_folder}:{KEPT}"] if options.keep_folder else [])]
     container |= {"volumes": volumes} if volumes else {}
     container |= {"shm_bytes": context.shm_bytes} if context.shm_bytes else {}
     container |= {"arguments": ["--cpuset-cpus", context.cpus]} if context.cpus else {}
-    facts = _facts(one, owner.image, options, commit, container)
-    datasets = [placed.provider.path for placed in one.data if placed.provider.kind == DATASET]
+    facts = _facts(plan, owner.image, options, commit, container)
+    datasets = [placed.provider.path for placed in plan.data if placed.provider.kind == DATASET]
     return {
         "schema": "gpuval.job/1",
-        "name": one.stage,
-        **({} if one.batch else {"image": owner.stage}),
-        **({"files": [PACKED]} if one.given else {}),
-        **({"container": container} if container and not one.batch else {}),
+        "name": plan.stage,
+        **({} if plan.batch else {"image": owner.stage}),
+        **({"files": [PACKED]} if plan.given else {}),
+        **({"container": container} if container and not plan.batch else {}),
         "environment": {perf.VARIABLE: json.dumps(facts, sort_keys=True)},
         **({"datasets": datasets} if datasets else {}),
-        **({"secrets": list(one.secrets)} if one.secrets else {}),
-        "steps": _steps(one, context, options, files),
-        "results": {"csv": csv} if csv else {"patterns": [{"pattern": PERFORMANCE, "name": one.stage}]},
-        **_together(one, context),
+        **({"secrets": list(plan.secrets)} if plan.secrets else {}),
+        "steps": _steps(plan, context, options, files),
+        "results": {"csv": csv} if csv else {"patterns": [{"pattern": PERFORMANCE, "name": plan.stage}]},
+        **_together(plan, context),
         **({"stay_alive": options.keep_alive_seconds} if options.keep_alive_seconds else {}),
-        "timeout_seconds": seconds if seconds or not one.is_gang else UNLIMITED_SECONDS,
+        "timeout_seconds": seconds if seconds or not plan.is_gang else UNLIMITED_SECONDS,
         "inactivity_seconds": 0,
         "retry": [],
         "tags": ["mad", *(tag for tag in model.tags if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", tag))],
     }
 
 
-def _steps(one: Planned, context: MadContext, options: MadOptions, files: str) -> list[dict[str, Any]]:
+def _steps(plan: Planned, context: MadContext, options: MadOptions, files: str) -> list[dict[str, Any]]:
     """The model's script on each node; with mpirun the files on each, and then the script on the first. A batch file
     runs on the first."""
     step: dict[str, Any] = {
         "name": "model",
-        "run": _shell(one, context, options, files) + RUN_MODEL.read_text(encoding="utf-8"),
-        "environment": _environment(one, context),
+        "run": _shell(plan, context, options, files) + RUN_MODEL.read_text(encoding="utf-8"),
+        "environment": _environment(plan, context),
     }
-    if not one.by_mpirun:
-        return [{**step, "once": True} if one.batch and one.is_gang else step]
+    if not plan.by_mpirun:
+        return [{**step, "once": True} if plan.batch and plan.is_gang else step]
     return [{**step, "name": "prepare"}, {**step, "once": True, "launcher": contexts.MPIRUN}]
 
 
-def _together(one: Planned, context: MadContext) -> dict[str, Any]:
+def _together(plan: Planned, context: MadContext) -> dict[str, Any]:
     """The keys of a job of several nodes; none for a model that each node runs by itself."""
-    if not (one.distributed and one.is_gang):
+    if not (plan.distributed and plan.is_gang):
         return {}
-    nodes = one.distributed.nodes
+    nodes = plan.distributed.nodes
     return {
         "nodes": "gang",
         "least_nodes": nodes,
         "most_nodes": nodes,
-        **({"gpus_per_node": count} if (count := one.gpus_per_node(context)) else {}),
+        **({"gpus_per_node": count} if (count := plan.gpus_per_node(context)) else {}),
     }
 
 
-def _environment(one: Planned, context: MadContext) -> dict[str, str]:
+def _environment(plan: Planned, context: MadContext) -> dict[str, str]:
     """The variables that scripts know, beside those that the runner sets; one without a value is left out."""
-    guest = context.facts.get("guest_os") or (one.dockerfile.context.get("guest_os") if one.dockerfile else None)
-    given = {
-        "MAD_MODEL_NAME": one.model.name,
+    guest = context.facts.get("guest_os") or (plan.dockerfile.context.get("guest_os") if plan.dockerfile else None)
+    texts = {
+        "MAD_MODEL_NAME": plan.model.name,
         "MAD_GUEST_OS": str(guest or ""),
-        "MAD_OUTPUT_CSV": one.model.multiple_results,
-        "MAD_DATANAME": ",".join(one.model.data),
-        "MAD_DATAHOME": ",".join(placed.home for placed in one.data),
-        "MASTER_PORT": str(one.distributed.port) if one.distributed and one.is_gang else "",
+        "MAD_OUTPUT_CSV": plan.model.multiple_results,
+        "MAD_DATANAME": ",".join(plan.model.data),
+        "MAD_DATAHOME": ",".join(placed.home for placed in plan.data),
+        "MASTER_PORT": str(plan.distributed.port) if plan.distributed and plan.is_gang else "",
     }
-    return {**{name: text for name, text in given.items() if text}, **one.environment, **context.environment}
+    return {**{name: text for name, text in texts.items() if text}, **plan.environment, **context.environment}
 
 
-def _shell(one: Planned, context: MadContext, options: MadOptions, files: str) -> str:
+def _shell(plan: Planned, context: MadContext, options: MadOptions, files: str) -> str:
     """What run_model.sh reads. Arguments are shell text, as the model's author and the user wrote them."""
-    interpreter, script, folder = one.script
-    model = one.model
+    interpreter, script, folder = plan.script
+    model = plan.model
     args = model.args if context.model_args is None else context.model_args
-    runner = one.distributed.runner if one.distributed else contexts.RUNNERS["torchrun"]
-    variables = one.batch.variables if one.batch else {}
-    kept = options.keep_folder if one.batch else KEPT
-    given = {
+    runner = plan.distributed.runner if plan.distributed else contexts.RUNNERS["torchrun"]
+    variables = plan.batch.variables if plan.batch else {}
+    folder_kept = options.keep_folder if plan.batch else KEPT
+    texts = {
         "FILES": files,
-        "SLURM": folder if one.batch else "",
+        "SLURM": folder if plan.batch else "",
         "OPTIONS": " ".join(f"{name}={shlex.quote(text)}" for name, text in variables.items()),
         "COMMAND": " ".join(filter(None, (context.tools, interpreter, shlex.quote(script), args))),
         "SKIPS": "" if options.runs_on_all else ",".join(model.skip_gpu_arch),
         "N_GPUS": str(model.n_gpus),
         "GPUS": ",".join(map(str, context.gpus)),
         "RUNNER": runner,
-        "PROCESSES": str(one.distributed.processes if one.distributed else 0),
-        "DATA": " && ".join(filter(None, map(_fetch, one.data))),
-        "FETCHED": " ".join(shlex.quote(placed.home) for placed in one.data if placed.provider.kind in (CUSTOM, *S3)),
-        "PREPARED": "yes" if one.by_mpirun else "",
-        "KEPT": f"{kept}/{one.stage}" if options.keep_folder else "",
+        "PROCESSES": str(plan.distributed.processes if plan.distributed else 0),
+        "DATA": " && ".join(filter(None, map(_fetch, plan.data))),
+        "FETCHED": " ".join(shlex.quote(placed.home) for placed in plan.data if placed.provider.kind in (CUSTOM, *S3)),
+        "PREPARED": "yes" if plan.by_mpirun else "",
+        "KEPT": f"{folder_kept}/{plan.stage}" if options.keep_folder else "",
         "BEFORE": _scripts(context.pre_scripts),
         "AFTER": _scripts(context.post_scripts),
     }
-    return "".join(f"MODEL_{name}={shlex.quote(text)}\n" for name, text in given.items())
+    return "".join(f"MODEL_{name}={shlex.quote(text)}\n" for name, text in texts.items())
 
 
 def _scripts(scripts: Sequence[Mapping[str, str]]) -> str:
@@ -158,24 +158,24 @@ def _run_options(container: Mapping[str, Any]) -> str:
     return " ".join([*words, *container.get("arguments", ())])
 
 
-def _facts(one: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
+def _facts(plan: Planned, image: str, options: MadOptions, commit: str, container: Mapping[str, Any]) -> dict[str, str]:
     """What perf.csv says of the model that no record has."""
-    model = one.model
+    model = plan.model
     return {
         "model": model.name,
         "n_gpus": str(model.n_gpus),
         "training_precision": model.training_precision,
         "args": model.args,
         "tags": ",".join(model.tags),
-        "docker_file": one.dockerfile.path if one.dockerfile else "",
-        "base_docker": one.base,
+        "docker_file": plan.dockerfile.path if plan.dockerfile else "",
+        "base_docker": plan.base,
         "docker_image": image,
         "git_commit": commit,
         "pipeline": options.pipeline,
         "additional_docker_run_options": "" if options.in_pods else _run_options(container),
-        "deployment_type": "kubernetes" if options.in_pods else "slurm" if one.batch else "ssh",
-        "launcher": one.distributed.launcher if one.distributed else "",
-        **({"nnodes": str(one.distributed.nodes)} if one.distributed and one.is_gang else {}),
+        "deployment_type": "kubernetes" if options.in_pods else "slurm" if plan.batch else "ssh",
+        "launcher": plan.distributed.launcher if plan.distributed else "",
+        **({"nnodes": str(plan.distributed.nodes)} if plan.distributed and plan.is_gang else {}),
         "dataname": ",".join(model.data),
-        "data_provider_type": ",".join(placed.provider.kind for placed in one.data),
+        "data_provider_type": ",".join(placed.provider.kind for placed in plan.data),
     }

@@ -47,11 +47,11 @@ def write(
 
     Raises MadError with all that is wrong where a model is asked for by its name, or no model can run.
     """
-    known = [model.name for model in repository.models]
+    names = [model.name for model in repository.models]
     problems = [
-        f"gpuval_mad_images: the repository has no model {shown(name)}{meant(name, known)}"
+        f"gpuval_mad_images: the repository has no model {shown(name)}{meant(name, names)}"
         for name in options.images
-        if name not in known
+        if name not in names
     ]
     left_out: list[str] = []
     planned: list[Planned] = []
@@ -102,8 +102,8 @@ def write(
             (folder / "jobs" / one.stage).mkdir()
             (folder / "jobs" / one.stage / PACKED).write_text(text, encoding="ascii")
         path = folder / "jobs" / (one.stage if one.given else "") / f"{one.stage}.yml"
-        there = "" if one.given else str(files) if one.batch else f"{INSIDE}/{one.stage}"
-        document = job_of(one, owner, context, options, commit, there)
+        files_at = "" if one.given else str(files) if one.batch else f"{INSIDE}/{one.stage}"
+        document = job_of(one, owner, context, options, commit, files_at)
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=4096), encoding="utf-8")
         paths.append(str(path))
         seconds += (document["timeout_seconds"] or UNLIMITED_SECONDS) + IMAGE_SECONDS
@@ -119,12 +119,12 @@ def write(
     return Made(tuple(paths), images, deadline, tuple(dict.fromkeys(left_out)), tuple(remarks))
 
 
-def _write_context(root: Path, one: Planned, options: MadOptions, target: Path) -> None:
+def _write_context(root: Path, planned: Planned, options: MadOptions, target: Path) -> None:
     """The files of a build: the model's own context, and the Dockerfile with one line more."""
-    if one.dockerfile:
-        Copy(root, one.model.where, options.secrets_file).tree(one.model.dockercontext, target)
+    if planned.dockerfile:
+        Copy(root, planned.model.where, options.secrets_file).tree(planned.model.dockercontext, target)
     target.mkdir(parents=True, exist_ok=True)
-    text = one.dockerfile.text if one.dockerfile else f"FROM {one.base}"
+    text = planned.dockerfile.text if planned.dockerfile else f"FROM {planned.base}"
     (target / "Dockerfile").write_text(f"{text.rstrip()}\nCOPY {FILES}/ {INSIDE}/\n", encoding="utf-8")
     ignored = target / ".dockerignore"
     if ignored.exists():
@@ -132,21 +132,21 @@ def _write_context(root: Path, one: Planned, options: MadOptions, target: Path) 
             stream.write(f"\n!{FILES}\n!{FILES}/**\n")
 
 
-def _write_files(root: Path, one: Planned, context: MadContext, options: MadOptions, target: Path) -> str:
+def _write_files(root: Path, planned: Planned, context: MadContext, options: MadOptions, target: Path) -> str:
     """What run_model.sh reads of one model. Returns the commit of its clone."""
-    model = one.model
+    model = planned.model
     copied = Copy(root, model.where, options.secrets_file)
     commit = ""
     if model.url:
         target.mkdir(parents=True)
-        with tempfile.TemporaryDirectory(dir=target) as place:  # its links would name files of this machine
-            code = Path(place) / "code"
+        with tempfile.TemporaryDirectory(dir=target) as scratch:  # its links would name files of this machine
+            code = Path(scratch) / "code"
             login = credentials.login(model, options.credentials)
             commit = checkout.clone(model.url, code, what=f"{model.where}: url", login=login)
             Copy(code, f"{model.where}: url", foreign=True).tree(".", target / "model")
-    copied.tree("." if one.batch else one.script[2], target / "model")
+    copied.tree("." if planned.batch else planned.script[2], target / "model")
     helpers = [script["path"] for script in (*context.pre_scripts, *context.post_scripts)]
-    helpers += [placed.provider.path for placed in one.data if placed.provider.kind == CUSTOM]
+    helpers += [placed.provider.path for placed in planned.data if placed.provider.kind == CUSTOM]
     for folder in sorted({posixpath.dirname(path) or "." for path in helpers}):
         copied.tree(folder, target / "repository" / folder)
     return commit

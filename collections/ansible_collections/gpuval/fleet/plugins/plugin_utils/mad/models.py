@@ -64,14 +64,14 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
     """
     # null is not specified
     fields = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, Mapping) else {}
-    given = fields["name"] if isinstance(fields.get("name"), str) else ""
-    name = f"{scope}/{given}" if scope else given
-    where = f"{file}: model {given[:200]}" if given else f"{file}: entry {number}"
-    problems = problems_of("mad_model", fields if isinstance(entry, Mapping) else entry, what=where)
-    place = functools.partial(within, folder=f"scripts/{scope}/" if scope else "")
+    name_text = fields["name"] if isinstance(fields.get("name"), str) else ""
+    name = f"{scope}/{name_text}" if scope else name_text
+    where = f"{file}: model {name_text[:200]}" if name_text else f"{file}: entry {number}"
+    problems = problems_of("mad_model", fields if isinstance(entry, Mapping) else entry, subject=where)
+    path_of = functools.partial(within, folder=f"scripts/{scope}/" if scope else "")
     checks: Any = {
-        "dockerfile": place,
-        "scripts": place,
+        "dockerfile": path_of,
+        "scripts": path_of,
         "dockercontext": within,
         "url": _address,
         "args": checked_args,
@@ -105,31 +105,31 @@ def from_entry(entry: Any, number: int, file: str, scope: str = "") -> MadModel:
     )
 
 
-def checked_args(text: str, what: str) -> str:
+def checked_args(text: str, subject: str) -> str:
     """Arguments of a script as shell text. Raises MadError where a shell would not find their end."""
     try:
         shlex.split(text)
     except ValueError as error:
-        raise MadError(f"{what}: {shown(text)}: {str(error).lower()}: quote it as for a shell") from error
+        raise MadError(f"{subject}: {shown(text)}: {str(error).lower()}: quote it as for a shell") from error
     return text.strip()
 
 
-def timeout_seconds(model: MadModel, asked: int = UNSET, multiplier: float = 1.0) -> float:
+def timeout_seconds(model: MadModel, limit_set: int = UNSET, multiplier: float = 1.0) -> float:
     """The time limit of a run: asked for, else the model's, else 7200 s; 0 is none, -1 not specified."""
-    chosen = next((limit for limit in (asked, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
+    chosen = next((limit for limit in (limit_set, model.timeout) if limit != UNSET), DEFAULT_TIMEOUT_SECONDS)
     return chosen * multiplier
 
 
-def _address(url: str, what: str) -> str:
+def _address(url: str, term: str) -> str:
     """The address, of which there may be none. Raises MadError."""
     try:
-        known = not url or (_URL.fullmatch(url) and urlsplit(url).port != 0)
+        is_valid = not url or (_URL.fullmatch(url) and urlsplit(url).port != 0)
     except ValueError:
-        known = False
-    if not known:
-        raise MadError(f"{what}: {shown(url)} is no address of a repository: use https://, ssh:// or git@HOST:PATH")
+        is_valid = False
+    if not is_valid:
+        raise MadError(f"{term}: {shown(url)} is no address of a repository: use https://, ssh:// or git@HOST:PATH")
     if CREDENTIALS_IN_URL.match(url):
-        raise MadError(f"{what}: credentials in an address end up in logs: move them to credential.json and set cred")
+        raise MadError(f"{term}: credentials in an address end up in logs: move them to credential.json and set cred")
     return url
 
 

@@ -51,7 +51,7 @@ def models(
 ) -> dict[str, dict[str, str]]:
     """By stage, the columns that are known of its model before it ran, and its datasets with commas between. `built` is
     the catalogue of images."""
-    found = {}
+    by_stage = {}
     for plan in plans:
         for stage in plan["stages"]:
             if VARIABLE in stage["environment"]:
@@ -59,13 +59,13 @@ def models(
                 columns = json.loads(stage["environment"][VARIABLE])
                 identity = image.get("id") or (stage["image"] or "").partition("@")[2]
                 seconds = (built or {}).get(stage["image"] or "", {}).get("build_seconds")
-                found[stage["name"]] = {
+                by_stage[stage["name"]] = {
                     **columns,
                     "docker_sha": identity,
                     "build_duration": _text(seconds),
                     DATASETS: ",".join(stage.get("datasets", ())),
                 }
-    return found
+    return by_stage
 
 
 def rows(
@@ -81,8 +81,8 @@ def rows(
     record of facts."""
     accelerator = facts.get("accelerator")
     count = accelerator.get("count") if isinstance(accelerator, Mapping) else None
-    wanted, nodes = int(columns["n_gpus"]), int(columns.get("nnodes", 1))
-    gpus = (min(wanted, count) if count and wanted > 0 else count) if isinstance(count, int) else None
+    gpus_set, nodes = int(columns["n_gpus"]), int(columns.get("nnodes", 1))
+    gpus = (min(gpus_set, count) if count and gpus_set > 0 else count) if isinstance(count, int) else None
     architecture = next(iter([*texts(facts, "gpus[].architecture"), *texts(facts, "gpus[].name")]), "")
     fetched = _FETCHED.search(log)
     common = {
@@ -108,32 +108,32 @@ def _results(
         return [{"status": SKIPPED}]
     if BEGIN in log:
         return _of_csv(model, log.rpartition(BEGIN)[2].partition(END)[0])
-    found = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
-    if found is None:  # the line is in what the log leaves out
+    match = next(iter(collections.deque(_PERFORMANCE.finditer(log), maxlen=1)), None)
+    if match is None:  # the line is in what the log leaves out
         figures = [one for one in metrics if one["name"].startswith(stage["name"]) and one["value"] is not None]
         return [
             {"performance": repr(one["value"]), "metric": one["unit"], "status": SUCCESS} for one in figures[:1]
         ] or [{"status": FAILURE}]
-    metric = found["metric"].rstrip(",.;:)'\"") + (found["per"] or "")
-    return [{"performance": found["value"].replace(",", ""), "metric": metric, "status": SUCCESS}]
+    metric = match["metric"].rstrip(",.;:)'\"") + (match["per"] or "")
+    return [{"performance": match["value"].replace(",", ""), "metric": metric, "status": SUCCESS}]
 
 
 def _of_csv(model: str, text: str) -> list[dict[str, str]]:
     """A result for each row, named MODEL_row; one without a number is a failure."""
     results = []
     with contextlib.suppress(csv.Error):  # rows before what is malformed count
-        for _, given in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
-            found = {
-                str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in given.items() if name is not None
+        for _, raw in zip(range(MAX_ROWS), csv.DictReader(io.StringIO(text), skipinitialspace=True), strict=False):
+            cells = {
+                str(name).strip(): one_line(cell or "", MAX_CELL) for name, cell in raw.items() if name is not None
             }
-            performance = found.get("performance", "")
-            known = _number(performance) is not None
+            performance = cells.get("performance", "")
+            has_number = _number(performance) is not None
             results.append(
                 {
-                    "model": f"{model}_{found.get('model') or found.get('models') or ''}",
-                    "performance": performance if known else "",
-                    "metric": found.get("metric", ""),
-                    "status": SUCCESS if known else FAILURE,
+                    "model": f"{model}_{cells.get('model') or cells.get('models') or ''}",
+                    "performance": performance if has_number else "",
+                    "metric": cells.get("metric", ""),
+                    "status": SUCCESS if has_number else FAILURE,
                 }
             )
     return results or [{"status": FAILURE}]
@@ -143,8 +143,8 @@ def table(log: str) -> str:
     """The model's own CSV with all of its columns, fit for a spreadsheet; empty where its log has none."""
     stream = io.StringIO()
     with contextlib.suppress(csv.Error):
-        given = csv.reader(io.StringIO(log.rpartition(BEGIN)[2].partition(END)[0] if BEGIN in log else ""))
-        for row in itertools.islice(given, MAX_ROWS):
+        reader = csv.reader(io.StringIO(log.rpartition(BEGIN)[2].partition(END)[0] if BEGIN in log else ""))
+        for row in itertools.islice(reader, MAX_ROWS):
             csv.writer(stream, lineterminator="\n").writerow([_cell(one_line(cell, MAX_CELL).strip()) for cell in row])
     return stream.getvalue()
 
@@ -162,10 +162,10 @@ def written(rows: Iterable[Mapping[str, str]]) -> str:
     return stream.getvalue()
 
 
-def read(text: str, *, what: str) -> list[Row]:
+def read(text: str, *, subject: str) -> list[Row]:
     """Rows of an earlier file, of older tools too, which have fewer columns. Raises MadError."""
     if len(text) > MAX_BYTES:
-        raise MadError(f"{what}: longer than {MAX_BYTES} characters: move it away to begin a new one")
+        raise MadError(f"{subject}: longer than {MAX_BYTES} characters: move it away to begin a new one")
     reader = csv.reader(io.StringIO(text))
     header = [name.strip() for name in next(reader, [])]
     unknown = [name for name in header if name not in COLUMNS]
@@ -173,20 +173,20 @@ def read(text: str, *, what: str) -> list[Row]:
         problem = (
             f"has columns that perf.csv has not: {some_of(map(shown, unknown), 4)}" if unknown else "is no perf.csv"
         )
-        raise MadError(f"{what}: {problem}: move it away to begin a new one")
+        raise MadError(f"{subject}: {problem}: move it away to begin a new one")
     rows = []
     try:
         for cells in reader:
             if len(cells) != len(header):
                 raise MadError(
-                    f"{what}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}: correct it"
+                    f"{subject}: line {reader.line_num} has {len(cells)} cells, the header {len(header)}: correct it"
                 )
             values = {name: _unescaped(cell) for name, cell in zip(header, cells, strict=True)}
             rows.append({name: values.get(name, "") for name in COLUMNS})
             if len(rows) > MAX_ROWS:
-                raise MadError(f"{what}: more than {MAX_ROWS} rows: move it away to begin a new one")
+                raise MadError(f"{subject}: more than {MAX_ROWS} rows: move it away to begin a new one")
     except csv.Error as error:
-        raise MadError(f"{what}: line {reader.line_num}: malformed CSV: {error}") from error
+        raise MadError(f"{subject}: line {reader.line_num}: malformed CSV: {error}") from error
     return rows
 
 
@@ -197,28 +197,28 @@ def compared(earlier: Sequence[Row], new: Iterable[Row]) -> list[Row]:
     is compared with the first. The same arguments come before others, the same machine before another.
     """
     last: dict[tuple[object, ...], float] = {}
-    for one, keys in _keyed(earlier):
-        value = _number(one["performance"])
-        if one["status"] == SUCCESS and value is not None:
+    for row, keys in _keyed(earlier):
+        value = _number(row["performance"])
+        if row["status"] == SUCCESS and value is not None:
             last.update(dict.fromkeys(keys, value))
     rows = []
-    for one, keys in _keyed(new):
-        before, value = next((last[key] for key in keys if key in last), None), _number(one["performance"])
+    for row, keys in _keyed(new):
+        before, value = next((last[key] for key in keys if key in last), None), _number(row["performance"])
         change = f"{(value - before) / before:.6g}" if value is not None and before else ""
-        rows.append({**one, "relative_change": change})
+        rows.append({**row, "relative_change": change})
     return rows
 
 
 def _keyed(rows: Iterable[Row]) -> Iterator[tuple[Row, list[tuple[object, ...]]]]:
     """Each row with what it is compared by, the best first."""
-    seen: collections.Counter[tuple[str, ...]] = collections.Counter()
-    for one in rows:
-        figure, work, machine = (one["model"], one["metric"]), (one["args"], one["docker_file"]), one["machine_name"]
-        of_run = (*figure, *work, machine, one["build_number"])
-        place = seen[of_run] if one["build_number"] not in NO_BUILD else 0
-        seen[of_run] += 1
+    counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for row in rows:
+        figure, work, machine = (row["model"], row["metric"]), (row["args"], row["docker_file"]), row["machine_name"]
+        of_run = (*figure, *work, machine, row["build_number"])
+        index = counts[of_run] if row["build_number"] not in NO_BUILD else 0
+        counts[of_run] += 1
         keys = ((*work, machine), (*work, None), (None, None, machine), (None, None, None))
-        yield one, [(*figure, place, *key) for key in keys]
+        yield row, [(*figure, index, *key) for key in keys]
 
 
 def _number(text: str) -> float | None:

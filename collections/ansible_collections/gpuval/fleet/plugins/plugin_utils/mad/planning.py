@@ -96,28 +96,28 @@ class Planned:
 def plan(repository: Repository, model: MadModel, context: MadContext, options: MadOptions) -> list[Planned]:
     """The model with each Dockerfile that fits the nodes. Raises MadError for what it lacks."""
     of_model = credentials.for_model(model, options.credentials)
-    own = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
+    variables = contexts.variables({"env_vars": model.env_vars}, "env_vars", model.where)
     root = repository.root
     script, batch = _script(root, model, options)
-    for path in (one["path"] for one in (*context.pre_scripts, *context.post_scripts)):
+    for path in (part["path"] for part in (*context.pre_scripts, *context.post_scripts)):
         if not located(root, path).is_file():
             raise MadError(f"{contexts.SETTING}: pre_scripts, post_scripts: no file {path} in the repository")
-    given = "" if batch else options.images.get(model.name, "")
+    image = "" if batch else options.images.get(model.name, "")
     if options.in_pods and not options.registry:
-        given = given or context.image
-        if not given:
+        image = image or context.image
+        if not image:
             raise MadError(f"{model.where}: no image for its pods: add one to gpuval_mad_images, or {BY_REGISTRY}")
-    if not (given or batch or located(root, model.dockercontext).is_dir()):
+    if not (image or batch or located(root, model.dockercontext).is_dir()):
         raise MadError(f"{model.where}: dockercontext: no folder {model.dockercontext} in the repository")
     accounts = {name for name, value in job_secrets.flat(options.credentials).items() if value}
     inside = [volume.split(":")[1].rstrip("/") for volume in context.volumes]
-    wanted = () if batch else model.data  # a batch file gets its data itself
-    data = place(wanted, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
-    of_data = [name for one in data for name in one.secrets]
+    names = () if batch else model.data  # a batch file gets its data itself
+    data = place(names, repository.data, options.datasets, where=model.where, credentials=accounts, mounted=inside)
+    of_data = [name for part in data for name in part.secrets]
     secrets = tuple(dict.fromkeys((*of_model, *of_data, *context.secrets, *options.secrets)))
-    for one in data:
-        if one.provider.kind == CUSTOM and not located(root, one.provider.path).is_file():
-            raise MadError(f"{model.where}: data: {one.name}: no file {one.provider.path} in the repository")
+    for part in data:
+        if part.provider.kind == CUSTOM and not located(root, part.provider.path).is_file():
+            raise MadError(f"{model.where}: data: {part.name}: no file {part.provider.path} in the repository")
     if options.in_pods and context.cpus:
         raise MadError(f"{contexts.SETTING}: docker_cpus: pods have no set of processors: use gpuval_pods.resources")
     distributed = context.distributed or contexts.distributed(model.distributed, f"{model.where}: distributed")
@@ -129,26 +129,26 @@ def plan(repository: Repository, model: MadModel, context: MadContext, options: 
                 f"{model.where}: distributed.nnodes{' or --nodes' if batch else ''} is {distributed.nodes}, and "
                 f"{options.nodes} nodes are chosen: choose more, or set nnodes in gpuval_mad_context"
             )
-        if options.in_pods and any(one.provider.kind == DATASET for one in data):
+        if options.in_pods and any(part.provider.kind == DATASET for part in data):
             raise MadError(f"{model.where}: data: pods of several nodes have no datasets: use gpuval_pods.volumes")
     facts = {**({"gpu_vendor": options.vendor} if options.vendor else {}), **context.facts}
-    found: Sequence[Dockerfile | None] = [None] if given or batch or context.image else fitting(root, model, facts)
+    files: Sequence[Dockerfile | None] = [None] if image or batch or context.image else fitting(root, model, facts)
     planned = []
-    for dockerfile in found:
+    for dockerfile in files:
         variant = PurePosixPath(dockerfile.path).name.removesuffix(".Dockerfile") if dockerfile else ""
         planned.append(
             Planned(
                 model,
                 dockerfile,
-                stage_name(model.name, variant if len(found) > 1 else "", model.args),
-                "" if batch else given or image_name(model.name, variant),
-                dockerfile.base(context.build_arguments) if dockerfile else "" if batch else given or context.image,
+                stage_name(model.name, variant if len(files) > 1 else "", model.args),
+                "" if batch else image or image_name(model.name, variant),
+                dockerfile.base(context.build_arguments) if dockerfile else "" if batch else image or context.image,
                 script,
                 tuple(data),
                 distributed,
                 secrets,
-                {name: text for name, text in own.items() if name not in secrets},
-                given,
+                {name: text for name, text in variables.items() if name not in secrets},
+                image,
                 batch,
             )
         )
@@ -165,7 +165,7 @@ def stage_name(model: str, variant: str = "", args: str = "") -> str:
 def image_name(model: str, variant: str) -> str:
     """`ci-NAME_VARIANT`, in the alphabet of image references."""
     name = "_".join(filter(None, (model.replace("/", "_").lower(), variant.lower())))
-    return f"ci-{_SEPARATORS.sub(lambda found: found[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
+    return f"ci-{_SEPARATORS.sub(lambda match: match[1], _NO_IMAGE_NAME.sub('-', name)).strip('._-')}"
 
 
 def _script(root: Path, model: MadModel, options: MadOptions) -> tuple[tuple[str, str, str], BatchFile | None]:

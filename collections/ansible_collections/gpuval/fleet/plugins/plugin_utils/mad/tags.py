@@ -37,9 +37,9 @@ class Tag:
         return self.whole in (ALL, model.name, *model.tags)
 
 
-def parse(given: str | Iterable[str]) -> list[Tag]:
+def parse(source: str | Iterable[str]) -> list[Tag]:
     """Tags as a list, or as text with commas or blanks between. Raises MadError for none, or a malformed one."""
-    lines = [given] if isinstance(given, str) else list(given)
+    lines = [source] if isinstance(source, str) else list(source)
     words = [word for line in lines for word in re.split(r"[,\s]+", str(line)) if word]
     if not words:
         raise MadError("gpuval_mad_tags is empty: name tags or models, or all")
@@ -62,7 +62,7 @@ def _tag(text: str) -> Tag:
     return Tag(text, scope, word, " ".join(arguments))
 
 
-def select(repository: Repository, given: str | Iterable[str]) -> list[MadModel]:
+def select(repository: Repository, source: str | Iterable[str]) -> list[MadModel]:
     """The models that any tag selects, in the order of the tags, each once with the same arguments.
 
     Raises MadError that names every tag that selects nothing, with the nearest names, and all that is wrong with models
@@ -70,13 +70,13 @@ def select(repository: Repository, given: str | Iterable[str]) -> list[MadModel]
     """
     chosen: dict[tuple[str, str, int], MadModel] = {}
     problems = []
-    for tag in parse(given):
-        found = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]
+    for tag in parse(source):
+        selected = [(index, model) for index, model in enumerate(repository.models) if tag.selects(model)]
         malformed = [model for model in repository.malformed if tag.selects(model)]
-        problems += [model.problem for model in malformed if model.name == tag.whole or not found]
-        if tag.scope in repository.refused or not (found or malformed):
+        problems += [model.problem for model in malformed if model.name == tag.whole or not selected]
+        if tag.scope in repository.refused or not (selected or malformed):
             problems.append(_unknown(tag, repository))
-        for index, model in found:
+        for index, model in selected:
             args = checked_args(f"{model.args} {tag.arguments}", f"{model.where}: args with {shown(tag.text)}")
             chosen.setdefault((model.name, args, index), dataclasses.replace(model, args=args))
     if problems:
@@ -87,11 +87,11 @@ def select(repository: Repository, given: str | Iterable[str]) -> list[MadModel]
 def _unknown(tag: Tag, repository: Repository) -> str:
     if tag.scope in repository.refused:
         return f"tag {shown(tag.text)}: {repository.refused[tag.scope]}"
-    known = {ALL} | {word for model in repository.models for word in (model.name, *model.tags)}
-    known |= {f"{model.scope}/{word}" for model in repository.models if model.scope for word in (ALL, *model.tags)}
-    near = difflib.get_close_matches(tag.whole, sorted(known), n=3, cutoff=0.5)
-    near += [name for name in sorted(known) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
-    remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(known)} names and tags"
+    words = {ALL} | {word for model in repository.models for word in (model.name, *model.tags)}
+    words |= {f"{model.scope}/{word}" for model in repository.models if model.scope for word in (ALL, *model.tags)}
+    near = difflib.get_close_matches(tag.whole, sorted(words), n=3, cutoff=0.5)
+    near += [name for name in sorted(words) if tag.word in name.split("/") and name not in near][: 3 - len(near)]
+    remark = f"; nearest: {', '.join(near)}" if near else f"; the repository has {len(words)} names and tags"
     refused = (
         f"; not searched: {', '.join(f'scripts/{name}' for name in repository.refused)}" if repository.refused else ""
     )

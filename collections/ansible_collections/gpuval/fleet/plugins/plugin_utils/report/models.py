@@ -71,7 +71,7 @@ def _added(new: list[perf.Row], path: Path, run_id: str) -> list[perf.Row]:
     late = run_folder.RunError(f"another process holds {lock}: end it, and report again")
     with files.locked(lock, LOCK_SECONDS, late):
         try:
-            rows = perf.read(_text(path), what=str(path)) if path.exists() else []
+            rows = perf.read(_text(path), subject=str(path)) if path.exists() else []
         except MadError:  # the run has its rows, whatever became of those before it
             path.replace(path.with_name(path.name + UNREADABLE))
             rows = []

@@ -33,8 +33,8 @@ def open_store(options: Mapping[str, Any]) -> StoreBackend:
 
 def check_endpoint(endpoint: str) -> str:
     """The scheme of an endpoint, empty for none. Raises StoreError."""
-    scheme, _, rest = endpoint.partition("://")
-    if endpoint and (scheme.lower() not in ("http", "https") or not rest.strip("/")):
+    scheme, _, host = endpoint.partition("://")
+    if endpoint and (scheme.lower() not in ("http", "https") or not host.strip("/")):
         raise StoreError(f"gpuval_s3_endpoint {endpoint!r} is no URL of an S3 service: write https://HOST:PORT")
     return scheme.lower()
 
@@ -65,8 +65,8 @@ def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
     if raw is None:
         return
     try:
-        there = json.loads(raw)
-        run_id, opened = there.get("run_id"), there.get("created_at")
+        stored = json.loads(raw)
+        run_id, opened = stored.get("run_id"), stored.get("created_at")
     except (ValueError, RecursionError, AttributeError):
         run_id, opened = run["run_id"], "a time that cannot be read"
     if run_id == run["run_id"] and opened != run["created_at"]:

@@ -25,8 +25,8 @@ _INSTEAD = (
 def own_addresses() -> set[str]:
     """The IP addresses of this machine's interfaces."""
     families = (socket.AF_INET, socket.AF_INET6)
-    found = (entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families)
-    return {entry.address.partition("%")[0] for entry in found}
+    net = (entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families)
+    return {entry.address.partition("%")[0] for entry in net}
 
 
 def interface_bits_per_second(address: str) -> float | None:
@@ -44,10 +44,10 @@ def look_up(name: str) -> set[str]:
 
 
 def listening_addresses(
-    address: str, own: Iterable[str] | None = None, lookup: Callable[[str], set[str]] = look_up
+    address: str, local: Iterable[str] | None = None, lookup: Callable[[str], set[str]] = look_up
 ) -> list[str]:
     """The IP addresses to listen on, so that nodes reach the store by `address`. Raises StoreError with a remedy."""
-    own = own_addresses() if own is None else set(own)
+    local = own_addresses() if local is None else set(local)
     literal = _ip(address)
     if literal is None and not _NAME.fullmatch(address):
         raise StoreError(
@@ -68,12 +68,12 @@ def listening_addresses(
         raise StoreError(
             f"gpuval_store_address {address} means {', '.join(sorted(candidates)) or 'nothing'} on this controller, "
             "which no node reaches (is the name in its /etc/hosts?): set it to an IP address of this controller"
-            + _hint(own)
+            + _hint(local)
         )
-    bound = [text for text in outward if text in own]
+    bound = [text for text in outward if text in local]
     if not bound:
         raise StoreError(
-            f"gpuval_store_address {address} ({', '.join(outward)}) is no address of this controller{_hint(own)}. "
+            f"gpuval_store_address {address} ({', '.join(outward)}) is no address of this controller{_hint(local)}. "
             + _INSTEAD
         )
     return bound
@@ -104,6 +104,6 @@ def _may_be_reached(text: str) -> bool:
     return not (unusable or (literal.version == 6 and literal.is_link_local))
 
 
-def _hint(own: Iterable[str]) -> str:
-    usable = sorted(text for text in own if _may_be_reached(text))
+def _hint(local: Iterable[str]) -> str:
+    usable = sorted(text for text in local if _may_be_reached(text))
     return f"; it has {', '.join(usable)}" if usable else "; it has none but loopback"

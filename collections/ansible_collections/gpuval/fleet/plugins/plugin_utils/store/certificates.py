@@ -62,15 +62,15 @@ def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None =
             f"({CRYPTOGRAPHY_ERROR})"
         )
     now = now or datetime.now(timezone.utc)
-    wanted = list(dict.fromkeys(str(_general_name(name).value) for name in (*names, *LOOPBACK_NAMES)))
+    needed = list(dict.fromkeys(str(_general_name(name).value) for name in (*names, *LOOPBACK_NAMES)))
     authority = _load(files.authority, files.authority_key)
     if authority is None or not _lasts(authority[0], now):
         authority = _make_authority(now)
         _write_pair(files.authority, files.authority_key, *authority)
     server = _load(files.server, files.server_key)
-    if server and _lasts(server[0], now) and _issued_by(server[0], authority[0]) and _names(server[0]) == set(wanted):
+    if server and _lasts(server[0], now) and _issued_by(server[0], authority[0]) and _names(server[0]) == set(needed):
         return False
-    _write_pair(files.server, files.server_key, *_make_server(authority[0], authority[1], wanted, now))
+    _write_pair(files.server, files.server_key, *_make_server(authority[0], authority[1], needed, now))
     return True
 
 
@@ -114,12 +114,12 @@ def _builder(subject, issuer, public_key, now, life):
     )
 
 
-def _usage(**given):
+def _usage(**usages):
     names = (
         *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
         *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
     )
-    return x509.KeyUsage(**{name: given.get(name, False) for name in names})
+    return x509.KeyUsage(**{name: usages.get(name, False) for name in names})
 
 
 def _general_name(name):

@@ -124,9 +124,9 @@ class EmbeddedStore(StoreBackend):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
         directory = project_path(options["state_dir"]) / "store"
-        given = options["bucket"], options["address"], options["port"]
+        arguments = options["bucket"], options["address"], options["port"]
         results = project_path(options["results_dir"]) if options.get("results_dir") else None
-        return cls(directory, *given, creates_bucket=bool(options.get("create_bucket")), results=results)
+        return cls(directory, *arguments, creates_bucket=bool(options.get("create_bucket")), results=results)
 
     def store(self) -> Store:
         return FileReads(self.connection(), self.objects)
@@ -241,10 +241,10 @@ class EmbeddedStore(StoreBackend):
         )
 
     def _make_bucket(self) -> None:
-        there = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
-        if there and self.bucket not in there and not self.creates_bucket:
+        buckets = sorted(path.name for path in self.data.iterdir() if path.is_dir()) if self.data.is_dir() else []
+        if buckets and self.bucket not in buckets and not self.creates_bucket:
             raise StoreError(
-                f"the embedded store has no bucket {self.bucket}, it has {some_of(there)}: correct gpuval_bucket, or "
+                f"the embedded store has no bucket {self.bucket}, it has {some_of(buckets)}: correct gpuval_bucket, or "
                 "set gpuval_create_bucket: true"
             )
         (self.objects / "models").mkdir(parents=True, exist_ok=True)
@@ -470,12 +470,12 @@ class EmbeddedStore(StoreBackend):
             if process.poll() is not None or time.monotonic() > deadline:
                 printed = _end_of(log, begin)
                 self._stop(server)
-                other = "set another gpuval_store_port"
+                advice = "set another gpuval_store_port"
                 if not self.wanted_port:
-                    other = f"set gpuval_store_port, or remove {self._file} to choose another one"
+                    advice = f"set gpuval_store_port, or remove {self._file} to choose another one"
                 raise StoreError(
                     f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
-                    f"{printed or 'no output'}. Is the port in use by another program? Free it, or {other}."
+                    f"{printed or 'no output'}. Is the port in use by another program? Free it, or {advice}."
                 )
             time.sleep(0.1)
         return True
@@ -529,8 +529,8 @@ def _end_of(log: Path, begin: int) -> str:
     text = data[begin if begin <= len(data) else 0 :].decode(errors="replace").strip()
     if len(text) <= LOG_END:
         return text
-    first, _, rest = text[-LOG_END:].partition("\n")
-    return rest or first
+    first, _, lines = text[-LOG_END:].partition("\n")
+    return lines or first
 
 
 def _has_ended(process: psutil.Process) -> bool:
@@ -551,11 +551,11 @@ def _has_ended(process: psutil.Process) -> bool:
 def _free_port(hosts: list[str]) -> int:
     """A port that is free on every one of these addresses."""
     for port in random.sample(OWN_PORTS, 50):
-        with ExitStack() as held:
+        with ExitStack() as sockets:
             try:
                 for host in hosts:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                    held.enter_context(socket.socket(family)).bind((host, port))
+                    sockets.enter_context(socket.socket(family)).bind((host, port))
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise StoreError(f"the embedded store cannot listen on {host}: {error.strerror}") from error

@@ -33,11 +33,11 @@ class FileReads(Store):
         )
         for path in sorted(path for path in paths if path.startswith(beginning)):
             try:
-                found = os.stat(path)  # noqa: PTH116 - Path takes as long again, for each record at each poll
+                status = os.stat(path)  # noqa: PTH116 - Path takes as long again, for each record at each poll
             except FileNotFoundError:  # deleted meanwhile
                 continue
-            modified = EPOCH + timedelta(milliseconds=found.st_mtime_ns // 1_000_000)
-            yield Entry(path.removeprefix(self._objects), "", found.st_size, modified)
+            modified = EPOCH + timedelta(milliseconds=status.st_mtime_ns // 1_000_000)
+            yield Entry(path.removeprefix(self._objects), "", status.st_size, modified)
 
     def get(self, key: str, *, max_bytes: int) -> bytes:
         try:

@@ -41,33 +41,33 @@ def recover(folder: run_folder.RunFolder, access: StoreBackend, warn: Callable[[
     What no command can make anew is named in one line; evidence is collected again. Raises RunError where the run
     itself is not known then, and OSError.
     """
-    whole, restored, lost = folder.path, [], []
-    no_folders = [name for name in FOLDERS if os.path.lexists(whole / name) and not (whole / name).is_dir()]
+    root, restored, lost = folder.path, [], []
+    no_folders = [name for name in FOLDERS if os.path.lexists(root / name) and not (root / name).is_dir()]
     for name in no_folders:
-        files.make_folder(whole / name)
+        files.make_folder(root / name)
     nodes = run_folder.read_object(folder.run_file).get("nodes", ()) if {*no_folders} & {*LAUNCH_FOLDERS} else ()
-    for path in whole.glob("*.*"):
+    for path in root.glob("*.*"):
         if path.suffix in REPORTS:
             files.move_folder_aside(path)
-    for path in (whole, *(path for path in sorted((whole / "gangs").glob("*/")) if path.is_dir())):
-        damaged = set(_damaged(path, whole.name if path == whole else ""))
-        damaged |= {f"{LAUNCHES}{node}.json" for node in nodes if path == whole}
+    for path in (root, *(path for path in sorted((root / "gangs").glob("*/")) if path.is_dir())):
+        damaged = set(_damaged(path, root.name if path == root else ""))
+        damaged |= {f"{LAUNCHES}{node}.json" for node in nodes if path == root}
         for name in sorted(damaged, key=lambda name: name != publishing.RUN_FILE):
-            document = _copy(path.relative_to(whole), name, _base(folder, access), access)
+            document = _copy(path.relative_to(root), name, _base(folder, access), access)
             with suppress(OSError):  # on a full disk the file stays as it is, and is named
                 if document is not None:
                     run_folder.write_json(path / name, document)
-                    restored.append(str((path / name).relative_to(whole)))
+                    restored.append(str((path / name).relative_to(root)))
                     continue
             if name in COPIES or name.startswith((PLANS, LAUNCHES, PROBLEMS)):
-                lost.append(str((path / name).relative_to(whole)))
+                lost.append(str((path / name).relative_to(root)))
     if restored:
-        warn(f"damaged files in {whole} are restored from the store: {some_of(restored)}")
+        warn(f"damaged files in {root} are restored from the store: {some_of(restored)}")
     if publishing.RUN_FILE in lost:
         raise folder.damaged(folder.run_file, "it cannot be read or is of another run")
     if lost:
         advice = "`make validate RUN=new` checks again what cannot be judged"
-        warn(f"damaged files in {whole} that cannot be restored from the store: {some_of(lost)}. {advice}")
+        warn(f"damaged files in {root} that cannot be restored from the store: {some_of(lost)}. {advice}")
 
 
 def _damaged(path: Path, run_id: str) -> Iterator[str]:
@@ -95,17 +95,17 @@ def _base(folder: run_folder.RunFolder, access: StoreBackend) -> str:
     return run_id
 
 
-def _copy(place: Path, name: str, base: str, access: StoreBackend) -> Any:
+def _copy(below: Path, name: str, base: str, access: StoreBackend) -> Any:
     """The content of a damaged file by the store; None where it has none that can be read."""
     node = Path(name).stem
     if name.startswith(LAUNCHES) or name == PROBLEMS:
-        watch = _copy(place, STATE + publishing.WATCH_FILE, base, access) or {"problems": None, "nodes": {}}
+        watch = _copy(below, STATE + publishing.WATCH_FILE, base, access) or {"problems": None, "nodes": {}}
         return watch["problems"] if name == PROBLEMS else (watch["nodes"].get(node) or {}).get("launch")
     of_plan = (f"plans/{node}.json", "plan") if name.startswith(PLANS) else None
     key, schema = of_plan or COPIES.get(name, ("", ""))
     if not schema:
         return None
-    key = (Path(base) / place / key).as_posix()
+    key = (Path(base) / below / key).as_posix()
     try:
         in_file = access.objects and files.read(access.objects / key)
         raw = in_file or access.store().get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)

@@ -53,37 +53,37 @@ class Written:
 Excess = tuple[Written, int, str]
 
 
-def over_limits(found: Sequence[Written]) -> Iterator[Excess]:
+def over_limits(objects: Sequence[Written]) -> Iterator[Excess]:
     """What is over the limit of its kind, then the largest objects of each node over its quota."""
     of_node: dict[str, int] = defaultdict(int)
-    for one in found:
-        limit = MAX_BYTES[one.kind] + 1
-        if one.size > limit:
-            yield one, limit, "larger than its kind may be"
-            one.size = limit
-        of_node[one.node] += one.size if one.node else 0
-    for one in sorted(found, key=lambda one: one.size, reverse=True):
-        if of_node[one.node] > MAX_NODE_BYTES and one.size > KEPT_BYTES:
-            of_node[one.node] -= one.size - KEPT_BYTES
-            yield one, KEPT_BYTES, f"its node has written more than {human_bytes(MAX_NODE_BYTES)}"
-            one.size = KEPT_BYTES
+    for written in objects:
+        limit = MAX_BYTES[written.kind] + 1
+        if written.size > limit:
+            yield written, limit, "larger than its kind may be"
+            written.size = limit
+        of_node[written.node] += written.size if written.node else 0
+    for written in sorted(objects, key=lambda written: written.size, reverse=True):
+        if of_node[written.node] > MAX_NODE_BYTES and written.size > KEPT_BYTES:
+            of_node[written.node] -= written.size - KEPT_BYTES
+            yield written, KEPT_BYTES, f"its node has written more than {human_bytes(MAX_NODE_BYTES)}"
+            written.size = KEPT_BYTES
 
 
-def lines_of(what: str, excess: Iterable[Excess]) -> list[str]:
+def lines_of(store_name: str, excess: Iterable[Excess]) -> list[str]:
     """A line for the operator for each reason."""
     reasons: dict[str, list[Written]] = defaultdict(list)
-    for one, _size, reason in excess:
-        reasons[reason].append(one)
-    return [f"{what}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
+    for key, _size, reason in excess:
+        reasons[reason].append(key)
+    return [f"{store_name}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
 
 
 def reserve_bytes(total: int) -> int:
     return min(RESERVE_BYTES, total // RESERVE_PART)
 
 
-def shortage(place: Path, usage: Usage = shutil.disk_usage) -> int:
+def shortage(path: Path, usage: Usage = shutil.disk_usage) -> int:
     """Bytes that the disk of an existing folder lacks to the reserve; 0 or less where it has them."""
-    disk = usage(place)
+    disk = usage(path)
     return reserve_bytes(disk.total) - disk.free
 
 
@@ -102,20 +102,20 @@ class FileGuard:
         if lacking <= 0 and now - self._looked_at < LOOK_SECONDS and self._free - free < LOOK_BYTES:
             return []
         self._looked_at, self._free = now, free
-        found = list(self._written())
-        cut = [excess for excess in over_limits(found) if self._cut(*excess)]
-        for one in sorted(found, key=lambda one: one.size, reverse=True):
-            excess = (one, KEPT_BYTES, "the disk of the store is full")
-            if lacking > 0 and one.size > KEPT_BYTES and self._cut(*excess):
-                lacking -= one.size - KEPT_BYTES
+        objects = list(self._written())
+        cut = [excess for excess in over_limits(objects) if self._cut(*excess)]
+        for written in sorted(objects, key=lambda written: written.size, reverse=True):
+            excess = (written, KEPT_BYTES, "the disk of the store is full")
+            if lacking > 0 and written.size > KEPT_BYTES and self._cut(*excess):
+                lacking -= written.size - KEPT_BYTES
                 cut.append(excess)
         full = f"the disk of the store has {human_bytes(free)} free: free space there"
         return [*lines_of("cut in the store", cut), *([full] if lacking > 0 else ())]
 
-    def _cut(self, one: Written, size: int, _reason: str) -> bool:
+    def _cut(self, written: Written, size: int, _reason: str) -> bool:
         """Leave its beginning. An upload under way goes on behind a hole, which takes no space."""
         try:
-            os.truncate(self._objects / one.key, size)
+            os.truncate(self._objects / written.key, size)
         except OSError:  # replaced or removed meanwhile
             return False
         return True
@@ -124,10 +124,10 @@ class FileGuard:
         for kind in MAX_BYTES:
             for path in (self._objects / self._folder / kind).glob("*/*"):
                 key = path.relative_to(self._objects).as_posix()
-                place = parse_key(self._folder, key)
-                if place or path.name.startswith(UPLOAD):
+                parts = parse_key(self._folder, key)
+                if parts or path.name.startswith(UPLOAD):
                     with suppress(OSError):
-                        yield Written(key, kind, place[2] if place else "", path.lstat().st_size)
+                        yield Written(key, kind, parts[2] if parts else "", path.lstat().st_size)
 
 
 class ObjectGuard:
@@ -143,7 +143,7 @@ class ObjectGuard:
             return []
         self._looked_at, store = now, self._store()
         listed = [(entry, parse_key(self._folder, entry.key)) for entry in store.list(f"{self._folder}/")]
-        found = [Written(entry.key, place[0], place[2], entry.size) for entry, place in listed if place]
-        removed = list(over_limits(found))
+        objects = [Written(entry.key, place[0], place[2], entry.size) for entry, place in listed if place]
+        removed = list(over_limits(objects))
         store.delete({one.key for one, _size, _reason in removed})
         return lines_of("removed from the store", removed)

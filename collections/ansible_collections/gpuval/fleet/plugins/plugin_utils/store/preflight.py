@@ -45,12 +45,12 @@ def examine(access: StoreBackend, deadline_seconds: float) -> Examined:
     """
     started, usable = access.start(), False
     try:
-        found = _examined(access, deadline_seconds)
-        usable = not found.problems
+        examined = _examined(access, deadline_seconds)
+        usable = not examined.problems
     finally:
         if started and not usable:
             access.stop()
-    return replace(found, changed=started or found.changed)
+    return replace(examined, changed=started or examined.changed)
 
 
 def _examined(access: StoreBackend, deadline_seconds: float) -> Examined:
@@ -85,13 +85,13 @@ def tls_remark(endpoint: str) -> str:
 def findings(access: StoreBackend, store: Store) -> list[str]:
     """What is wrong with the store, each with what to do: an object is uploaded, read with the other key, deleted."""
     key = f"models/preflight-{secrets.token_hex(8)}"
-    found = []
+    problems = []
     try:
         problem = refused(upload(store, key))
     except StoreError as error:
         problem = str(error)
     if problem:
-        found.append(
+        problems.append(
             f"{problem}. {clock(store) or 'Check that the keys may write, and read the log of the S3 service.'}"
         )
     try:
@@ -99,15 +99,15 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
         if not problem:
             _read(access, key)
     except StoreError as error:
-        found.append(str(error))
+        problems.append(str(error))
     try:
         store.delete([key])
     except StoreError as error:
         if not isinstance(error.__cause__, BotoCoreError):  # the service answers, and refuses
-            found.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
-        elif not found:
-            found.append(f"the store does not answer when an object is deleted: {error}")
-    return found
+            problems.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
+        elif not problems:
+            problems.append(f"the store does not answer when an object is deleted: {error}")
+    return problems
 
 
 def _read(access: StoreBackend, key: str) -> None:

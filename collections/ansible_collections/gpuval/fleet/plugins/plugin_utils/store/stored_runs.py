@@ -51,10 +51,10 @@ class StoredRun:
 
     def label(self) -> str:
         ended = f"ended {one_line(self.run['finished_at'], 40)}" if self.run["finished_at"] else "not ended"
-        place = f", folder {self.folder}" if self.folder != self.run_id else ""
+        folder_text = f", folder {self.folder}" if self.folder != self.run_id else ""
         return (
             f"{self.run_id}: opened {self.run['created_at']}, {ended}, profile {one_line(self.run['profile'], 40)}, "
-            f"{len(self.run['nodes'])} node(s){place}"
+            f"{len(self.run['nodes'])} node(s){folder_text}"
         )
 
 
@@ -113,11 +113,11 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
         run = read_run(store, run_id)
         if run is not None and run["run_id"] == run_id:
             return run, []
-    found, refused = all_runs(store)
+    runs, refused = all_runs(store)
     if not run_id:
-        run, lines = newest(found, datetime.now(timezone.utc), _bucket(store))
+        run, lines = newest(runs, datetime.now(timezone.utc), _bucket(store))
         return run, [*lines, *refused]
-    named = [one for one in found if one.run_id == run_id]
+    named = [one for one in runs if one.run_id == run_id]
     if len(named) == 1:
         return named[0].run, []
     if named:
@@ -125,43 +125,43 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
         raise run_folder.RunError(
             f"{_bucket(store)} has the run {run_id} in several folders: give gpuval_folder ({folders})"
         )
-    raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, found)}")
+    raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(run_id, runs)}")
 
 
-def newest(found: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
+def newest(runs: Sequence[StoredRun], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
     """The run that was opened last, with notes; other active runs are listed. Raises RunError if there is none, or
     if two were opened last."""
-    if not found:
+    if not runs:
         raise run_folder.RunError(
             f"{where} has no run: `make validate` starts one. For a run of another controller, set gpuval_bucket and "
             "gpuval_s3_endpoint to those of that controller"
         )
-    ordered = sorted(found, key=lambda one: one.created, reverse=True)
+    ordered = sorted(runs, key=lambda run: run.created, reverse=True)
     chosen = ordered[0]
-    same = [one for one in ordered if one.created == chosen.created]
-    if len(same) > 1:
+    simultaneous = [run for run in ordered if run.created == chosen.created]
+    if len(simultaneous) > 1:
         raise run_folder.RunError(
-            "several runs were opened in the same second: choose one with -e gpuval_run_id=: " + _listed(same)
+            "several runs were opened in the same second: choose one with -e gpuval_run_id=: " + _listed(simultaneous)
         )
     if len(ordered) == 1:
         return chosen.run, [f"run {chosen.run_id}: the only one of {where}"]
     lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {where}"]
-    others = [one for one in ordered[1:] if one.goes_on(moment)]
-    if others:
-        lines.append(f"other runs in progress (choose with -e gpuval_run_id=): {_listed(others)}")
+    active = [run for run in ordered[1:] if run.goes_on(moment)]
+    if active:
+        lines.append(f"other runs in progress (choose with -e gpuval_run_id=): {_listed(active)}")
     return chosen.run, lines
 
 
 def all_runs(store: Store) -> tuple[list[StoredRun], list[str]]:
     """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
-    found: list[StoredRun] = []
+    runs: list[StoredRun] = []
     refused: list[str] = []
     entries = _asked(lambda: [entry for _, entry in run_files(store)])
     reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
     while True:
         read = _asked(lambda: next(reading, None))
         if read is None:
-            return found, refused
+            return runs, refused
         entry, raw = read
         if raw is None:
             continue
@@ -170,7 +170,7 @@ def all_runs(store: Store) -> tuple[list[StoredRun], list[str]]:
         except run_folder.RunError as error:
             refused.append(f"left out: {error}")
             continue
-        found.append(StoredRun(run, _time(run["created_at"])))
+        runs.append(StoredRun(run, _time(run["created_at"])))
 
 
 def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
@@ -201,9 +201,9 @@ def run_files(store: Store, listed: Callable[[int], object] = lambda _count: Non
 def delete(store: Store, folder: str) -> int:
     """Remove a run's own objects, and nothing of runs whose folders lie below its. Returns how many."""
     below, entries = store.level(f"{folder}/")
-    own = [name for name in below if name.removeprefix(f"{folder}/").rstrip("/") in run_folder.OWN_FOLDERS]
+    inside = [name for name in below if name.removeprefix(f"{folder}/").rstrip("/") in run_folder.OWN_FOLDERS]
     store.delete(entry.key for entry in entries)
-    return len(entries) + sum(store.delete_prefix(name) for name in own)
+    return len(entries) + sum(store.delete_prefix(name) for name in inside)
 
 
 def _asked(question: Any) -> Any:
@@ -225,11 +225,11 @@ def _bucket(store: Store) -> str:
     return f"the bucket {store.connection.bucket}"
 
 
-def _hint(name: str, found: Sequence[StoredRun]) -> str:
-    if not found:
+def _hint(name: str, runs: Sequence[StoredRun]) -> str:
+    if not runs:
         return "it has no runs: check that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
-    return run_folder.hint(name, [one.folder for one in sorted(found, key=lambda one: one.created, reverse=True)])
+    return run_folder.hint(name, [run.folder for run in sorted(runs, key=lambda run: run.created, reverse=True)])
 
 
-def _listed(found: Sequence[StoredRun]) -> str:
-    return some_of((one.label() for one in found), MAX_LISTED, "; ")
+def _listed(runs: Sequence[StoredRun]) -> str:
+    return some_of((one.label() for one in runs), MAX_LISTED, "; ")

@@ -59,15 +59,15 @@ class Transfer:
 
 def describe(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
     """The estimate as a sentence, and a warning, empty if the deadline can be met."""
-    what = (
+    estimate_text = (
         f"{human_bytes(transfer.bytes_per_node)} to each of {transfer.nodes} nodes, "
         f"{human_bytes(transfer.total_bytes)} in all"
     )
     if bandwidth is None:
-        return f"at most {what}", ""
+        return f"at most {estimate_text}", ""
     seconds = transfer.seconds(bandwidth)
     rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
-    estimate = f"at most {what}: {duration(seconds)} at {rate}"
+    estimate = f"at most {estimate_text}: {duration(seconds)} at {rate}"
     share = seconds / transfer.deadline_seconds if transfer.deadline_seconds > 0 else 0.0
     if share <= LARGE_SHARE:
         return estimate, ""
@@ -79,16 +79,16 @@ def describe(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]
     return estimate, warning
 
 
-def choose(given: float, measured: float | None, interface: float | None) -> Bandwidth | None:
+def choose(declared: float, measured: float | None, interface: float | None) -> Bandwidth | None:
     """The declared bandwidth; else the smaller of the measured one and the interface's speed."""
-    if given > 0:
-        return Bandwidth(given, "gpuval_store_bits_per_second")
-    known = []
+    if declared > 0:
+        return Bandwidth(declared, "gpuval_store_bits_per_second")
+    candidates = []
     if measured:
-        known.append(Bandwidth(measured, "measured from the controller"))
+        candidates.append(Bandwidth(measured, "measured from the controller"))
     if interface:
-        known.append(Bandwidth(interface, "speed of the controller's network interface"))
-    return min(known, key=lambda bandwidth: bandwidth.bits_per_second, default=None)
+        candidates.append(Bandwidth(interface, "speed of the controller's network interface"))
+    return min(candidates, key=lambda bandwidth: bandwidth.bits_per_second, default=None)
 
 
 def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str]) -> int:
