@@ -100,7 +100,7 @@ def test_nodes_are_shown_in_the_order_in_which_they_need_a_look():
 def test_what_to_do_about_nodes_that_were_not_started_is_below_the_table_once():
     away = {**AWAY, "remedy": "start sshd, then validate again with --limit {node}"}
     found = status({"a": {}, "b": {}, "runs": TRAINS}, launches={"a": away, "b": away})
-    lines = status_lines.table_lines(found, found.nodes, whole=False)
+    lines = status_lines.table_lines(found, found.nodes, complete=False)
     assert [line for line in lines if "sshd" in line] == ["a: start sshd, then validate again with --limit a"]
 
 
@@ -157,7 +157,7 @@ def test_a_stage_over_its_time_gives_the_least_only():
     node = status({"n": slow}).nodes[0]
     assert node.ahead == Ahead(40, exact=False)
     assert node.matters
-    assert "over time" in status_lines.table_lines(status({"n": slow}), [node], whole=True)[1]
+    assert "over time" in status_lines.table_lines(status({"n": slow}), [node], complete=True)[1]
 
 
 def test_of_a_silent_node_no_end_is_expected_and_the_run_ends_not_before():
@@ -252,11 +252,11 @@ def test_of_many_nodes_those_that_matter_are_shown():
     nodes = {f"n{number:04}": TRAINS for number in range(1000)}
     nodes |= {f"x{number:04}": {"facts": ("crash", 1)} for number in range(150)}
     found = status(nodes)
-    lines = status_lines.table_lines(found, found.nodes, whole=False)
+    lines = status_lines.table_lines(found, found.nodes, complete=False)
     assert len(lines) == 1 + status_lines.MAX_ROWS + 2
     assert lines[-2].startswith("... and 50 more")
     assert lines[-1].startswith("1000 node(s) without problems")
-    assert len(status_lines.table_lines(found, found.nodes, whole=True)) == 1151
+    assert len(status_lines.table_lines(found, found.nodes, complete=True)) == 1151
     assert "nodes: 150 failed, 1000 running" in status_lines.head_lines(found)
 
 
@@ -300,7 +300,7 @@ def test_what_is_new_is_reported_once():
 def test_what_a_node_wrote_is_one_line_of_the_table():
     evil = {"facts": ("crash", 1, {"message": "a\x1b[31m\nb" + "c" * 3000})}
     found = status({"n": evil})
-    (line,) = status_lines.table_lines(found, found.nodes, whole=True)[1:]
+    (line,) = status_lines.table_lines(found, found.nodes, complete=True)[1:]
     assert "\x1b" not in line
     assert "\n" not in line
     assert len(line) < 300

@@ -63,57 +63,57 @@ def main(arguments):
 
 
 def parser():
-    found = Parser(
+    arguments = Parser(
         prog="gpuval-health",
         allow_abbrev=False,
         description="Whether this node may work, by its last verdict of gpuval.",
     )
-    found.add_argument("--file", required=True, help="the file that gpuval_health_file names, or a URL of it")
-    found.add_argument("--node", default="", help="name of the node in the inventory (default: the host's name)")
-    found.add_argument(
+    arguments.add_argument("--file", required=True, help="the file that gpuval_health_file names, or a URL of it")
+    arguments.add_argument("--node", default="", help="name of the node in the inventory (default: the host's name)")
+    arguments.add_argument(
         "--max-age-days", type=float, default=0, help="older verdicts are no evidence (default: any age)"
     )
-    found.add_argument("--strict", action="store_true", help="end with 1 without evidence, and for INCOMPLETE")
-    found.add_argument("--reason", action="store_true", help="print gpuval:RUN:CLASS for a node that may not work")
-    return found
+    arguments.add_argument("--strict", action="store_true", help="end with 1 without evidence, and for INCOMPLETE")
+    arguments.add_argument("--reason", action="store_true", help="print gpuval:RUN:CLASS for a node that may not work")
+    return arguments
 
 
-def names(given):
+def names(name):
     host = socket.gethostname()
-    return [given] if given else [host, host.partition(".")[0]]
+    return [name] if name else [host, host.partition(".")[0]]
 
 
 def read(path):
     """The document. A thread reads it: nothing else ends a read from a server that hangs."""
-    found, name = [], without_secrets(path)
+    lines, name = [], without_secrets(path)
     opened = opener(path)  # before the time counts: on a busy node its import may take longer than the answer
 
     def work():
         try:
             with opened() as stream:
                 data = stream.read(MAX_BYTES + 1)
-            found.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
+            lines.append(json.loads(data[:MAX_BYTES].decode("utf-8")))  # one that is larger ends within its text
         except OSError as error:
-            found.append(NoEvidence(f"{name}: {error.strerror or error}"))
+            lines.append(NoEvidence(f"{name}: {error.strerror or error}"))
         except (ValueError, RecursionError) as error:
-            found.append(NoEvidence(f"{name} is damaged: {error}"))
+            lines.append(NoEvidence(f"{name} is damaged: {error}"))
         except Exception as error:  # such as a broken answer of a server
-            found.append(NoEvidence(f"{name}: {type(error).__name__}"))
+            lines.append(NoEvidence(f"{name}: {type(error).__name__}"))
 
     reader = threading.Thread(target=work, daemon=True)
     reader.start()
     reader.join(READ_SECONDS)
-    if not found:
+    if not lines:
         raise NoEvidence(f"{name} was not read within {READ_SECONDS} s")
-    if isinstance(found[0], NoEvidence):
-        raise found[0]
-    return found[0]
+    if isinstance(lines[0], NoEvidence):
+        raise lines[0]
+    return lines[0]
 
 
 def without_secrets(path):
     """The path, or of a URL scheme, host and path: a user, a password or a signature stays out of logs."""
-    scheme, mark, rest = path.partition("://")
-    return scheme + mark + rest.partition("?")[0].rpartition("@")[2] if mark else path
+    scheme, mark, host = path.partition("://")
+    return scheme + mark + host.partition("?")[0].rpartition("@")[2] if mark else path
 
 
 def opener(path):
@@ -125,16 +125,16 @@ def opener(path):
     return lambda: Path(path).open("rb")
 
 
-def entry_of(document, wanted, max_age_days):
+def entry_of(document, aliases, max_age_days):
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, dict) or document.get("schema") != "gpuval.health/1":
         raise NoEvidence("the file is none of gpuval.health/1")
-    entry = next((nodes[name] for name in wanted if name in nodes), None)
+    entry = next((nodes[name] for name in aliases if name in nodes), None)
     if entry is None:
-        raise NoEvidence("no verdict on {}".format(" or ".join(dict.fromkeys(wanted))))
+        raise NoEvidence("no verdict on {}".format(" or ".join(dict.fromkeys(aliases))))
     texts = ("verdict", "run_id", "finished_at", "reason")
-    known = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
-    if not known or entry["verdict"] not in VERDICTS:
+    is_entry = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
+    if not is_entry or entry["verdict"] not in VERDICTS:
         raise NoEvidence("the entry of the node is damaged")
     for key in ("class", "action"):
         entry[key] = entry.get(key) if isinstance(entry.get(key), str) else ""
@@ -155,9 +155,9 @@ def age_days(time):
 def say(text, stream=None, start="gpuval: "):
     """Print one line that is safe in a log and as a reason of Slurm's. A full disk or a closed output changes no exit
     code."""
-    shown = start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
+    line = start + "".join(one if " " <= one <= "~" else " " for one in text)[:MAX_LINE]
     with contextlib.suppress(OSError, ValueError):
-        print(shown, file=stream, flush=True)
+        print(line, file=stream, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ USERNAME = "_USERNAME"
 
 def load(directory: NodeDirectory, plan: NodePlan, stage: Stage, environment: Mapping[str, str]) -> dict[str, str]:
     """The stage's secrets by variable: from the launch, in a pod from its container. Raises ``StoreFileError``."""
-    known = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_BYTES)
-    secrets = {name: known.get(name) for name in stage.secrets}
+    values = environment if plan.runtime == "pod" else read_object(directory.secrets(stage.name), MAX_BYTES)
+    secrets = {name: values.get(name) for name in stage.secrets}
     missing = [name for name, value in secrets.items() if not isinstance(value, str) or not value]
     if missing:
         raise StoreFileError(f"secret {', '.join(missing)} is not on this node: validate again")

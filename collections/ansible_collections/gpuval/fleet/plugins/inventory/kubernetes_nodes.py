@@ -109,17 +109,17 @@ class InventoryModule(ClusterSource):
         base = Path(path).absolute().parent
         try:
             expected = self.expected(base)
-            found, others = self._found(base, listed=expected is not None)
+            descriptions, chosen = self._found(base, listed=expected is not None)
         except (ClusterError, SettingError) as error:
             raise AnsibleParserError(f"{path}: {error}") from None
-        made = fleet(
-            found,
+        hosts = fleet(
+            descriptions,
             expected,
-            others=others,
+            selected=chosen,
             skus=self.skus(path, SKU_KEYS),
             label_groups=self.get_option("label_groups"),
         )
-        if not made.hosts:
+        if not hosts.hosts:
             raise AnsibleParserError(
                 f"{path}: the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or "
                 "name the nodes in `expected`"
@@ -132,7 +132,7 @@ class InventoryModule(ClusterSource):
             "kubernetes_skus": self.get_option("skus"),
             "kubernetes_label_groups": self.get_option("label_groups"),
         }
-        self.add(made, path, "`others: true` takes those that match `selector`", settings)
+        self.add(hosts, path, "`others: true` takes those that match `selector`", settings)
 
     def _found(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
         """Descriptions of nodes, and the names of those that the selector chooses."""
@@ -146,9 +146,9 @@ class InventoryModule(ClusterSource):
             items, _version = cluster.list("Node", selector="" if listed else selector)
             if listed and self.get_option("others"):
                 chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
-        found = [describe(node) for node in items]
-        return [one for one in found if NODE_NAME.fullmatch(one["name"])], chosen
+        descriptions = [describe(node) for node in items]
+        return [one for one in descriptions if NODE_NAME.fullmatch(one["name"])], chosen
 
     def _kubeconfig(self, base: Path) -> str:
-        given = self.get_option("kubeconfig")
-        return str(base / Path(given).expanduser()) if given else ""
+        option = self.get_option("kubeconfig")
+        return str(base / Path(option).expanduser()) if option else ""

@@ -98,16 +98,16 @@ class InventoryModule(ClusterSource):
         slurm = Slurm()
         nodes = [one for one in slurm.nodes() if NODE_NAME.fullmatch(one["name"])]
         chosen = self._chosen(nodes, slurm)
-        found = [one for one in nodes if one["name"] in chosen] if expected is None else nodes
-        others = chosen if self.get_option("others") else set()
-        made = fleet(found, expected, others=others, skus=self.skus(path, SKU_KEYS))
-        if not made.hosts:
+        descriptions = [one for one in nodes if one["name"] in chosen] if expected is None else nodes
+        selected = chosen if self.get_option("others") else set()
+        hosts = fleet(descriptions, expected, selected=selected, skus=self.skus(path, SKU_KEYS))
+        if not hosts.hosts:
             raise AnsibleParserError(
                 f"{path}: Slurm has no node that the options choose: change partitions, features, reservation or "
                 "states, or name the nodes in `expected`"
             )
         settings = {"gpuval_slurm_reservation": self.get_option("reservation")}
-        self.add(made, path, "`others: true` takes those that the other options choose", settings)
+        self.add(hosts, path, "`others: true` takes those that the other options choose", settings)
 
     def _chosen(self, nodes, slurm):
         """Names of the nodes that the options choose."""

@@ -84,11 +84,11 @@ def _compiled(line: str) -> tuple[list[str], re.Pattern[str]]:
     choices = [[piece] for piece in pieces[::2]]
     expression = "^" if begins else r"(?<![^\W_])" if pieces[0][:1].isalnum() else ""
     for index, piece in enumerate(pieces):
-        place = _PLACES.get(piece[0] if piece.startswith("*") else piece) if index % 2 else re.escape(piece)
-        if place is None:
+        regex = _PLACES.get(piece[0] if piece.startswith("*") else piece) if index % 2 else re.escape(piece)
+        if regex is None:
             choices.append(piece[1:-1].split("|"))
-            place = f"(?:{'|'.join(map(re.escape, choices[-1]))})"
-        elif place.startswith("(?P<") and place in expression:  # a group has its name once
-            place = re.sub(r"\?P<\w+>", "?:", place)
-        expression += place
+            regex = f"(?:{'|'.join(map(re.escape, choices[-1]))})"
+        elif regex.startswith("(?P<") and regex in expression:  # a group has its name once
+            regex = re.sub(r"\?P<\w+>", "?:", regex)
+        expression += regex
     return max(choices, key=lambda choice: min(map(len, choice))), re.compile(expression + "$" * ends)

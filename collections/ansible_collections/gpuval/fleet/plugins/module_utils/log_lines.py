@@ -42,9 +42,9 @@ def text_lines(text: str) -> Iterator[str]:
     for piece in text.split("\n"):
         is_long = len(piece) > LINE_HEAD + LINE_TAIL
         line = f"{piece[:LINE_HEAD]} ... {piece[-LINE_TAIL:]}" if is_long else piece
-        for own in _unwrapped(line) if line.startswith('{"') else (line,):
-            if own.strip():
-                yield (_ESCAPES.sub("", own) if "\x1b" in own else own).rstrip()
+        for part in _unwrapped(line) if line.startswith('{"') else (line,):
+            if part.strip():
+                yield (_ESCAPES.sub("", part) if "\x1b" in part else part).rstrip()
 
 
 def _unwrapped(line: str) -> list[str]:

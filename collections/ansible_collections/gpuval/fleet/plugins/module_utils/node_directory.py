@@ -112,11 +112,11 @@ def runs_at_work(base, but):
 
     By id since when, and whose they are, as far as that is known.
     """
-    found = {}
+    holders = {}
     for path in run_folders(base):
         if path.parent.name != but and _is_locked(path):
-            found.setdefault(path.parent.name, _holder(path))
-    return dict(sorted(found.items()))
+            holders.setdefault(path.parent.name, _holder(path))
+    return dict(sorted(holders.items()))
 
 
 def _holder(path):
@@ -319,8 +319,8 @@ def _read_until(handle, deadline):
     data = b""
     with os.fdopen(handle, "rb", buffering=0) as stream:
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stream], [], [], left)[0]:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0 or not select.select([stream], [], [], seconds)[0]:
                 return None
             block = stream.read(1 << 16)
             if not block:
@@ -333,7 +333,7 @@ def call_runner(directory, *arguments, text=None):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE_PREFIXES)}
     command = [sys.executable, str(directory / "runner.pyz"), *arguments]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=text,
             capture_output=True,
@@ -348,9 +348,9 @@ def call_runner(directory, *arguments, text=None):
             f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?"
         ) from error
     try:
-        return json.loads(done.stdout)
+        return json.loads(process.stdout)
     except ValueError as error:
-        tail = (done.stderr or done.stdout).strip()[-800:]
+        tail = (process.stderr or process.stdout).strip()[-800:]
         raise NodeError(
-            f"the runner failed at `{arguments[0]}` (exit {done.returncode}): {tail or 'no output'}"
+            f"the runner failed at `{arguments[0]}` (exit {process.returncode}): {tail or 'no output'}"
         ) from error

@@ -82,7 +82,7 @@ def secret_forms(secret: str) -> set[bytes]:
     raw = text.encode("utf-8", "surrogateescape")
     quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
     quoted |= {quote(form, safe="") for form in quoted}
-    quoted |= {re.sub("%[0-9A-F]{2}", lambda found: found.group().lower(), form) for form in quoted}
+    quoted |= {re.sub("%[0-9A-F]{2}", lambda match: match.group().lower(), form) for form in quoted}
     forms = {raw, raw.replace(b"'", b"'\\''"), *(form.encode() for form in quoted)}
     forms |= {json.dumps(text, ensure_ascii=ascii)[1:-1].encode("utf-8", "surrogateescape") for ascii in (True, False)}
     forms |= {repr(text)[1:-1].encode("utf-8", "surrogateescape"), raw.hex().encode(), raw.hex().upper().encode()}
@@ -98,12 +98,12 @@ def overprinted_forms(form: bytes) -> set[bytes]:
     """What a reader sees of text in which doubled characters were printed over each other, as bold text is."""
     doubled = [index for index in range(1, len(form)) if form[index] == form[index - 1]]
     numbers = range(1, len(doubled) + 1) if len(doubled) <= MAX_DOUBLED else [len(doubled)]
-    seen = (
+    visible_forms = (
         bytes(byte for index, byte in enumerate(form) if index not in gone)
         for number in numbers
         for gone in map(set, combinations(doubled, number))
     )
-    return {form for form in seen if len(form) >= SHORTEST_PART}
+    return {form for form in visible_forms if len(form) >= SHORTEST_PART}
 
 
 def base64_forms(raw: bytes) -> set[bytes]:
@@ -130,22 +130,22 @@ class SecretMatcher:
     def feed(self, data: bytes) -> bytes:
         """What of the stream so far can be shown now."""
         text, self._held = self._held + data, b""
-        shown, start, hold = [], 0, self._first_held(text, 0)
+        parts, start, hold = [], 0, self._first_held(text, 0)
         while True:
             match = self._pattern.search(text, start)
             if match is None or match.start() >= hold:
                 break
-            shown += [text[start : match.start()], HIDDEN.encode()]
+            parts += [text[start : match.start()], HIDDEN.encode()]
             start = match.end()
             hold = hold if start <= hold else self._first_held(text, start)
-        shown.append(text[start:hold])
+        parts.append(text[start:hold])
         self._held = text[hold:]
-        return b"".join(shown)
+        return b"".join(parts)
 
     def end(self) -> bytes:
         """What is left at the end of the stream."""
-        rest, self._held = self._held, b""
-        return self.whole(rest)
+        tail, self._held = self._held, b""
+        return self.whole(tail)
 
     def whole(self, data: bytes) -> bytes:
         return self._pattern.sub(HIDDEN.encode(), data)
@@ -188,11 +188,11 @@ class SecretRedactor:
         forms = {form for secret in secrets for form in secret_forms(secret)}
         forms |= {signature.encode() for signature in signatures if len(signature) >= SHORTEST_PART}
         self._has_known = bool(forms)
-        seen = {form for secret in secrets for form in overprinted_forms(secret.encode("utf-8", "surrogateescape"))}
+        printed = {form for secret in secrets for form in overprinted_forms(secret.encode("utf-8", "surrogateescape"))}
         self._as_printed, self._visible, self._as_read = (
             SecretMatcher(forms),
             VisibleStream(),
-            SecretMatcher(forms | seen),
+            SecretMatcher(forms | printed),
         )
 
     def __call__(self, text: str) -> str:
@@ -200,14 +200,14 @@ class SecretRedactor:
         text = self.known(text)
         signatures = _signature_parts(_SIGNATURE.findall(text))
         if signatures:  # also where one occurs alone
-            text = _SIGNATURE_PART.sub(lambda found: HIDDEN if found.group() in signatures else found.group(), text)
+            text = _SIGNATURE_PART.sub(lambda match: HIDDEN if match.group() in signatures else match.group(), text)
         if "-----BEGIN " in text:
             return _hide_patterns(text)
-        shown, end = [], 0
+        parts, end = [], 0
         for first, last in _suspicious_lines(text):
-            shown += [text[end:first], _hide_patterns(text[first:last])]
+            parts += [text[end:first], _hide_patterns(text[first:last])]
             end = last
-        return "".join([*shown, text[end:]])
+        return "".join([*parts, text[end:]])
 
     def data(self, data: bytes) -> bytes:
         """The content of a file, without secrets."""
@@ -218,10 +218,10 @@ class SecretRedactor:
         if not self._has_known:
             return text
         text = self._as_printed.whole(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-        shown = "".join(map(visible, text.splitlines(keepends=True)))
-        if shown == text:
+        printed = "".join(map(visible, text.splitlines(keepends=True)))
+        if printed == text:
             return text
-        return self._as_read.whole(shown.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return self._as_read.whole(printed.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def document(self, value: Any) -> Any:
         """What was read as JSON, with known secrets hidden in its names and texts."""
@@ -237,8 +237,8 @@ class SecretRedactor:
 
     def end(self) -> bytes:
         """What is left at the end of the stream."""
-        rest = self._visible.feed(self._as_printed.end(), final=True)
-        return self._as_read.feed(rest) + self._as_read.end() if self._has_known else b""
+        tail = self._visible.feed(self._as_printed.end(), final=True)
+        return self._as_read.feed(tail) + self._as_read.end() if self._has_known else b""
 
 
 def _suspicious_lines(text: str) -> Iterator[tuple[int, int]]:
@@ -292,7 +292,7 @@ def secrets_of_run(directory: Path | str) -> set[str]:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        secrets |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, whole=path.parent != folder)
+        secrets |= _of_ini(text) if path.suffix == ".conf" else _of_json(text, secrets_only=path.parent != folder)
     return secrets
 
 
@@ -305,13 +305,13 @@ def _of_ini(text: str) -> set[str]:
     return {value for section in parser.sections() for key, value in parser[section].items() if is_secret(key)}
 
 
-def _of_json(text: str, whole: bool) -> set[str]:
-    """Signatures in URLs; all texts of a file that holds nothing but secrets (`whole`)."""
+def _of_json(text: str, secrets_only: bool) -> set[str]:
+    """Signatures in URLs; all texts of a file that holds nothing but secrets (`secrets_only`)."""
     try:
         document = json.loads(text)
     except ValueError:
         return set()
-    if whole and isinstance(document, dict):  # names of users are words of any text
+    if secrets_only and isinstance(document, dict):  # names of users are words of any text
         document = {name: value for name, value in document.items() if not name.endswith("_USERNAME")}
     secrets: set[str] = set()
     waiting: list[object] = [document]
@@ -321,7 +321,7 @@ def _of_json(text: str, whole: bool) -> set[str]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-        elif isinstance(value, str) and whole:
+        elif isinstance(value, str) and secrets_only:
             secrets.add(value)
         elif isinstance(value, str) and "://" in value and "?" in value:
             query = urlsplit(value).query

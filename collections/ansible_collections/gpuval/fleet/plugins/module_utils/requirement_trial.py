@@ -49,18 +49,18 @@ def is_installed(part):
     return importlib.util.find_spec(re.split(r"[.>]", part)[0]) is not None
 
 
-def module_problem(name, wanted):
+def module_problem(name, minimum):
     try:
         importlib.import_module(name)
         from importlib.metadata import version  # noqa: PLC0415 - Python 3.7 has none
 
-        installed = version(name) if wanted else ""
+        installed = version(name) if minimum else ""
     except RuntimeError:  # maybe the GPU's: the stage shows it
         return ""
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"{name} cannot be imported: {type(error).__name__}: {lines[0]}"
-    return f"{name} {installed} is installed" if numbers(installed) < numbers(wanted) else ""
+    return f"{name} {installed} is installed" if numbers(installed) < numbers(minimum) else ""
 
 
 def numbers(version):
@@ -72,7 +72,7 @@ def start_problem(words):
     if path is None:
         return "not found, or not executable"
     try:
-        done = subprocess.run(
+        run = subprocess.run(
             [path, *words[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", timeout=START_SECONDS, check=False,
         )  # fmt: skip
@@ -80,10 +80,10 @@ def start_problem(words):
         return f"cannot be started: {error.strerror}"
     except subprocess.TimeoutExpired:
         return ""
-    found = LOADER.search(done.stdout)
-    if not found and done.returncode not in CANNOT_START:
+    match = LOADER.search(run.stdout)
+    if not match and run.returncode not in CANNOT_START:
         return ""
-    line = next((line for line in done.stdout.splitlines() if LOADER.search(line)), f"exit code {done.returncode}")
+    line = next((line for line in run.stdout.splitlines() if LOADER.search(line)), f"exit code {run.returncode}")
     return f"cannot be started: {line.strip()}"
 
 

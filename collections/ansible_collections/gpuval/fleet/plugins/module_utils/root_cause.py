@@ -140,18 +140,18 @@ def last_words(text: str) -> str:
     for begin, end in zip(rules, rules[1:]):
         if any(_is_about_the_end(line) for line in lines[begin + 1 : end]):
             framed.update(range(begin, end))
-    own = [index for index in range(len(lines)) if index not in framed and index not in rules]
-    for index in reversed(own):
+    indexes = [index for index in range(len(lines)) if index not in framed and index not in rules]
+    for index in reversed(indexes):
         if lines[index].startswith(_STEP):
             return ""
         if not (_is_about_the_end(lines[index]) or lines[index].startswith("  ")):
             return lines[index]
-    return lines[own[-1]] if own else ""
+    return lines[indexes[-1]] if indexes else ""
 
 
 def _is_about_the_end(line: str) -> bool:
-    own = split_head(line)[1]
-    return patterns().look_up(own)[1] in _ABOUT_THE_END
+    text = split_head(line)[1]
+    return patterns().look_up(text)[1] in _ABOUT_THE_END
 
 
 def in_log(path: Path, attempt: str = "", local_is_global: bool = True) -> Optional[RootCause]:

@@ -64,14 +64,14 @@ def as_store_error() -> Iterator[None]:
 @cache
 def session() -> Any:
     """The session of all clients of this process, with botocore's descriptions of S3: both take a third of a second."""
-    made = botocore.session.get_session()
-    made.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    loader = made.get_component("data_loader")
+    botocore_session = botocore.session.get_session()
+    botocore_session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+    loader = botocore_session.get_component("data_loader")
     for name in ("endpoints", "partitions", "sdk-default-configuration"):
         loader.load_data(name)
     for kind in ("service-2", "endpoint-rule-set-1"):
         loader.load_service_model("s3", kind)
-    return boto3.session.Session(botocore_session=made)
+    return boto3.session.Session(botocore_session=botocore_session)
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,10 @@ class Store:
                 raise StoreError(
                     f"the S3 service has no bucket {bucket}: correct gpuval_bucket, or set gpuval_create_bucket: true"
                 ) from error
-            place = {}
+            location = {}
             if not self.connection.endpoint and self.connection.region != "us-east-1":  # AWS wants it named
-                place = {"CreateBucketConfiguration": {"LocationConstraint": self.connection.region}}
-            self.client.create_bucket(Bucket=bucket, **place)
+                location = {"CreateBucketConfiguration": {"LocationConstraint": self.connection.region}}
+            self.client.create_bucket(Bucket=bucket, **location)
             return True
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise StoreError(
@@ -290,15 +290,15 @@ class Store:
     @as_store_error()
     def delete(self, keys: Iterable[str]) -> int:
         """Delete objects by their keys. Returns how many. Raises StoreError for those that the service keeps."""
-        keys, kept = list(keys), []
+        keys, errors = list(keys), []
         for start in range(0, len(keys), 1000):
             chunk = [{"Key": key} for key in keys[start : start + 1000]]
             answer = self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
-            kept += answer.get("Errors", ())  # the answer is HTTP 200 all the same
-        if kept:
-            first = kept[0]
+            errors += answer.get("Errors", ())  # the answer is HTTP 200 all the same
+        if errors:
+            first = errors[0]
             raise StoreError(
-                f"the store keeps {len(kept)} of {len(keys)} objects that were to be deleted: {first.get('Key')}: "
+                f"the store keeps {len(errors)} of {len(keys)} objects that were to be deleted: {first.get('Key')}: "
                 f"{first.get('Message') or first.get('Code')}"
             )
         return len(keys)

@@ -111,7 +111,7 @@ def kernel_message(record: bytes) -> Optional[str]:
     if match is None or int(match.group(1)) >> 3:
         return None
     text = match.group(4).decode("utf-8", "replace")
-    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), text)
+    return _ESCAPED.sub(lambda escape: chr(int(escape.group(1), 16)), text)
 
 
 class Position(NamedTuple):

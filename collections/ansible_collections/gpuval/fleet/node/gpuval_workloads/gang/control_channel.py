@@ -265,7 +265,7 @@ class ControlChannel:
 
     def _culprit(self, now: float) -> GangStop:
         """Of members that failed within moments: the one killed or lost, else one without heartbeat, else the first."""
-        weight, _, stop = min(self._broken, key=lambda one: one[:2])
+        weight, _, stop = min(self._broken, key=lambda broken: broken[:2])
         silent = [
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
         ]

@@ -44,7 +44,7 @@ def in_memory(target: StorageTarget, mounts: Path = Path("/proc/self/mountinfo")
     best, kind = "", ""
     for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
         before, _, after = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda one: chr(int(one[1], 8)), before.split(" ")[4])
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
         if (folder + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
             best, kind = mount, after.split(" ")[0]
     return kind in ("tmpfs", "ramfs")

@@ -13,12 +13,12 @@ def redirects(config: bytes) -> Optional[bool]:
     """Whether a port sends peers' data up, by its configuration space; None where only its beginning may be read."""
     if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
         return None
-    place, seen = _EXTENDED, set()
-    while _EXTENDED <= place <= len(config) - 8 and place not in seen:
-        seen.add(place)
-        header = int.from_bytes(config[place : place + 4], "little")
+    offset, visited = _EXTENDED, set()
+    while _EXTENDED <= offset <= len(config) - 8 and offset not in visited:
+        visited.add(offset)
+        header = int.from_bytes(config[offset : offset + 4], "little")
         if header & 0xFFFF == _ACS:
-            control = int.from_bytes(config[place + 6 : place + 8], "little")
+            control = int.from_bytes(config[offset + 6 : offset + 8], "little")
             return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
-        place = header >> 20 & 0xFFC
+        offset = header >> 20 & 0xFFC
     return False

@@ -20,13 +20,13 @@ def facts(tree: Tree) -> list[dict[str, Any]]:
 
 
 def _disks(tree: Tree) -> list[dict[str, Any]]:
-    found = []
+    disks = []
     for name in tree.entries(BLOCK):
         sectors = tree.number(f"{BLOCK}/{name}/size")
         if not sectors or NOT_DISKS.fullmatch(name):
             continue
         rotational = tree.number(f"{BLOCK}/{name}/queue/rotational")
-        found.append(
+        disks.append(
             {
                 "kind": "disk",
                 "name": name,
@@ -37,19 +37,19 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
                 "rotational": None if rotational is None else bool(rotational),
             }
         )
-    return found
+    return disks
 
 
 def _filesystems(tree: Tree) -> list[dict[str, Any]]:
     """Only local ones: asking a network file system whose server is away would hang."""
-    found: dict[str, dict[str, Any]] = {}
+    mounts: dict[str, dict[str, Any]] = {}
     for line in (tree.read("/proc/mounts") or "").splitlines():
         device, mount, kind, options = (*line.split(" "), "", "", "", "")[:4]
         mount = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), mount)
         local = device.startswith("/dev/") or (mount == "/" and kind == "overlay")
-        if not local or device.startswith("/dev/loop") or device in {entry["device"] for entry in found.values()}:
+        if not local or device.startswith("/dev/loop") or device in {entry["device"] for entry in mounts.values()}:
             continue
-        found[mount] = {
+        mounts[mount] = {
             "kind": "filesystem",
             "device": device,
             "mount": mount,
@@ -57,7 +57,7 @@ def _filesystems(tree: Tree) -> list[dict[str, Any]]:
             "read_only": "ro" in options.split(","),
             **_space(tree, mount),
         }
-    return list(found.values())[:MOUNT_LIMIT]
+    return list(mounts.values())[:MOUNT_LIMIT]
 
 
 def _space(tree: Tree, mount: str) -> dict[str, Any]:
@@ -78,5 +78,5 @@ def used_ratio(blocks: int, free: int, available: int) -> Optional[float]:
     return round(used / (used + available), 4) if used + available > 0 else None
 
 
-def root_used_ratio(found: list[dict[str, Any]]) -> Optional[float]:
-    return next((one.get("used_ratio") for one in found if one.get("mount") == "/"), None)
+def root_used_ratio(filesystems: list[dict[str, Any]]) -> Optional[float]:
+    return next((one.get("used_ratio") for one in filesystems if one.get("mount") == "/"), None)

@@ -131,8 +131,8 @@ class Gpu:
             self.unrepairable_memory_count,
             self.page_retirement_pending_count,
         )
-        asked = (self.recovery_action or "").lower().split()
-        return any(counters) or any(word in RECOVERY_ACTIONS for word in asked)
+        words = (self.recovery_action or "").lower().split()
+        return any(counters) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:

@@ -38,5 +38,5 @@ def meminfo(text: str) -> dict[str, int]:
 def _errors(tree: Tree, name: str) -> Optional[int]:
     controllers = [entry for entry in tree.entries(CONTROLLERS) if re.fullmatch(r"mc\d+", entry)]
     counts = [tree.number(f"{CONTROLLERS}/{controller}/{name}") for controller in controllers]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    counted = [count for count in counts if count is not None]
+    return sum(counted) if counted else None

@@ -36,8 +36,8 @@ def without_link(tree: Tree) -> set[str]:
 def _interfaces(tree: Tree) -> list[dict[str, Any]]:
     """Interfaces with hardware behind them and bonds; where there is none (a container), whatever there is."""
     names = [name for name in tree.entries(NET) if name not in ("lo", "bonding_masters")]
-    kept = [name for name in names if tree.exists(f"{NET}/{name}/device") or tree.exists(f"{NET}/{name}/bonding")]
-    return [_interface(tree, name) for name in kept or names[:VIRTUAL_LIMIT]]
+    physical = [name for name in names if tree.exists(f"{NET}/{name}/device") or tree.exists(f"{NET}/{name}/bonding")]
+    return [_interface(tree, name) for name in physical or names[:VIRTUAL_LIMIT]]
 
 
 def _interface(tree: Tree, name: str) -> dict[str, Any]:

@@ -86,13 +86,13 @@ def container(tree: Tree) -> Optional[str]:
 
 def os_release(content: str) -> dict[str, str]:
     """Variables of an os-release file, unquoted."""
-    found = {}
+    variables = {}
     for line in content.splitlines():
         name, equals, value = line.strip().partition("=")
         if not equals or name.startswith("#"):
             continue
         try:
-            found[name] = "".join(shlex.split(value))
+            variables[name] = "".join(shlex.split(value))
         except ValueError:  # an unclosed quote
-            found[name] = value
-    return found
+            variables[name] = value
+    return variables

@@ -57,7 +57,7 @@ class PciAccelerator:
 
 def accelerators(tree: Tree) -> list[PciAccelerator]:
     """Accelerators in sysfs, by address; none where there is no PCI bus, as in some virtual machines and sandboxes."""
-    found = []
+    devices = []
     for address in tree.entries(DEVICES):
         folder = f"{DEVICES}/{address}"
         vendor_id = tree.number(f"{folder}/vendor")
@@ -66,7 +66,7 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
         if vendor_id is None or certain is None or tree.exists(f"{folder}/physfn"):
             continue
         node = tree.number(f"{folder}/numa_node")
-        found.append(
+        devices.append(
             PciAccelerator(
                 address=address,
                 vendor=VENDORS[vendor_id],
@@ -78,7 +78,7 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
                 certain=certain,
             )
         )
-    return found
+    return devices
 
 
 def slots(tree: Tree) -> dict[str, str]:
@@ -111,8 +111,8 @@ def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
     if not device.bound:
         return False
     if device.vendor == "nvidia":
-        given = tree.entries("/proc/driver/nvidia/gpus")
-        if given and device.address not in given:
+        visible = tree.entries("/proc/driver/nvidia/gpus")
+        if visible and device.address not in visible:
             return True
         minor = _nvidia_minor(tree, device.address)
         return minor is not None and not tree.exists(f"/dev/nvidia{minor}")

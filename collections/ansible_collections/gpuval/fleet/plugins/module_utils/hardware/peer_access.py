@@ -19,14 +19,14 @@ def facts(tree: Tree, gpus: Iterable[str]) -> dict[str, Any]:
     """``gpus`` are PCI addresses. Lists of addresses; None for what this user or container may not read."""
     gpus = list(gpus)
     kinds = {gpu: tree.read(f"{DEVICES}/{gpu}/iommu_group/type") for gpu in gpus}
-    ways = [_way(tree, gpu) for gpu in gpus]
-    ports = {port for way in ways for port in way[1:-1]}  # of switches, between the processor's own port and the GPU
+    paths = [_way(tree, gpu) for gpu in gpus]
+    ports = {port for way in paths for port in way[1:-1]}  # of switches, between the processor's own port and the GPU
     states = {port: redirects(_config(tree, port)) for port in ports}
-    known = gpus and all(ways) and None not in states.values()
+    is_complete = gpus and all(paths) and None not in states.values()
     has_groups = gpus and tree.exists(GROUPS)  # empty with the IOMMU off, and in a virtual machine without one
     return {
         "iommu_translated": [gpu for gpu, kind in kinds.items() if kind and kind != "identity"] if has_groups else None,
-        "acs_redirecting": sorted(port for port, state in states.items() if state) if known else None,
+        "acs_redirecting": sorted(port for port, state in states.items() if state) if is_complete else None,
     }
 
 

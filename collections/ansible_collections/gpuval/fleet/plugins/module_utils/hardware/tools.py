@@ -123,11 +123,11 @@ def _drain(
         for name, pipe in pipes.items():
             selector.register(pipe, selectors.EVENT_READ, name)
         while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
                 return False
             ended = process.poll() is not None  # before the look at the pipes: what it wrote last is in them then
-            ready = selector.select(0 if ended else min(left, 0.2))
+            ready = selector.select(0 if ended else min(seconds, 0.2))
             if ended and not ready:
                 break  # a background child may keep the pipe open: the tool's own output is complete
             for key, _events in ready:

@@ -45,12 +45,12 @@ def _huge_pages(tree: Tree) -> Optional[dict[str, int]]:
 
 def _idle_latency(tree: Tree) -> Optional[float]:
     """How long the deepest idle state that is not disabled takes to leave; None without idle states."""
-    found = []
+    latencies = []
     for name in tree.entries(IDLE):
         latency = tree.number(f"{IDLE}/{name}/latency") if re.fullmatch(r"state\d+", name) else None
         if latency is not None and not tree.number(f"{IDLE}/{name}/disable"):
-            found.append(latency)  # microseconds (Documentation/admin-guide/pm/cpuidle.rst)
-    return max(found) / 1e6 if found else None
+            latencies.append(latency)  # microseconds (Documentation/admin-guide/pm/cpuidle.rst)
+    return max(latencies) / 1e6 if latencies else None
 
 
 def _iommu(tree: Tree) -> Optional[list[str]]:

@@ -69,9 +69,9 @@ def gather(
             "name one of its folders in gpuval_images.<name>.folder"
         )
     if Path(folder).is_absolute():
-        whole = Path(folder)
+        root = Path(folder)
         return BuildContext(
-            WHOLE, {path.relative_to(whole).as_posix(): path for path in whole.rglob("*") if path.is_file()}
+            WHOLE, {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
         )
     files = {}
     for part in (*COMMON, folder, "local"):
@@ -79,10 +79,10 @@ def gather(
     for name in SHARED.get(folder, ()):
         files[name] = docker / name
     if wheels:
-        found = sorted([*wheels.glob("*.whl"), *wheels.glob("*.tar.gz")]) if wheels.is_dir() else []
-        if not found:
+        wheel_files = sorted([*wheels.glob("*.whl"), *wheels.glob("*.tar.gz")]) if wheels.is_dir() else []
+        if not wheel_files:
             raise ImagesError(f"{wheels} (container_image_wheels) has no wheels")
-        files.update({f"local/wheels/{path.name}": path for path in found})
+        files.update({f"local/wheels/{path.name}": path for path in wheel_files})
     for name, path in (("local/ca.pem", certificate), ("local/pip.conf", pip_conf)):
         if path:
             if not path.is_file():
@@ -91,9 +91,9 @@ def gather(
     return BuildContext(folder, files)
 
 
-def _below(root: Path, place: Path) -> dict[str, Path]:
+def _below(root: Path, folder: Path) -> dict[str, Path]:
     return {
         path.relative_to(root).as_posix(): path
-        for path in sorted(place.rglob("*"))
+        for path in sorted(folder.rglob("*"))
         if path.is_file() and not _LEFT_OUT & set(path.relative_to(root).parts)
     }

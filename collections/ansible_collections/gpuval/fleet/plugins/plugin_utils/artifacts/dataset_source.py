@@ -45,37 +45,37 @@ _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOF
 
 def check(declared: Any) -> None:
     """See that `gpuval_datasets` is right and that what lies on the controller is there. Raises ``DatasetError``."""
-    for wanted in datasets.parse(declared):
-        if not wanted.source.startswith(datasets.BUCKET):
-            _path(wanted)
+    for dataset in datasets.parse(declared):
+        if not dataset.source.startswith(datasets.BUCKET):
+            _path(dataset)
 
 
-def resolve(wanted: DatasetSource, scratch: Path, connection: Connection) -> ModelSource:
+def resolve(source: DatasetSource, scratch: Path, connection: Connection) -> ModelSource:
     """Bring a dataset to the controller, below `scratch` unless it is a folder there. Raises ``DatasetError``, and
     ``StoreError`` for a bucket that cannot be read."""
-    if wanted.source.startswith(datasets.BUCKET):
-        key = wanted.source.removeprefix(datasets.BUCKET).strip("/")
+    if source.source.startswith(datasets.BUCKET):
+        key = source.source.removeprefix(datasets.BUCKET).strip("/")
         rclone.fetch(connection, [f"{key}/"], scratch)
         root, origin = scratch / key, f"folder {key} of the bucket"
     else:
-        path = _path(wanted)
+        path = _path(source)
         root, origin = path, f"folder {path}"
         if path.is_file():
-            root, origin = scratch / wanted.folder, f"archive {path}"
-            _check_digest(wanted, sha256_of(path), str(path))
-            unpack(wanted.name, path, root, int(shutil.disk_usage(scratch).free * DISK_SHARE))
+            root, origin = scratch / source.folder, f"archive {path}"
+            _check_digest(source, sha256_of(path), str(path))
+            unpack(source.name, path, root, int(shutil.disk_usage(scratch).free * DISK_SHARE))
     try:
         files = files_below(root, lambda name: name != manifest.NAME)
     except StoreError as error:
-        raise DatasetError(f"dataset {wanted.name}: {error}") from error
+        raise DatasetError(f"dataset {source.name}: {error}") from error
     if not files or len(files) > MAX_FILES:
         raise DatasetError(
-            f"dataset {wanted.name}: {wanted.source} has {len(files)} files: give one with 1 to {MAX_FILES} files; "
+            f"dataset {source.name}: {source.source} has {len(files)} files: give one with 1 to {MAX_FILES} files; "
             "pack more of them into shards"
         )
-    dataset = ModelSource(wanted.folder, root, files, origin)
-    if wanted.sha256 and not origin.startswith("archive "):
-        _check_digest(wanted, hashlib.sha256(make_manifest(dataset).encode()).hexdigest(), f"SHA256SUMS of {origin}")
+    dataset = ModelSource(source.folder, root, files, origin)
+    if source.sha256 and not origin.startswith("archive "):
+        _check_digest(source, hashlib.sha256(make_manifest(dataset).encode()).hexdigest(), f"SHA256SUMS of {origin}")
     return dataset
 
 
@@ -172,19 +172,19 @@ class _SmallReads:
         return self._raw.read(size)
 
 
-def _path(wanted: DatasetSource) -> Path:
-    path = Path(wanted.source).expanduser()
+def _path(dataset: DatasetSource) -> Path:
+    path = Path(dataset.source).expanduser()
     if not path.is_dir() and not path.is_file():
         raise DatasetError(
-            f"gpuval_datasets: {wanted.name}: {path} does not exist on the controller: give a folder, a tar or zip "
+            f"gpuval_datasets: {dataset.name}: {path} does not exist on the controller: give a folder, a tar or zip "
             f"archive, or {datasets.BUCKET}FOLDER of the bucket"
         )
     return path
 
 
-def _check_digest(wanted: DatasetSource, actual: str, what: str) -> None:
-    if wanted.sha256 and actual != wanted.sha256:
+def _check_digest(dataset: DatasetSource, actual: str, copy: str) -> None:
+    if dataset.sha256 and actual != dataset.sha256:
         raise DatasetError(
-            f"dataset {wanted.name}: wrong digest: {what} has sha256 {actual}, gpuval_datasets says {wanted.sha256}: "
+            f"dataset {dataset.name}: wrong digest: {copy} has sha256 {actual}, gpuval_datasets says {dataset.sha256}: "
             "get the right copy, or correct the sha256"
         )

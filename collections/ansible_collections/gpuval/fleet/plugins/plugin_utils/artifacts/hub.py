@@ -61,20 +61,20 @@ def fetch(
     child.start()
     writer.close()
     parent, began = Parent(), time.monotonic()
-    seen, heard, spoke = (0, 0), began, began
+    state_before, heard, spoke = (0, 0), began, began
     try:
         while not reader.poll(LOOK_SECONDS):
             parent.check()
-            now, found = time.monotonic(), _written(root)
-            if found != seen:
-                seen, heard = found, now
+            now, state = time.monotonic(), _written(root)
+            if state != state_before:
+                state_before, heard = state, now
             if now - heard >= silence_seconds:
                 return HubAnswer(error=f"nothing arrived for {silence_seconds:.0f} s", status=_last_status(log))
             if now - began >= COPY_SECONDS:
                 return HubAnswer(error=f"not complete after {COPY_SECONDS} s")
             if now - spoke >= PROGRESS_SECONDS:
                 quiet = f", nothing new for {now - heard:.0f} s" if now - heard >= PROGRESS_SECONDS else ""
-                say(f"{repository}: {human_bytes(seen[0])} downloaded{quiet}")
+                say(f"{repository}: {human_bytes(state_before[0])} downloaded{quiet}")
                 spoke = now
         answer: HubAnswer = reader.recv()
     except EOFError:
@@ -121,8 +121,8 @@ def _refusal(error: BaseException) -> HubAnswer:
 
 def _last_status(log: Path) -> int | None:
     """Of the last request that the client repeats."""
-    found = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
-    return int(found[-1]) if found else None
+    codes = re.findall(r"HTTP Error (\d{3})\b", log.read_text(encoding="utf-8", errors="replace"))
+    return int(codes[-1]) if codes else None
 
 
 def _written(root: Path) -> tuple[int, int]:
@@ -131,6 +131,6 @@ def _written(root: Path) -> tuple[int, int]:
     for where, _folders, names in os.walk(root):
         for name in names:
             with suppress(OSError):  # renamed meanwhile
-                found = Path(where, name).stat()
-                total, newest = total + found.st_size, max(newest, found.st_mtime_ns)
+                status = Path(where, name).stat()
+                total, newest = total + status.st_size, max(newest, status.st_mtime_ns)
     return total, newest

@@ -84,21 +84,21 @@ class _UploadProgress:
                 return
             self._shown = present
             speed = self._sent / (present - self._began)
-            left = (self._entry["bytes"] - self._sent) / speed
+            seconds_left = (self._entry["bytes"] - self._sent) / speed
             self._say(
                 f"{self._entry['reference']}: {self._sent / 1e9:.1f} of {self._entry['bytes'] / 1e9:.1f} GB sent, "
-                f"{speed / 1e6:.0f} MB/s, {left:.0f} s left"
+                f"{speed / 1e6:.0f} MB/s, {seconds_left:.0f} s left"
             )
 
 
 def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
     """Whether the store has this very archive, whole: its description is written last."""
-    sizes = {found.key: found.size for found in store.list(entry["key"].removesuffix(".tar"))}
+    sizes = {old.key: old.size for old in store.list(entry["key"].removesuffix(".tar"))}
     if sizes.get(entry["key"]) != entry["bytes"] or description not in sizes:
         return False
     try:
-        found = json.loads(store.get(description, max_bytes=65536))
-        return (found["sha256"], found["id"], found["reference"]) == (entry["sha256"], entry["id"], entry["reference"])
+        old = json.loads(store.get(description, max_bytes=65536))
+        return (old["sha256"], old["id"], old["reference"]) == (entry["sha256"], entry["id"], entry["reference"])
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -112,13 +112,13 @@ def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
         raise images.ImagesError(str(error)) from error
     except OSError as error:
         raise images.ImagesError(f"{path} cannot be read: {error.strerror}") from error
-    kept = images.archive_file(state, sha256)
-    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not kept.exists():
+    target = images.archive_file(state, sha256)
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not target.exists():
         try:
-            os.link(path, kept)
+            os.link(path, target)
         except OSError:  # another file system
-            kept.symlink_to(path.resolve())
+            target.symlink_to(path.resolve())
     return {"id": image["id"], "sha256": sha256, "bytes": path.stat().st_size, "architecture": image["architecture"]}
 
 
@@ -126,10 +126,10 @@ def _share(access: StoreBackend, entry: Mapping[str, Any], path: Path) -> None:
     """Where the store lies on the same disk, one copy is enough."""
     if access.objects is None or path.is_symlink():
         return
-    kept = access.objects / entry["key"]
+    stored = access.objects / entry["key"]
     with suppress(OSError):
-        if kept.stat().st_size == entry["bytes"] and not kept.samefile(path):
+        if stored.stat().st_size == entry["bytes"] and not stored.samefile(path):
             draft = path.with_suffix(".new")
             draft.unlink(missing_ok=True)
-            os.link(kept, draft)
+            os.link(stored, draft)
             draft.replace(path)

@@ -60,43 +60,43 @@ def parse(images: Mapping[str, Any]) -> list[ImageSource]:
 
 
 def _wanted(name: str, value: Any) -> ImageSource:
-    place = f"gpuval_images.{name}"
+    where = f"gpuval_images.{name}"
     if not _NAME.fullmatch(name):
-        raise ImagesError(f"{place}: a name is made of small letters, digits, - and _, and starts with a letter")
+        raise ImagesError(f"{where}: a name is made of small letters, digits, - and _, and starts with a letter")
     if not isinstance(value, Mapping):
-        raise ImagesError(f"{place}: is {value!r}, but must describe the image: {{reference: ...}}")
+        raise ImagesError(f"{where}: is {value!r}, but must describe the image: {{reference: ...}}")
     unknown = sorted(set(value) - KEYS)
     if unknown:
         near = meant(unknown[0], KEYS)
-        raise ImagesError(f"{place}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
+        raise ImagesError(f"{where}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     reference = str(value.get("reference") or "")
     if not _REFERENCE.fullmatch(reference) or len(reference) > _MOST_CHARACTERS:
         raise ImagesError(
-            f"{place}.reference: {reference!r} is no image; one is registry.example/name:tag, or name@sha256:..."
+            f"{where}.reference: {reference!r} is no image; one is registry.example/name:tag, or name@sha256:..."
         )
-    ways = [way for way in ("build", "copy", "archive") if _is_true(value.get(way))]
-    if len(ways) > 1:
-        raise ImagesError(f"{place}: {' and '.join(ways)} exclude each other")
-    way = ways[0] if ways else "registry"
-    if way == "build" and "@" in reference:
-        raise ImagesError(f"{place}.reference: the digest of an image that is built is not known before: name a tag")
+    sources = [source for source in ("build", "copy", "archive") if _is_true(value.get(source))]
+    if len(sources) > 1:
+        raise ImagesError(f"{where}: {' and '.join(sources)} exclude each other")
+    source = sources[0] if sources else "registry"
+    if source == "build" and "@" in reference:
+        raise ImagesError(f"{where}.reference: the digest of an image that is built is not known before: name a tag")
     identity = value.get("id") or None
     if identity is not None and not _ID.fullmatch(str(identity)):
-        raise ImagesError(f"{place}.id: {identity!r} is no id; such as sha256: and 64 digits")
+        raise ImagesError(f"{where}.id: {identity!r} is no id; such as sha256: and 64 digits")
     vendor = str(value.get("vendor") or "")
     if vendor and vendor not in VENDORS:
-        raise ImagesError(f"{place}.vendor: {vendor!r} must be one of {', '.join(VENDORS)}")
+        raise ImagesError(f"{where}.vendor: {vendor!r} must be one of {', '.join(VENDORS)}")
     arguments = value.get("arguments") or {}
     if not isinstance(arguments, Mapping):
-        raise ImagesError(f"{place}.arguments: is {arguments!r}, but gives build arguments by name")
+        raise ImagesError(f"{where}.arguments: is {arguments!r}, but gives build arguments by name")
     return ImageSource(
         name=name,
         reference=reference,
-        way=way,
-        folder=str(value.get("folder") or name) if way == "build" else "",
+        way=source,
+        folder=str(value.get("folder") or name) if source == "build" else "",
         base=str(value.get("base") or ""),
         vendor=vendor,
-        archive=str(value["archive"]) if way == "archive" else "",
+        archive=str(value["archive"]) if source == "archive" else "",
         id=str(identity) if identity else None,
         arguments={str(key): str(value) for key, value in arguments.items()},
     )
@@ -108,16 +108,16 @@ def _is_true(value: Any) -> bool:
 
 def merge(maps: Iterable[Mapping[str, Any]]) -> list[ImageSource]:
     """Return the images of all nodes, each reference once. Raises ``ImagesError`` if one has two declarations."""
-    found: dict[str, ImageSource] = {}
+    by_reference: dict[str, ImageSource] = {}
     for images in maps:
-        for wanted in parse(images):
-            known = found.setdefault(wanted.reference, wanted)
-            if known != replace(wanted, name=known.name):
+        for image in parse(images):
+            first = by_reference.setdefault(image.reference, image)
+            if first != replace(image, name=first.name):
                 raise ImagesError(
-                    f"the image {wanted.reference} has two declarations (gpuval_images.{known.name} and "
-                    f"gpuval_images.{wanted.name}): declare the same for all nodes, or use different references"
+                    f"the image {image.reference} has two declarations (gpuval_images.{first.name} and "
+                    f"gpuval_images.{image.name}): declare the same for all nodes, or use different references"
                 )
-    return list(found.values())
+    return list(by_reference.values())
 
 
 def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[ImageSource]:
@@ -125,9 +125,9 @@ def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> lis
 
     `folder` has the Dockerfiles and `bases.yml`. Raises ``ImagesError``.
     """
-    wanted = merge(maps)
-    builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in wanted)
-    return with_bases(wanted, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
+    images = merge(maps)
+    builds = any(item.way == "build" and not Path(item.folder).is_absolute() for item in images)
+    return with_bases(images, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
 
 
 def _read_bases(path: Path) -> dict[str, Any]:
@@ -141,12 +141,12 @@ def _read_bases(path: Path) -> dict[str, Any]:
     return document
 
 
-def with_bases(wanted: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> list[ImageSource]:
+def with_bases(images: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> list[ImageSource]:
     """Return the images to build or copy, with base and arguments, in build order.
 
     A base may be the name of another image; `bases` (gpuval.bases/1) has the default.
     """
-    complete = {item.reference: _with_base(item, wanted, bases, vendor) for item in wanted if item.way != "registry"}
+    complete = {item.reference: _with_base(item, images, bases, vendor) for item in images if item.way != "registry"}
     ordered: list[ImageSource] = []
     below: list[str] = []
 
@@ -166,7 +166,7 @@ def with_bases(wanted: Sequence[ImageSource], bases: Mapping[str, Any], vendor: 
     return ordered
 
 
-def _with_base(item: ImageSource, wanted: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> ImageSource:
+def _with_base(item: ImageSource, images: Sequence[ImageSource], bases: Mapping[str, Any], vendor: str) -> ImageSource:
     if item.way != "build":
         return item
     vendor = item.vendor or vendor
@@ -175,23 +175,23 @@ def _with_base(item: ImageSource, wanted: Sequence[ImageSource], bases: Mapping[
             f"gpuval_images.{item.name}: the vendor of the accelerators is missing: set "
             f"container_image_vendor, or vendor of the image, to one of {', '.join(VENDORS)}; or its base"
         )
-    known = bases["vendors"].get(vendor, {})
-    base, arguments = item.base, dict(known.get(item.folder, {}).get("arguments", {}))
+    vendor_bases = bases["vendors"].get(vendor, {})
+    base, arguments = item.base, dict(vendor_bases.get(item.folder, {}).get("arguments", {}))
     if not base:
-        if item.folder not in known:
+        if item.folder not in vendor_bases:
             raise ImagesError(
                 f"gpuval_images.{item.name}: no base is known for {item.folder} on {vendor}; "
                 f"give gpuval_images.{item.name}.base"
             )
-        base = known[item.folder]["base"]
-    for _ in range(len(known) + 1):
-        ours = [other.reference for other in wanted if other.name == base and (other.vendor or vendor) == vendor]
+        base = vendor_bases[item.folder]["base"]
+    for _ in range(len(vendor_bases) + 1):
+        ours = [other.reference for other in images if other.name == base and (other.vendor or vendor) == vendor]
         if ours:
             base = ours[0]
             break
-        if base not in known:
+        if base not in vendor_bases:
             break
-        base = known[base]["base"]
+        base = vendor_bases[base]["base"]
     return ImageSource(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
 
 
@@ -222,28 +222,28 @@ def image_plan(
 def _planned(
     reference: str, declared: Mapping[str, ImageSource], catalogue: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    wanted = declared.get(reference)
-    if wanted is None or wanted.way == "registry":
-        return {"id": wanted.id if wanted else None, "archive": None}
-    known = catalogue.get(reference)
-    if known is None:
+    source = declared.get(reference)
+    if source is None or source.way == "registry":
+        return {"id": source.id if source else None, "archive": None}
+    built = catalogue.get(reference)
+    if built is None:
         raise ImagesError(
-            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run `make build` first"
+            f"the image {reference} (gpuval_images.{source.name}) is not in the store: run `make build` first"
         )
-    if known.get("sha256") is None:  # built on the nodes themselves
+    if built.get("sha256") is None:  # built on the nodes themselves
         return {"id": None, "archive": None, "pull": False}
-    if wanted.id and wanted.id != known["id"]:
+    if source.id and source.id != built["id"]:
         raise ImagesError(
-            f"the image {reference} in the store is {known['id'][:19]}, but gpuval_images.{wanted.name}.id is "
-            f"{wanted.id[:19]}: build or take in the right one, or correct the id"
+            f"the image {reference} in the store is {built['id'][:19]}, but gpuval_images.{source.name}.id is "
+            f"{source.id[:19]}: build or take in the right one, or correct the id"
         )
-    return {"id": known["id"], "archive": {"key": known["key"], "sha256": known["sha256"], "bytes": known["bytes"]}}
+    return {"id": built["id"], "archive": {"key": built["key"], "sha256": built["sha256"], "bytes": built["bytes"]}}
 
 
 def archives(plan_images: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the archives that a plan's images come from, each once."""
-    found = {image["archive"]["sha256"]: image["archive"] for image in plan_images.values() if image.get("archive")}
-    return list(found.values())
+    unique = {image["archive"]["sha256"]: image["archive"] for image in plan_images.values() if image.get("archive")}
+    return list(unique.values())
 
 
 def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, str]:
@@ -293,10 +293,10 @@ def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")
     with files.locked(path.with_suffix(".json.lock"), LOCK_SECONDS, late):
-        known = read_catalogue(state_dir)
-        if known.get(entry["reference"]) == entry:
+        catalogue = read_catalogue(state_dir)
+        if catalogue.get(entry["reference"]) == entry:
             return False
-        document = {"schema": SCHEMA, "images": {**known, entry["reference"]: dict(entry)}}
+        document = {"schema": SCHEMA, "images": {**catalogue, entry["reference"]: dict(entry)}}
         schemas.validate("images", document, what="the catalogue of images")
         files.replace(path, f"{json.dumps(document, indent=1)}\n".encode())
         return True

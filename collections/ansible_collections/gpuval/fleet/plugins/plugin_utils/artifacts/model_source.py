@@ -98,8 +98,8 @@ def resolve(
         return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
     on_hub = _hub(source)
     if on_hub:
-        wanted = revision or on_hub["revision"]
-        return _download(on_hub["repository"], wanted, token, scratch / folder, folder, silence_seconds, say)
+        version = revision or on_hub["revision"]
+        return _download(on_hub["repository"], version, token, scratch / folder, folder, silence_seconds, say)
     return _local(Path(source).expanduser(), folder, revision)
 
 
@@ -148,15 +148,15 @@ def _local(path: Path, folder: str, revision: str | None) -> ModelSource:
     snapshots = path / "snapshots"
     if not snapshots.is_dir():
         return _model(folder, path, f"folder {path}")
-    wanted = revision or "main"
-    reference = path / "refs" / wanted
-    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else wanted
+    version = revision or "main"
+    reference = path / "refs" / version
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else version
     present = sorted(entry.name for entry in snapshots.iterdir())
     if commit not in present and not revision and len(present) == 1:
         commit = present[0]
     if commit not in present:
-        known = ", ".join(present) or "none"
-        raise ModelError(f"{path} has no snapshot {wanted} (it has {known}): give one of these as the revision")
+        names = ", ".join(present) or "none"
+        raise ModelError(f"{path} has no snapshot {version} (it has {names}): give one of these as the revision")
     return _model(folder, snapshots / commit, f"folder {path}, revision {commit}")
 
 
@@ -210,16 +210,16 @@ def _refusal(repository: str, revision: str | None, token: str | None, address: 
     )
 
 
-def files_below(root: Path, wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
+def files_below(root: Path, is_wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
     """The path of each file by its name below `root`, links followed; without folders of the names `skipped`, and with
-    the names that are `wanted`. Raises ``ModelError`` for what is no file, and for names that no manifest can have.
+    those that `is_wanted` accepts. Raises ``ModelError`` for what is no file, and for names that no manifest can have.
     """
     files: dict[str, Path] = {}
     for where, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if name not in skipped)
         for path in (Path(where, name) for name in sorted(names)):
             relative = path.relative_to(root).as_posix()
-            if not wanted(relative):
+            if not is_wanted(relative):
                 continue
             if not path.is_file():
                 raise ModelError(f"{path} is a link that leads nowhere, or no file: complete the folder")

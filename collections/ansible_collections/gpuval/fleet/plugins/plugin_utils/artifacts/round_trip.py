@@ -58,9 +58,9 @@ class RoundTrip:
     def close(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _ask(self, which: str) -> None:
+    def _ask(self, part: str) -> None:
         result = self._run("inference", ["--model-folder", self.model.folder, "--requests", str(REQUESTS)])
-        self.say(f"{self.model.folder}, {which}: {result['message']}")
+        self.say(f"{self.model.folder}, {part}: {result['message']}")
 
     def _run(self, workload: str, arguments: list[str]) -> dict[str, Any]:
         code = self.scratch / "workloads.zip"
@@ -78,7 +78,7 @@ class RoundTrip:
         }
         command = [self.python, "-m", f"gpuval_workloads.{workload}", *arguments]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=STEP_SECONDS, check=False
             )
         except FileNotFoundError as error:
@@ -87,6 +87,6 @@ class RoundTrip:
             raise ModelError(f"round trip: {workload} was not done after {STEP_SECONDS} s") from error
         result = json.loads(outcome.read_text()) if outcome.exists() else {}
         if result.get("state") != "success":
-            reason = result.get("message") or (done.stderr or done.stdout).strip()[-600:]
+            reason = result.get("message") or (process.stderr or process.stdout).strip()[-600:]
             raise ModelError(f"round trip of {self.model.folder}: {workload} failed: {reason}")
         return result

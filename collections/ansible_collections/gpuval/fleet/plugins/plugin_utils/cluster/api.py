@@ -185,9 +185,9 @@ class Cluster:
         return items[0]
 
     def list(
-        self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, whole: bool = False
+        self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, untrimmed: bool = False
     ) -> tuple[list[Manifest], str]:
-        """All objects of a kind, trimmed unless `whole`, and their resource version. `limit` is the size of a page."""
+        """Objects of a kind, trimmed unless `untrimmed`, and their resource version. `limit` is the size of a page."""
         object_kind = KINDS[kind]
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
         accept = _METADATA if object_kind.metadata_only else _JSON
@@ -201,7 +201,7 @@ class Cluster:
                 del query["continue"]  # the version expired while the list was read: from the start
                 items = []
                 continue
-            items += [unmanaged(item) if whole else trim(kind, item) for item in page["items"] or []]
+            items += [unmanaged(item) if untrimmed else trim(kind, item) for item in page["items"] or []]
             following = page["metadata"].get("continue")
             if not following:
                 return items, page["metadata"]["resourceVersion"]
@@ -285,11 +285,11 @@ class Cluster:
         spec = {"resourceAttributes": attributes}
         return bool(self._review(permissions.REVIEW, "SelfSubjectAccessReview", spec).get("allowed"))
 
-    def _review(self, asked: AccessRequest, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _review(self, access: AccessRequest, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The status of a question about this user's rights."""
-        version = f"{asked.group}/v1"
+        version = f"{access.group}/v1"
         body = {"kind": kind, "apiVersion": version, "spec": spec}
-        request = ApiRequest(asked, "POST", f"/apis/{version}/{asked.resource}", body=body)
+        request = ApiRequest(access, "POST", f"/apis/{version}/{access.resource}", body=body)
         return _document(self._call(request)).get("status") or {}
 
     def watch(
@@ -333,7 +333,7 @@ class Cluster:
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0
         while True:
-            tries, known = tries + 1, self._logins
+            tries, count = tries + 1, self._logins
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 16))
             wait *= random.uniform(0.8, 1.2)  # noqa: S311  (so that clients do not come back together)
             seconds_left = max(0.1, ends - time.monotonic())
@@ -350,7 +350,7 @@ class Cluster:
                 problem = self._error(request.asked, answer)
                 if answer.status == 401 and logins < MAX_LOGINS:
                     logins += 1
-                    self._log_in_again(known)
+                    self._log_in_again(count)
                     wait = 0.0 if logins == 1 else wait
                 elif isinstance(problem, Forbidden) and self._may_have_just_started():
                     wait = min(wait, DENIED_WAIT_SECONDS)

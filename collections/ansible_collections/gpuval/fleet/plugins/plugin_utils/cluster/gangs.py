@@ -69,10 +69,10 @@ def member_address(
     """
     if not for_gang(settings).host_network:
         return address(run_id, node, namespace)
-    own = (addresses or {}).get("InternalIP")
-    if not own:
+    ip = (addresses or {}).get("InternalIP")
+    if not ip:
         raise PodSettingsError(f"{node}: its Node object names no InternalIP, at which others reach its host network")
-    return own
+    return ip
 
 
 def service(run_id: str, namespace: str, port: int) -> Manifest:

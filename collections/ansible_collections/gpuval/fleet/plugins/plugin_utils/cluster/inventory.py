@@ -30,17 +30,17 @@ def fleet(
     descriptions: Iterable[Mapping[str, Any]],
     expected: Sequence[ListedNode] | None = None,
     *,
-    others: frozenset[str] | set[str] | None = None,
+    selected: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
     label_groups: Mapping[str, str] | None = None,
 ) -> InventoryFleet:
     """The hosts of an inventory, in the order of the list, or by name without one.
 
     `descriptions` are those of `nodes.describe`. With a list, its nodes are the hosts, whether they were found or
-    not, and of the rest only those whose names are in `others`.
+    not, and of the rest only those whose names are in `selected`.
     """
     description_by_name = {str(description["name"]): description for description in descriptions}
-    choice = choose(description_by_name, expected, others)
+    choice = choose(description_by_name, expected, selected)
     listed = choice.listed
     chosen = {name: description_by_name[name] for name in choice.names if name in description_by_name}
     ordered = {

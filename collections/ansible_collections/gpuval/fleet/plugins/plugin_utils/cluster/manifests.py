@@ -276,7 +276,7 @@ def everything(
 
 
 def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: bool) -> dict[str, Any]:
-    name, asked = stage["name"], dict(stage.get("container") or {})
+    name, wants = stage["name"], dict(stage.get("container") or {})
     image = stage["image"] or settings.image
     if not image:
         raise PodSettingsError(
@@ -286,13 +286,13 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     if name.endswith("_"):
         raise PodSettingsError(f"stage {name}: in a cluster the name of a stage may not end with _")
     for key, instead in NOT_IN_PODS.items():
-        if asked.get(key) and not (has_keys and key == "ssh_keys"):
+        if wants.get(key) and not (has_keys and key == "ssh_keys"):
             raise PodSettingsError(f"stage {name} asks for container.{key}, which a pod does not have: {instead}")
-    if asked.get("network") and not (asked["network"] == "host" and settings.host_network):
+    if wants.get("network") and not (wants["network"] == "host" and settings.host_network):
         raise PodSettingsError(
             f"stage {name} asks for container.network, which a pod does not have: set gpuval_pods.host_network"
         )
-    container = {**asked, "python": asked.get("python") or settings.python}
+    container = {**wants, "python": wants.get("python") or settings.python}
     needs = [needed for needed in stage["needs"] if needed != plans.IMAGE]
     return {**stage, "image": image, "container": container, "needs": needs}
 

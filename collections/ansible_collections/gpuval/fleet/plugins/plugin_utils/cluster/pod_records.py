@@ -206,8 +206,8 @@ def _record(container, plan, stage, attempt, moment, before, state, message, exi
         document.update(before)
         started = before["started_at"] or started
         if state == "success" and before["metrics"]:  # a heartbeat's figures are not final: faults count, passes do not
-            kept = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
-            document |= {"metrics": [], "fingerprints": {}, "attempts": kept}
+            attempts = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
+            document |= {"metrics": [], "fingerprints": {}, "attempts": attempts}
     elif before is not None:
         document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
     return {

@@ -72,39 +72,39 @@ class PodSettings:
         return "empty_dir" in self.model_cache
 
 
-def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
+def parse(pods: Mapping[str, Any], queue: str = "") -> PodSettings:
     """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises PodSettingsError, which names the key."""
-    given = {
+    values = {
         key: schemas.plain(value)
-        for key, value in asked.items()
+        for key, value in pods.items()
         if value is not None and (value != "" or key == "resource")
     }
     for key, kind in NUMBERS.items():
-        if isinstance(given.get(key), str):  # as templates leave them
+        if isinstance(values.get(key), str):  # as templates leave them
             try:
-                given[key] = kind(given[key])
+                values[key] = kind(values[key])
             except ValueError:
-                raise PodSettingsError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
-    for part in (part for part in (given, given.get("gang"), given.get("kueue")) if isinstance(part, dict)):
+                raise PodSettingsError(f"gpuval_pods.{key}: {values[key]!r} is not a number") from None
+    for part in (part for part in (values, values.get("gang"), values.get("kueue")) if isinstance(part, dict)):
         for key in FLAGS:
             if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
                 part[key] = part[key].lower() == "true"
     try:
-        schemas.validate("pods", given, what="gpuval_pods")
+        schemas.validate("pods", values, what="gpuval_pods")
     except schemas.Invalid as error:
         raise PodSettingsError(str(error)) from error
     if queue and not _DNS_NAME.fullmatch(str(queue)):
         raise PodSettingsError(
             f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)"
         )
-    return PodSettings(**given, queue=str(queue))
+    return PodSettings(**values, queue=str(queue))
 
 
 def for_gang(settings: PodSettings) -> PodSettings:
     """The settings of a pod in a gang: with `gpuval_pods.gang`, and without a model cache."""
-    asked = settings.gang
-    resources = {name: str(number) for name, number in asked.get("resources", {}).items()}
-    capabilities = [*settings.capabilities, *asked.get("capabilities", [IPC_LOCK] if resources else [])]
+    gang = settings.gang
+    resources = {name: str(number) for name, number in gang.get("resources", {}).items()}
+    capabilities = [*settings.capabilities, *gang.get("capabilities", [IPC_LOCK] if resources else [])]
     if not settings.run_as_user:
         capabilities += SSHD_CAPABILITIES
     limits = {**settings.resources.get("limits", {}), **resources}
@@ -112,7 +112,7 @@ def for_gang(settings: PodSettings) -> PodSettings:
         settings,
         resources={**settings.resources, **({"limits": limits} if limits else {})},
         capabilities=tuple(dict.fromkeys(capabilities)),
-        host_network=bool(asked.get("host_network", settings.host_network)),
+        host_network=bool(gang.get("host_network", settings.host_network)),
         model_cache={"empty_dir": {}},
     )
 
@@ -130,8 +130,8 @@ def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] 
 
 def tolerations(settings: PodSettings, resource: str) -> list[dict[str, Any]]:
     """The tolerations of a pod: those of the settings, the taint of GPU nodes, and gpuval's own."""
-    own = [key for key in (resource, FAILED_TAINT) if key]
-    return [*(dict(item) for item in settings.tolerations), *({"key": key, "operator": "Exists"} for key in own)]
+    keys = [key for key in (resource, FAILED_TAINT) if key]
+    return [*(dict(item) for item in settings.tolerations), *({"key": key, "operator": "Exists"} for key in keys)]
 
 
 def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

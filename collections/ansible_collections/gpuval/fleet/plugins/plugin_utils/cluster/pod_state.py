@@ -65,11 +65,11 @@ class PodEvent:
     order: int
     arrived_at: float
 
-    def later_than(self, other: PodEvent) -> bool:
+    def later_than(self, event: PodEvent) -> bool:
         """By their own times, which are whole seconds; else by their arrival."""
-        if self.second and other.second and self.second != other.second:
-            return self.second > other.second
-        return self.order > other.order
+        if self.second and event.second and self.second != event.second:
+            return self.second > event.second
+        return self.order > event.order
 
 
 @dataclass
@@ -109,9 +109,9 @@ class Pod:
     @property
     def stage(self) -> str | None:
         """The stage that it is at, or was when it ended."""
-        for wanted in ("running", "waiting"):
+        for state in ("running", "waiting"):
             for stage, container in self.stages.items():
-                if container.state == wanted:
+                if container.state == state:
                     return stage
                 if container.state == "ended" and container.exit_code:
                     return stage
@@ -128,11 +128,11 @@ class Pod:
         Only where a failure and the deletion are seen at once do their times decide: they are of two clocks.
         """
         failed = {stage: one for stage, one in self.stages.items() if one.exit_code and one.finished_at}
-        asked = self.deleted_at
-        if asked and all(_was_stopped(stage, one) for stage, one in failed.items()):
-            asked = _earlier(asked, self.deleted_before)
+        deleted = self.deleted_at
+        if deleted and all(_was_stopped(stage, one) for stage, one in failed.items()):
+            deleted = _earlier(deleted, self.deleted_before)
         ends = [str(one.finished_at) for one in failed.values()]
-        self.failed_first = bool(ends) and (asked is None or max(ends) < asked)
+        self.failed_first = bool(ends) and (deleted is None or max(ends) < deleted)
         if before is None:
             return
         if before.deleted_at or before.failed_first:
@@ -258,11 +258,11 @@ def second_of(event: Mapping[str, Any]) -> str:
 
 
 def newest(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> PodEvent | None:
-    found: PodEvent | None = None
+    latest: PodEvent | None = None
     for event in (events[reason] for reason in reasons if reason in events):
-        if found is None or event.later_than(found):
-            found = event
-    return found
+        if latest is None or event.later_than(latest):
+            latest = event
+    return latest
 
 
 def progressed(events: Mapping[str, PodEvent], reasons: Iterable[str]) -> bool:

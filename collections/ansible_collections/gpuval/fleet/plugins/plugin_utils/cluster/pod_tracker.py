@@ -115,8 +115,8 @@ class PodTracker:
         """The status of a node's newest attempt, or of the one asked for."""
         attempts = self._attempts.get(node, {})
         number = attempt if attempt is not None else max(attempts, default=1)
-        found = attempts.get(number)
-        return PodStatus(node, number, WAITING) if found is None else self._status(found, now)
+        tried = attempts.get(number)
+        return PodStatus(node, number, WAITING) if tried is None else self._status(tried, now)
 
     # --- taking objects ----------------------------------------------------------------------------------------------
 
@@ -128,46 +128,46 @@ class PodTracker:
         attempts = self._attempts.setdefault(str(node), {})
         return attempts.setdefault(int(number), NodeAttempt(str(node), int(number)))
 
-    def _job(self, job: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
+    def _job(self, job: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
         meta = job.get("metadata") or {}
-        one = self._attempt(meta)
-        if one is None:
+        tried = self._attempt(meta)
+        if tried is None:
             return []
         status = job.get("status") or {}
-        one.job, one.job_gone = str(meta.get("name")), gone
-        one.job_deleted = one.job_deleted or gone or bool(meta.get("deletionTimestamp"))
-        one.suspended = bool((job.get("spec") or {}).get("suspend"))
-        one.queue = one_line(str((meta.get("annotations") or {}).get(names.QUEUE_ANNOTATION, "")))
-        one.job_set = str((meta.get("labels") or {}).get(names.JOB_SET_LABEL, ""))
-        held = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
-        one.complete = "Complete" in held
-        end = held.get("Failed") or held.get("FailureTarget")
-        one.failed = (str(end.get("reason", "")), one_line(str(end.get("message", "")))) if end else None
-        self._owners["Job", one.job] = (one.node, one.number)
-        return [one]
+        tried.job, tried.job_gone = str(meta.get("name")), deleted
+        tried.job_deleted = tried.job_deleted or deleted or bool(meta.get("deletionTimestamp"))
+        tried.suspended = bool((job.get("spec") or {}).get("suspend"))
+        tried.queue = one_line(str((meta.get("annotations") or {}).get(names.QUEUE_ANNOTATION, "")))
+        tried.job_set = str((meta.get("labels") or {}).get(names.JOB_SET_LABEL, ""))
+        conditions = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
+        tried.complete = "Complete" in conditions
+        end = conditions.get("Failed") or conditions.get("FailureTarget")
+        tried.failed = (str(end.get("reason", "")), one_line(str(end.get("message", "")))) if end else None
+        self._owners["Job", tried.job] = (tried.node, tried.number)
+        return [tried]
 
-    def _pod(self, pod: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
+    def _pod(self, pod: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
         meta = pod.get("metadata") or {}
-        one = self._attempt(meta)
-        if one is None:
+        tried = self._attempt(meta)
+        if tried is None:
             return []
-        seen = read_pod(pod)
-        seen.gone = gone
-        if own := self._stages.get(one.node):
-            seen.stages = {stage: container for stage, container in seen.stages.items() if stage in own}
-        before = one.pods.get(seen.uid)
-        if before is None or seen.gone or seen.ended:  # one was admitted, or what it used is free
+        view = read_pod(pod)
+        view.gone = deleted
+        if stages := self._stages.get(tried.node):
+            view.stages = {stage: container for stage, container in view.stages.items() if stage in stages}
+        before = tried.pods.get(view.uid)
+        if before is None or view.gone or view.ended:  # one was admitted, or what it used is free
             self._refused_at.clear()
-        if gone and before is not None and before.ended and not seen.ended:
-            seen.phase, seen.stages = before.phase, before.stages
-        seen.follow(before)
-        one.pods[seen.uid] = seen
-        self._owners["Pod", seen.name] = (one.node, one.number)
-        if seen.host:
-            self._hosts.setdefault(seen.host, set()).add(one.node)
-            self._bind(seen)
-        self._note_pull(one, seen)
-        return [one]
+        if deleted and before is not None and before.ended and not view.ended:
+            view.phase, view.stages = before.phase, before.stages
+        view.follow(before)
+        tried.pods[view.uid] = view
+        self._owners["Pod", view.name] = (tried.node, tried.number)
+        if view.host:
+            self._hosts.setdefault(view.host, set()).add(tried.node)
+            self._bind(view)
+        self._note_pull(tried, view)
+        return [tried]
 
     def _bind(self, pod: Pod) -> None:
         """Remember which Node a pod is on: another may get its name."""
@@ -175,10 +175,10 @@ class PodTracker:
         if host is not None and not host.gone and not pod.host_uid:
             pod.host_uid = host.uid if host.may_have(pod) else f"before {host.uid}"
 
-    def _note_pull(self, one: NodeAttempt, pod: Pod) -> None:
+    def _note_pull(self, tried: NodeAttempt, pod: Pod) -> None:
         """A pull may fail without an event: the kubelet drops events of a pod that has had many."""
         words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
-        before, one.image_words = one.image_words, words
+        before, tried.image_words = tried.image_words, words
         if not words or before is None or words == before:
             return
         events = self._events.get(("Pod", pod.name), {})
@@ -188,101 +188,101 @@ class PodTracker:
             self._arrived += 1
             events["Failed"] = PodEvent(message, progress.second, self._arrived, self._now)
 
-    def _node(self, node: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
-        seen = read_node(node)
-        seen.gone = gone
-        before = self._nodes.get(seen.name)
-        if gone and before is not None and before.uid != seen.uid:
+    def _node(self, node: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
+        host = read_node(node)
+        host.gone = deleted
+        before = self._nodes.get(host.name)
+        if deleted and before is not None and before.uid != host.uid:
             return []  # another has its name already
-        self._nodes[seen.name] = seen
-        if seen == before:  # a heartbeat
+        self._nodes[host.name] = host
+        if host == before:  # a heartbeat
             return []
-        concerned = {seen.name, *self._hosts.get(seen.name, ())}
+        concerned = {host.name, *self._hosts.get(host.name, ())}
         attempts = [one for node in sorted(concerned) for one in self._attempts.get(node, {}).values()]
-        for pod in (pod for one in attempts for pod in one.pods.values() if pod.host == seen.name):
+        for pod in (pod for one in attempts for pod in one.pods.values() if pod.host == host.name):
             self._bind(pod)
         return attempts
 
-    def _event(self, event: Mapping[str, Any], gone: bool) -> list[NodeAttempt]:
+    def _event(self, event: Mapping[str, Any], deleted: bool) -> list[NodeAttempt]:
         about = event.get("involvedObject") or event.get("regarding") or {}
         reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
-        if gone or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
+        if deleted or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
             return []  # an event is deleted for its age alone
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
         message = one_line(str(event.get("message") or event.get("note") or ""), MESSAGE_CHARACTERS)
         self._arrived += 1
-        seen = PodEvent("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
+        latest = PodEvent("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
         known_of = self._events.setdefault((kind, name), {})
-        if reason not in known_of or seen.later_than(known_of[reason]):
-            known_of[reason] = seen
+        if reason not in known_of or latest.later_than(known_of[reason]):
+            known_of[reason] = latest
         owner = self._owners.get((kind, name))
         return [self._attempts[owner[0]][owner[1]]] if owner else []
 
     # --- diagnosis and its time --------------------------------------------------------------------------------------
 
-    def _host(self, one: NodeAttempt) -> ClusterNode | None:
+    def _host(self, tried: NodeAttempt) -> ClusterNode | None:
         """The Node of an attempt's pod; gone where another has its name."""
-        pod = one.pod
-        host = self._nodes.get((pod.host if pod else "") or one.node)
+        pod = tried.pod
+        host = self._nodes.get((pod.host if pod else "") or tried.node)
         if host is not None and pod is not None and pod.host and pod.host_uid not in ("", host.uid):
             return replace(host, gone=True, replaced=True)
         return host
 
-    def _assess(self, one: NodeAttempt, now: float) -> None:
-        pod = one.pod
-        found = diagnose(
+    def _assess(self, tried: NodeAttempt, now: float) -> None:
+        pod = tried.pod
+        cause = diagnose(
             Case(
-                attempt=one,
+                attempt=tried,
                 pod=pod,
-                host=self._host(one),
-                named=self._nodes.get(one.node),
-                job_events=self._events.get(("Job", one.job or ""), {}),
+                host=self._host(tried),
+                named=self._nodes.get(tried.node),
+                job_events=self._events.get(("Job", tried.job or ""), {}),
                 pod_events=self._events.get(("Pod", pod.name), {}) if pod else {},
                 limits=self.limits,
             )
         )
-        before, family = (each.family if each else "" for each in (one.found, found))
+        before, family = (each.family if each else "" for each in (tried.found, cause))
         if not family or family != before:
             if family == "pull":  # the time without an image stands still meanwhile
-                one.image_seconds = now - one.since if before == "image" else 0.0
-            one.since = now - (one.image_seconds if (before, family) == ("pull", "image") else 0.0)
-            if found is not None and found.shared:
-                one.since = self._refused_at.setdefault(found.known.name, now)
-        one.found = found
-        if found is not None and found.limit is not None and (pod is None or not pod.ran):
-            one.before_start = found
+                tried.image_seconds = now - tried.since if before == "image" else 0.0
+            tried.since = now - (tried.image_seconds if (before, family) == ("pull", "image") else 0.0)
+            if cause is not None and cause.shared:
+                tried.since = self._refused_at.setdefault(cause.known.name, now)
+        tried.found = cause
+        if cause is not None and cause.limit is not None and (pod is None or not pod.ran):
+            tried.before_start = cause
         elif pod is not None and pod.ran:
-            one.before_start = None
+            tried.before_start = None
 
-    def _status(self, one: NodeAttempt, now: float) -> PodStatus:
-        pod, found = one.pod, one.found
+    def _status(self, tried: NodeAttempt, now: float) -> PodStatus:
+        pod, cause = tried.pod, tried.found
         trouble = None
-        if found is not None:
-            late = found.limit is None or (found.limit > 0 and now - one.since >= found.limit)
-            if late or not found.quiet:
+        if cause is not None:
+            late = cause.limit is None or (cause.limit > 0 and now - tried.since >= cause.limit)
+            if late or not cause.quiet:
                 trouble = Trouble(
-                    name=found.known.name, message=one_line(found.message, MESSAGE_CHARACTERS),
-                    remedy=found.known.remedy.replace("{node}", one.node), stage=found.stage, since=one.since,
-                    final=late, evidence=found.evidence, retryable=found.retryable,
-                    shared=found.shared,
+                    name=cause.known.name, message=one_line(cause.message, MESSAGE_CHARACTERS),
+                    remedy=cause.known.remedy.replace("{node}", tried.node), stage=cause.stage, since=tried.since,
+                    final=late, evidence=cause.evidence, retryable=cause.retryable,
+                    shared=cause.shared,
                 )  # fmt: skip
-        ended = one.complete or one.job_gone or (one.failed is not None and trouble is not None)
+        ended = tried.complete or tried.job_gone or (tried.failed is not None and trouble is not None)
         if pod is not None:  # a Job that failed leaves its pod the time to end
             ended = pod.ended or pod.gone
-        host = self._host(one)
+        host = self._host(tried)
         host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod
-        pod_stays = found is not None and (found.limit is not None or found.stuck)
+        pod_stays = cause is not None and (cause.limit is not None or cause.stuck)
         phase = ENDED if ended else _phase(pod)
         stage = trouble.stage if trouble is not None else None
         if stage is None and pod is not None and pod.host and phase != ENDED:
             stage = pod.stage
         return PodStatus(
-            node=one.node, attempt=one.number, phase=phase, stage=stage, stages=dict(pod.stages) if pod else {},
-            trouble=trouble, pod=pod.name if pod else None, job=one.job, job_set=one.job_set,
+            node=tried.node, attempt=tried.number, phase=phase, stage=stage, stages=dict(pod.stages) if pod else {},
+            trouble=trouble, pod=pod.name if pod else None, job=tried.job, job_set=tried.job_set,
             started=pod is not None and pod.ran,
             done=ended or (trouble is not None and trouble.final and (pod_stays or host_lost)),
-            held=one.suspended and not one.job_gone,
+            held=tried.suspended and not tried.job_gone,
         )  # fmt: skip
 
 

@@ -57,44 +57,44 @@ def dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, 
 
 
 def model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
-    ((kind, asked),) = settings.model_cache.items()
-    return _volume(run_id, kind, asked, "DirectoryOrCreate")
+    ((kind, source),) = settings.model_cache.items()
+    return _volume(run_id, kind, source, "DirectoryOrCreate")
 
 
-def _volume(run_id: str, kind: str, asked: Any, folder: str = "Directory") -> dict[str, Any]:
+def _volume(run_id: str, kind: str, source: Any, folder: str = "Directory") -> dict[str, Any]:
     """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
     if kind == "host_path":
-        return {"hostPath": {"path": asked, "type": folder}}
+        return {"hostPath": {"path": source, "type": folder}}
     if kind == "csi":
-        attributes = {"volumeAttributes": dict(asked["attributes"])} if asked.get("attributes") else {}
-        return {"csi": {"driver": asked["driver"], **attributes}}
+        attributes = {"volumeAttributes": dict(source["attributes"])} if source.get("attributes") else {}
+        return {"csi": {"driver": source["driver"], **attributes}}
     if kind == "claim":
-        return {"persistentVolumeClaim": {"claimName": asked}}
-    if kind == "nfs" and asked.get("mount_options"):
-        return {"persistentVolumeClaim": {"claimName": _claim_name(run_id, asked)}}
+        return {"persistentVolumeClaim": {"claimName": source}}
+    if kind == "nfs" and source.get("mount_options"):
+        return {"persistentVolumeClaim": {"claimName": _claim_name(run_id, source)}}
     if kind == "nfs":
-        return {"nfs": {"server": asked["server"], "path": asked["path"]}}
-    made = {"sizeLimit": str(asked["size"])} if asked.get("size") else {}
-    return {"emptyDir": {**made, "medium": "Memory"} if asked.get("memory") else made}
+        return {"nfs": {"server": source["server"], "path": source["path"]}}
+    limits = {"sizeLimit": str(source["size"])} if source.get("size") else {}
+    return {"emptyDir": {**limits, "medium": "Memory"} if source.get("memory") else limits}
 
 
 def asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
     """The volumes of gpuval_pods.volumes. Raises PodSettingsError for a folder that gpuval has itself, or two have."""
     used = [GIVEN, STATE, MODELS, DATASETS, SHM]
-    made = []
-    for index, one in enumerate(settings.volumes):
-        path = one["path"]
+    volumes = []
+    for index, declared in enumerate(settings.volumes):
+        path = declared["path"]
         if any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in used[:5]):
             raise PodSettingsError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
         if path in used:
             raise PodSettingsError(f"gpuval_pods.volumes: two volumes have the path {path}")
         used.append(path)
-        ((kind, asked),) = ((key, one[key]) for key in ("claim", "nfs", "csi", "host_path") if key in one)
-        volume = _volume(run_id, kind, asked)
+        ((kind, source),) = ((key, declared[key]) for key in ("claim", "nfs", "csi", "host_path") if key in declared)
+        volume = _volume(run_id, kind, source)
         if "csi" in volume:
-            volume["csi"]["readOnly"] = bool(one.get("read_only"))
-        made.append({"name": f"asked-{index}", **volume})
-    return made
+            volume["csi"]["readOnly"] = bool(declared.get("read_only"))
+        volumes.append({"name": f"asked-{index}", **volume})
+    return volumes
 
 
 def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
@@ -103,8 +103,8 @@ def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
 
 def shm_of(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One for all stages, of the largest size requested."""
-    asked = [stage["container"].get("shm_bytes") for stage in stages]
-    most = max((size for size in (settings.shm_bytes, *asked) if size), default=None)
+    sizes = [stage["container"].get("shm_bytes") for stage in stages]
+    most = max((size for size in (settings.shm_bytes, *sizes) if size), default=None)
     return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}
 
 
@@ -117,12 +117,12 @@ def host_volumes(
     for stage in stages:
         mounts[stage["name"]] = []
         for volume in stage["container"].get("volumes") or ():
-            path, inside, *rest = volume.split(":")
+            path, inside, *more = volume.split(":")
             if not path.startswith("/"):
                 raise PodSettingsError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
-            made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
-            options = rest[0].split(",") if rest else []
+            volume_made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
+            options = more[0].split(",") if more else []
             mounts[stage["name"]].append(
-                {"name": made["name"], "mountPath": inside, **({"readOnly": True} if "ro" in options else {})}
+                {"name": volume_made["name"], "mountPath": inside, **({"readOnly": True} if "ro" in options else {})}
             )
     return list(volumes.values()), mounts

@@ -31,13 +31,13 @@ def queued(job: Manifest, settings: PodSettings, hostname: str) -> Manifest:
     """The Job, held back until its queue admits it; without a queue the Job itself."""
     if not settings.queue:
         return job
-    asked, metadata, spec = settings.kueue, job["metadata"], job["spec"]
+    kueue, metadata, spec = settings.kueue, job["metadata"], job["spec"]
     pod, pod_metadata = spec["template"]["spec"], spec["template"]["metadata"]
     most = spec["activeDeadlineSeconds"] + MAX_SECONDS_SLACK
     labels = {QUEUE_LABEL: settings.queue, MAX_SECONDS_LABEL: str(most)}
-    if asked.get("priority_class"):
-        labels[PRIORITY_LABEL] = asked["priority_class"]
-    topology = {name: asked[key] for key, name in TOPOLOGY.items() if asked.get(key)}
+    if kueue.get("priority_class"):
+        labels[PRIORITY_LABEL] = kueue["priority_class"]
+    topology = {name: kueue[key] for key, name in TOPOLOGY.items() if kueue.get(key)}
     if hostname:  # Kueue's topology reads no affinity: it would choose another node
         pod = {**pod, "nodeSelector": {**pod.get("nodeSelector", {}), names.HOSTNAME_LABEL: hostname}}
     return {
@@ -65,7 +65,7 @@ def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) ->
         return None
     metadata = names.metadata(run_id, namespace, names.job_set_name(run_id, gang))
     metadata["labels"].update(queue, **{names.GANG_LABEL: names.label_value(gang)})
-    made = {
+    manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata,
@@ -77,7 +77,7 @@ def job_set(run_id: str, namespace: str, gang: str, jobs: Sequence[Manifest]) ->
             "replicatedJobs": [_replicated(job) for job in jobs],
         },
     }
-    return made if len(json.dumps(made)) <= MAX_SET_BYTES else None
+    return manifest if len(json.dumps(manifest)) <= MAX_SET_BYTES else None
 
 
 def _replicated(job: Manifest) -> Manifest:
@@ -94,12 +94,12 @@ def _replicated(job: Manifest) -> Manifest:
     }
 
 
-def jobs_of_set(made: Mapping[str, Any]) -> list[Manifest]:
+def jobs_of_set(manifest: Mapping[str, Any]) -> list[Manifest]:
     """The Jobs that the JobSet's controller is to make, as far as the watch needs them."""
-    name, spec = made["metadata"]["name"], {"suspend": made["spec"].get("suspend", False)}
-    found = []
-    for each in made["spec"]["replicatedJobs"]:
-        metadata = each["template"]["metadata"]
+    name, spec = manifest["metadata"]["name"], {"suspend": manifest["spec"].get("suspend", False)}
+    jobs = []
+    for job in manifest["spec"]["replicatedJobs"]:
+        metadata = job["template"]["metadata"]
         labels = {**metadata["labels"], names.JOB_SET_LABEL: name}
-        found.append({"metadata": {**metadata, "labels": labels, "name": f"{name}-{each['name']}-0"}, "spec": spec})
-    return found
+        jobs.append({"metadata": {**metadata, "labels": labels, "name": f"{name}-{job['name']}-0"}, "spec": spec})
+    return jobs

@@ -66,7 +66,7 @@ class Streams:
     def __init__(
         self,
         cluster: Cluster,
-        wanted: Iterable[Sequence[str]],
+        kinds: Iterable[Sequence[str]],
         *,
         watch_seconds: float = WATCH_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
@@ -78,7 +78,7 @@ class Streams:
         self._queue: queue.SimpleQueue[Change | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._streams = [_Stream(one[0], one[1], one[2] if len(one) > 2 else "") for one in wanted]
+        self._streams = [_Stream(one[0], one[1], one[2] if len(one) > 2 else "") for one in kinds]
         for stream in self._streams:
             stream.thread = threading.Thread(
                 target=self._follow, args=(stream,), name=f"watch-{stream.kind}", daemon=True
@@ -168,9 +168,9 @@ class Streams:
 
     def _list(self, stream: _Stream) -> None:
         items, version = self._cluster.list(stream.kind, stream.selector, fields=stream.fields)
-        there = {item["metadata"]["uid"]: item for item in items}
+        listed = {item["metadata"]["uid"]: item for item in items}
         # First what vanished: a new object may have the name of an old one.
-        for uid in [uid for uid in stream.known if uid not in there]:
+        for uid in [uid for uid in stream.known if uid not in listed]:
             self._queue.put((stream.kind, "DELETED", stream.known.pop(uid)))
         for item in items:
             self._report(stream, item)
@@ -220,10 +220,10 @@ class Streams:
 
     def _report(self, stream: _Stream, item: Manifest) -> None:
         meta = item["metadata"]
-        known = stream.known.get(meta["uid"])
-        if known and known["metadata"]["resourceVersion"] == meta["resourceVersion"]:
+        before = stream.known.get(meta["uid"])
+        if before and before["metadata"]["resourceVersion"] == meta["resourceVersion"]:
             return
-        kept = ("name", "namespace", "uid", "labels", "annotations", "resourceVersion")
-        stream.known[meta["uid"]] = {"metadata": {key: meta[key] for key in kept if key in meta}}
+        keys = ("name", "namespace", "uid", "labels", "annotations", "resourceVersion")
+        stream.known[meta["uid"]] = {"metadata": {key: meta[key] for key in keys if key in meta}}
         stream.changes += 1
-        self._queue.put((stream.kind, "MODIFIED" if known else "ADDED", item))
+        self._queue.put((stream.kind, "MODIFIED" if before else "ADDED", item))

@@ -60,10 +60,10 @@ def unknown_store(rows: Sequence[DoctorRow], problem: str) -> DoctorRow:
 
 
 def python(version: Sequence[Any] = sys.version_info) -> DoctorRow:
-    found = ".".join(map(str, version[:3]))
+    running = ".".join(map(str, version[:3]))
     if tuple(version[:2]) >= OLDEST_PYTHON:
-        return DoctorRow("Python", OK, f"{found}, {sys.executable}")
-    return DoctorRow("Python", FAILED, f"{found} is too old: run Ansible with Python 3.11 or newer")
+        return DoctorRow("Python", OK, f"{running}, {sys.executable}")
+    return DoctorRow("Python", FAILED, f"{running} is too old: run Ansible with Python 3.11 or newer")
 
 
 def ansible(version: str) -> DoctorRow:
@@ -82,20 +82,20 @@ def packages(
 ) -> list[DoctorRow]:
     """Packages of the shipped requirements. ``needed``: those of OPTIONAL that the inventory needs."""
     optional = OPTIONAL.keys() - set(needed)
-    missing, other, without, broken = [], [], [], []
+    missing, untested, without, broken = [], [], [], []
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
     pinned.pop("ansible-core", None)  # it has a row of its own
-    for name, wanted in pinned.items():
+    for name, pinned_version in pinned.items():
         try:
-            found = version_of(name)
+            installed = version_of(name)
         except importlib.metadata.PackageNotFoundError:
             if name in optional:
                 without.append(name)
             elif name not in NOT_IMPORTED:
                 missing.append(name)
             continue
-        if found != wanted:
-            other.append(f"{name} {found} instead of {wanted}")
+        if installed != pinned_version:
+            untested.append(f"{name} {installed} instead of {pinned_version}")
         if name not in NOT_IMPORTED:
             try:
                 load(MODULES.get(name) or name)
@@ -104,38 +104,38 @@ def packages(
     rows: list[DoctorRow | None] = [
         DoctorRow("packages", FAILED, f"missing: {', '.join(missing)}: {_install()}") if missing else None,
         DoctorRow("packages", FAILED, f"cannot be imported: {some_of(broken, 3)}: {_install()}") if broken else None,
-        DoctorRow("packages", WARNING, f"untested versions: {some_of(other)}: {_install()}") if other else None,
+        DoctorRow("packages", WARNING, f"untested versions: {some_of(untested)}: {_install()}") if untested else None,
     ]
-    shown = [row for row in rows if row] or [DoctorRow("packages", OK, f"as in {requirements}")]
+    lines = [row for row in rows if row] or [DoctorRow("packages", OK, f"as in {requirements}")]
     if without:
-        shown.append(DoctorRow("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
-    return shown
+        lines.append(DoctorRow("packages", OK, f"not installed, not needed here: {', '.join(without)}"))
+    return lines
 
 
 def configuration(value_of: Callable[[str], Any], path: str | None) -> DoctorRow:
     """What the ansible.cfg in use does not set as the shipped one does. ``value_of`` returns a setting of Ansible."""
     lacking = []
-    for name, (wanted, without) in CONFIGURATION.items():
+    for name, (setting, without) in CONFIGURATION.items():
         value = value_of(name)
-        if wanted not in value if isinstance(value, (list, tuple)) else value != wanted:
+        if setting not in value if isinstance(value, (list, tuple)) else value != setting:
             lacking.append(without)
     if not lacking:
         return DoctorRow("ansible.cfg", OK, str(path))
-    found = f"{path} differs from the shipped one" if path else "none in use"
+    state = f"{path} differs from the shipped one" if path else "none in use"
     if not path and Path("ansible.cfg").exists():
-        found = f"Ansible ignores ansible.cfg here, since others may write to {Path.cwd()}: chmod o-w {Path.cwd()}"
-        return DoctorRow("ansible.cfg", WARNING, found)
+        state = f"Ansible ignores ansible.cfg here, since others may write to {Path.cwd()}: chmod o-w {Path.cwd()}"
+        return DoctorRow("ansible.cfg", WARNING, state)
     remedy = f"compare with {COLLECTION / 'ansible.cfg'}" if path else f"cp {COLLECTION / 'ansible.cfg'} ."
-    return DoctorRow("ansible.cfg", WARNING, f"{found} ({'; '.join(lacking)}): {remedy}")
+    return DoctorRow("ansible.cfg", WARNING, f"{state} ({'; '.join(lacking)}): {remedy}")
 
 
-def ssh(which: Callable[[str], str | None], hosts: int) -> DoctorRow:
+def ssh(find: Callable[[str], str | None], hosts: int) -> DoctorRow:
     """The ssh client, where the inventory has ``hosts`` that are reached with it."""
     if not hosts:
         return DoctorRow("ssh", OK, "no host of the inventory needs it")
-    found = which("ssh")
-    if found:
-        return DoctorRow("ssh", OK, f"{found}, for {hosts} host(s)")
+    path = find("ssh")
+    if path:
+        return DoctorRow("ssh", OK, f"{path}, for {hosts} host(s)")
     return DoctorRow(
         "ssh", FAILED, "no ssh on PATH: install the package openssh-client (openssh-clients on RPM systems)"
     )
@@ -143,11 +143,11 @@ def ssh(which: Callable[[str], str | None], hosts: int) -> DoctorRow:
 
 def free_space(name: str, path: Path, shortage: Callable[[Path], int], human: Callable[[int], str]) -> DoctorRow:
     """The space that a folder has, or will have. ``shortage``: bytes that its disk lacks; 0 or less where none."""
-    there = next(one for one in (path, *path.parents) if one.exists())
-    lacking = shortage(there)
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    lacking = shortage(existing)
     if lacking > 0:
         return DoctorRow(name, FAILED, f"{path}: the disk lacks {human(lacking)}: free space, or choose another folder")
-    stat = os.statvfs(there)
+    stat = os.statvfs(existing)
     return DoctorRow(name, OK, f"{path}, {human(stat.f_bavail * stat.f_frsize)} free")
 
 

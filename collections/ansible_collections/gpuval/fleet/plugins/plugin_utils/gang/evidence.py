@@ -64,7 +64,7 @@ def _members(document: Mapping[str, Any], round_name: str, node: str) -> frozens
 
 
 def _repeated(document: Mapping[str, Any], round_name: str, node: str) -> frozenset[str] | None:
-    """The stages for which the gang of ``node`` ran again in the round ``place``; None where the round has no list."""
+    """The stages for which the gang of ``node`` ran again in ``round_name``; None where the round has no list."""
     (item,) = (item for item in document["rounds"] if item["name"] == round_name)
     gang = next(name for name, nodes in item["gangs"].items() if node in nodes)
     stages = item.get("repeats", {}).get(gang)

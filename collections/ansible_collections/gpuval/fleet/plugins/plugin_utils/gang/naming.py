@@ -45,7 +45,7 @@ def _could_own(run_id: str, folders: Mapping[str, Path]) -> Iterable[str]:
 
 
 def _is_round_of(run_id: str, run: str) -> bool:
-    """Whether a round of `other` may have this id."""
+    """Whether a round of `run` may have this id."""
     name = run_id.rpartition(".")[2]
     return bool(name and name != run_id and ROUND.fullmatch(name)) and run_id_of(run, name) == run_id
 

@@ -83,7 +83,7 @@ class Cache:
     """The cache of one bucket; holds the connection with which its files are written."""
 
     def __init__(self, root: Path, bucket: str) -> None:
-        """``place`` identifies the bucket."""
+        """``bucket`` identifies the bucket."""
         self.path = root / hashlib.sha256(bucket.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed

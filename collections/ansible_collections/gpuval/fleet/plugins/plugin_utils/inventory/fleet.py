@@ -40,14 +40,14 @@ class Choice:
 
 
 def choose(
-    known: Mapping[str, Any], expected: Sequence[ListedNode] | None, others: frozenset[str] | set[str] | None = None
+    nodes: Mapping[str, Any], expected: Sequence[ListedNode] | None, more: frozenset[str] | set[str] | None = None
 ) -> Choice:
-    """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `others`."""
+    """With a list, its nodes are the hosts, whether they are known or not, and of the rest only those in `more`."""
     listed = {node.name: node for node in expected or ()}
-    rest = [name for name in sorted(known, key=natural_order) if name not in listed]
-    joining = rest if expected is None else [name for name in rest if name in (others or ())]
-    missing = tuple(name for name in listed if name not in known)
-    beyond = () if expected is None else tuple(name for name in rest if name not in joining)
+    unlisted = [name for name in sorted(nodes, key=natural_order) if name not in listed]
+    joining = unlisted if expected is None else [name for name in unlisted if name in (more or ())]
+    missing = tuple(name for name in listed if name not in nodes)
+    beyond = () if expected is None else tuple(name for name in unlisted if name not in joining)
     return Choice((*listed, *joining), listed, missing, beyond)
 
 

@@ -81,18 +81,18 @@ class ClusterSource(NamedSource):
 
     def expected(self, base: Path) -> list[ListedNode] | None:
         """The nodes of the option `expected`, or None when every node that is found is meant. Raises SettingError."""
-        given = self.get_option("expected")
-        if given is None:
+        option = self.get_option("expected")
+        if option is None:
             return None
-        if isinstance(given, str):
-            file = base / Path(given).expanduser()
+        if isinstance(option, str):
+            file = base / Path(option).expanduser()
             try:
                 return parse(file.read_text(encoding="utf-8"), str(file))
             except (OSError, UnicodeDecodeError) as error:
                 raise SettingError(f"the list of expected nodes, {file}, cannot be read: {reason_of(error)}") from None
-        if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
+        if not isinstance(option, list) or not all(isinstance(name, (str, int)) for name in option):
             raise SettingError("`expected` is a list of names, or the path of a list")
-        return parse("\n".join(str(name) for name in given), "expected")
+        return parse("\n".join(str(name) for name in option), "expected")
 
     def skus(self, path: str, keys: str) -> dict[str, dict[str, str]]:
         """The rules of the option `skus`, which map `keys` to patterns. Raises AnsibleParserError."""
@@ -102,29 +102,29 @@ class ClusterSource(NamedSource):
                 raise AnsibleParserError(f"{path}: skus.{sku} maps {keys} to patterns")
         return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
 
-    def add(self, made: InventoryFleet, path: str, others: str, settings: Mapping[str, Any] | None = None) -> None:
-        """Add hosts, groups and the settings of all; warn of what only one side has. `others` names what brings nodes
+    def add(self, fleet: InventoryFleet, path: str, advice: str, settings: Mapping[str, Any] | None = None) -> None:
+        """Add hosts, groups and the settings of all; warn of what only one side has. `advice` names what brings nodes
         beyond the list."""
-        if made.beyond:
+        if fleet.beyond:
             self.display.warning(
-                f"{path}: {len(made.beyond)} node(s) of {self.WHAT} are not in `expected` and left out "
-                f"({others}): {some_of(made.beyond)}"
+                f"{path}: {len(fleet.beyond)} node(s) of {self.WHAT} are not in `expected` and left out "
+                f"({advice}): {some_of(fleet.beyond)}"
             )
-        if made.missing:
+        if fleet.missing:
             self.display.warning(
-                f"{path}: {self.WHAT} lacks {len(made.missing)} expected node(s): {some_of(made.missing)}"
+                f"{path}: {self.WHAT} lacks {len(fleet.missing)} expected node(s): {some_of(fleet.missing)}"
             )
         group = self.inventory.add_group(self.get_option("group"))
         for key, value in (settings or {}).items():
             if value:
                 self.inventory.set_variable(group, key, value)
-        for host in made.hosts:
+        for host in fleet.hosts:
             self.inventory.add_host(host.name, group=group)
             for name in host.groups:
                 self.inventory.add_child(self.inventory.add_group(name), host.name)
             for key, value in host.variables.items():
                 self.inventory.set_variable(host.name, key, value)
-        for name, variables in made.group_variables.items():
+        for name, variables in fleet.group_variables.items():
             for key, value in variables.items():
                 self.inventory.set_variable(name, key, value)
 
@@ -138,8 +138,8 @@ def problem_of(path: str) -> str:
                 "no inventory was given: name one with -i (with make: INVENTORY=PATH), or as `inventory` in ansible.cfg"
             )
         return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=PATH)"
-    beside = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
-    problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *beside))), "")
+    files = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
+    problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *files))), "")
     if problem or not path.endswith(YAML):
         return problem or _problem_of_ini(Path(path))
     name = _plugin_of(path)
@@ -169,9 +169,9 @@ def _problem_of_limit(limit: str, plugin: str) -> str:
     finally:
         _reading.clear()
     groups = sorted(set(inventory.groups) - {"all", "ungrouped"})
-    known = [*inventory.hosts, *groups]
-    wrong = next((name for name in plain if name not in {*known, "all", "ungrouped", *constants.LOCALHOST}), "")
-    having = meant(wrong, known) or f". It has {some_of(inventory.hosts)}, and the groups {some_of(groups)}"
+    names = [*inventory.hosts, *groups]
+    wrong = next((name for name in plain if name not in {*names, "all", "ungrouped", *constants.LOCALHOST}), "")
+    having = meant(wrong, names) or f". It has {some_of(inventory.hosts)}, and the groups {some_of(groups)}"
     return f"--limit {wrong}: the inventory has no such host or group{having}" if wrong else ""
 
 
@@ -182,8 +182,8 @@ def _problem_of_extra_variables() -> str:
     except (AnsibleParserError, AnsibleFileNotFound) as error:
         text = error.message.replace("\n", " ").partition(" on the Ansible Controller")[0]
         hint = " A shell removes quotes: write -e '{\"NAME\": VALUE}'" if "YAML" in text else ""
-        place = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
-        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}{hint}"
+        origin = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
+        return f"{origin.path}:{origin.line_num}: {text}" if origin else f"-e: {text}{hint}"
     except AnsibleError:  # what is encrypted needs the passwords that Ansible has
         pass
     return ""
@@ -211,9 +211,9 @@ def _problem_of_ini(path: Path) -> str:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             section = re.match(r"\s*\[[^\]:]+(:\w+)?\]", line)
             hosts = hosts if section is None else section[1] is None
-            wanted = "" if section or not hosts or line.lstrip().startswith(";") else _joined(line)
-            if wanted:
-                return f"{path}:{number}: a variable of a host has no spaces around its =: write {wanted}"
+            corrected = "" if section or not hosts or line.lstrip().startswith(";") else _joined(line)
+            if corrected:
+                return f"{path}:{number}: a variable of a host has no spaces around its =: write {corrected}"
     except (OSError, ValueError):  # Ansible reports these itself
         pass
     return ""

@@ -58,9 +58,9 @@ def workloads(
     Those that nodes run by themselves, or ``together``. ``stays``: whether they may stay alive; not where the nodes
     work on. Raises SettingError.
     """
-    found = problems(paths, skip, force, images, environment)
-    if found:
-        raise SettingError("; ".join(found))
+    wrong = problems(paths, skip, force, images, environment)
+    if wrong:
+        raise SettingError("; ".join(wrong))
     jobs = [_staying(document.read(Path(path)), environment or {}) for path in paths]
     if not stays:
         jobs = [replace(job, stay_alive_seconds=0.0) for job in jobs]
@@ -82,14 +82,14 @@ def needs(paths: Iterable[str | Path]) -> list[tuple[Path, str]]:
 
 def lacking(paths: Iterable[str | Path], store: Mapping[str, Any]) -> list[str]:
     """What is wrong with the values of the jobs' secrets; `store` has them."""
-    found = []
+    wrong = []
     for path in paths:
         job = document.examine(Path(path))[0]
         try:
             job_secrets.values(job.stage.get("secrets", ()) if job else (), store)
         except job_secrets.SecretError as error:
-            found.append(f"gpuval_jobs: {path}: {error}")
-    return found
+            wrong.append(f"gpuval_jobs: {path}: {error}")
+    return wrong
 
 
 def problems(
@@ -101,30 +101,30 @@ def problems(
 ) -> list[str]:
     """All that is wrong with the jobs and with what was chosen of them; each begins with its setting."""
     examined = [document.examine(Path(path)) for path in paths]
-    found = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
+    wrong = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
     jobs = [job for job, _problems in examined if job]
     by_name: dict[str, JobDocument] = {}
     for job in jobs:
-        other = by_name.setdefault(job.name, job)
-        if other is not job:
-            found.append(f"gpuval_jobs: {job.path} and {other.path} have the same name {job.name}")
+        first = by_name.setdefault(job.name, job)
+        if first is not job:
+            wrong.append(f"gpuval_jobs: {job.path} and {first.path} have the same name {job.name}")
         if job.image and job.image not in (images or HOST_IMAGES):
             near = meant(job.image, images or HOST_IMAGES)
             near = near or (f"; declared are {', '.join(map(str, images))}" if images else UNDECLARED)
-            found.append(f"gpuval_jobs: {job.path}: no image {job.image} in gpuval_images{near}")
+            wrong.append(f"gpuval_jobs: {job.path}: no image {job.image} in gpuval_images{near}")
         if {step.name for step in job.steps} <= _skipped(job, skip, environment or {}):
-            found.append(f"gpuval_job_skip: every step of {job.path} is skipped: leave the job out of gpuval_jobs")
+            wrong.append(f"gpuval_job_skip: every step of {job.path} is skipped: leave the job out of gpuval_jobs")
         if len(_packed(job, (), ())) > MAX_VARIABLE:
-            found.append(f"gpuval_jobs: {job.path}: steps and files are too large for a plan: put files into its image")
+            wrong.append(f"gpuval_jobs: {job.path}: steps and files are too large for a plan: put files into its image")
     if len(jobs) < len(examined):
-        return found  # steps of the others are not known
+        return wrong  # steps of the others are not known
     steps = {step.name for job in jobs for step in job.steps}
     for setting, chosen in (("gpuval_job_skip", skip), ("gpuval_job_force", force)):
         for name in chosen:
             if name not in steps:
                 near = meant(name, steps) or (f"; steps are {', '.join(sorted(steps))}" if steps else "")
-                found.append(f"{setting}: no job has a step {name}{near}")
-    return found
+                wrong.append(f"{setting}: no job has a step {name}{near}")
+    return wrong
 
 
 def declaration(
@@ -168,8 +168,8 @@ def _skipped(job: JobDocument, skip: Iterable[str], environment: Mapping[str, An
     return {*skip, *_asked(_variables(job, environment), SKIP_VARIABLES)}
 
 
-def _asked(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
-    return [step for name, step in known.items() if variables.get(name, "").strip().lower() not in NO]
+def _asked(variables: Mapping[str, str], steps: Mapping[str, str]) -> list[str]:
+    return [step for name, step in steps.items() if variables.get(name, "").strip().lower() not in NO]
 
 
 def _packed(job: JobDocument, skip: Iterable[str], force: Iterable[str]) -> str:

@@ -130,7 +130,7 @@ def place(
     """Each data set that has a place: in `loaded`, the names in gpuval_datasets, in a folder that is `mounted` in the
     container, else by the first provider for which `credentials`, names of secrets, suffice.
 
-    `known` is None without a data.json: a script gets its data itself then. Raises MadError for one that has none.
+    `sets` is None without a data.json: a script gets its data itself then. Raises MadError for one that has none.
     """
     placed = []
     for index, name in enumerate(names):

@@ -80,7 +80,7 @@ def wait_until_ready(
     show: Show,
 ) -> Mapping[str, Any]:
     """The cluster, once it and all nodes of the pools run. Raises ProvisionError at the deadline."""
-    deadline, shown, line = time.monotonic() + seconds, "", "its state is not known"
+    deadline, printed, line = time.monotonic() + seconds, "", "its state is not known"
     while True:
         try:
             cluster = api.get(path_of(cluster), "kubernetes_cluster")
@@ -91,9 +91,9 @@ def wait_until_ready(
             return cluster
         if cluster["status"]["state"] == "error":
             raise ProvisionError(f"the cluster failed: {line}. Run `make deprovision`, then `make provision` again")
-        if line != shown:
+        if line != printed:
             show(line)
-            shown = line
+            printed = line
         if time.monotonic() + poll_seconds > deadline:
             raise ProvisionError(
                 f"not ready after {seconds:.0f} s: {line}. What exists costs money: run `make provision` again to wait "

@@ -121,10 +121,10 @@ def cost_of(
             raise ProvisionError(f"node pool {pool.name}: no size {pool.size!r}{meant(pool.size, sizes)}")
         regions = sorted(size.get("regions") or ())
         if not region or not is_offered(size, region):
-            others = some_of(name for name in regions if name != region) if size.get("available") else ""
+            elsewhere = some_of(name for name in regions if name != region) if size.get("available") else ""
             raise ProvisionError(
                 f"node pool {pool.name}: {pool.size} is not available in {region}: "
-                + (f"set provision_region to one of {others}" if others else "try later, or another size")
+                + (f"set provision_region to one of {elsewhere}" if elsewhere else "try later, or another size")
             )
         price = hourly_price(size)
         if price is None:
@@ -154,8 +154,8 @@ def vpc_line(vpc: Mapping[str, Any]) -> str:
 
 def cluster_line(cluster: Mapping[str, Any]) -> str:
     pools = some_of(f"{text(pool, 'name')}: {pool['count']} x {text(pool, 'size')}" for pool in pools_of(cluster))
-    shown = f"cluster {text(cluster, 'name')} in {text(cluster, 'region')}: {text(cluster['status'], 'state')}"
-    return f"{shown}; node pools {pools or 'none'}; tags {some_of(cluster.get('tags') or ()) or 'none'}"
+    text_start = f"cluster {text(cluster, 'name')} in {text(cluster, 'region')}: {text(cluster['status'], 'state')}"
+    return f"{text_start}; node pools {pools or 'none'}; tags {some_of(cluster.get('tags') or ()) or 'none'}"
 
 
 def size_line(size: Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ def _order_line(pool: NodePool) -> str:
 
 def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[ClusterDeletion], list[str]]:
     """What carries the tag, and lines on tagged clusters that stay, since they have pools without it."""
-    planned, kept = [], []
+    planned, stay = [], []
     for cluster in clusters:
         pools = pools_of(cluster)
         untagged = [text(pool, "name") for pool in pools if not has_tag(pool, tag)]
@@ -226,8 +226,8 @@ def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[Clu
             continue
         planned += [ClusterDeletion(cluster, pool) for pool in pools if has_tag(pool, tag)]
         if has_tag(cluster, tag):
-            kept.append(f"cluster {text(cluster, 'name')} stays: its node pools {some_of(untagged)} lack the tag {tag}")
-    return planned, kept
+            stay.append(f"cluster {text(cluster, 'name')} stays: its node pools {some_of(untagged)} lack the tag {tag}")
+    return planned, stay
 
 
 def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> tuple[bool, str]:

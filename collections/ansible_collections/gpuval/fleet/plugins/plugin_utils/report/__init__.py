@@ -32,7 +32,7 @@ def write_forms(
     csv: Path | None = None,
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Path]:
-    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``kept`` and ``images``
+    """Write all other forms of report.json into ``directory``; returns the paths by file name. ``csv`` and ``images``
     are those of ``models.forms``.
 
     Each file is replaced at once, so that a reader never sees half of it.

@@ -36,7 +36,7 @@ def forms(
     csv: Path | None = None,
     images: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Callable[[], str]]:
-    """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``kept`` or
+    """What gives the files' texts, by name; empty for a run without models. Replaces those of all runs, at ``csv`` or
     beside the run. ``images``: the catalogue. A model's own CSV is beside its log."""
     folder = run_folder.RunFolder(directory)
     document = gang_document.read(folder)

@@ -46,7 +46,7 @@ class Slurm:
 
     def run(self, *command: str, data: bytes = b"", tries: int = TRIES) -> str:
         """Output of a command. Raises SlurmError."""
-        for left in range(tries - 1, -1, -1):
+        for tries_left in range(tries - 1, -1, -1):
             self.asked += 1
             try:
                 code, output, errors = self._call(command, data, COMMAND_SECONDS)
@@ -61,7 +61,7 @@ class Slurm:
                 return output
             text = one_line(errors.strip() or output.strip() or f"exit code {code}", 500)
             away = bool(_AWAY.search(text))
-            if not (away and left):
+            if not (away and tries_left):
                 raise SlurmError(f"{command[0]}: {text}", away=away, full=bool(_FULL.search(text)))
             time.sleep(PAUSE_SECONDS)
         raise AssertionError("unreachable")
@@ -72,11 +72,11 @@ class Slurm:
 
     def reserved(self, reservation: str) -> set[str]:
         """The nodes of a reservation. Raises SlurmError."""
-        shown = self.run("scontrol", "show", "reservation", reservation, "-o")
-        found = re.search(r"(?:^|\s)Nodes=(\S+)", shown)
-        if not found or found[1] == "(null)":
+        text = self.run("scontrol", "show", "reservation", reservation, "-o")
+        match = re.search(r"(?:^|\s)Nodes=(\S+)", text)
+        if not match or match[1] == "(null)":
             return set()
-        return set(self.run("scontrol", "show", "hostnames", found[1]).split())
+        return set(self.run("scontrol", "show", "hostnames", match[1]).split())
 
     def jobs(self) -> dict[int, jobs.SlurmJob]:
         """This user's jobs of gpuval by id, ended ones too as long as Slurm remembers them. Raises SlurmError."""
@@ -90,10 +90,10 @@ class Slurm:
     def submit(self, arguments: Sequence[str], script: bytes) -> int:
         """The id of a new job. Raises SlurmError; after one that is `away` the job may exist."""
         printed = self.run("sbatch", "--parsable", *arguments, data=script, tries=1)
-        found = re.search(r"^(\d+)(?:;\S*)?\s*$", printed, re.MULTILINE)
-        if not found:
+        match = re.search(r"^(\d+)(?:;\S*)?\s*$", printed, re.MULTILINE)
+        if not match:
             raise SlurmError(f"sbatch printed no job id: {one_line(printed, 200)}")
-        return int(found[1])
+        return int(match[1])
 
     def cancel(self, ids: Sequence[int], *options: str) -> None:
         if ids:
@@ -101,7 +101,7 @@ class Slurm:
 
 
 def _called(command: Sequence[str], data: bytes, seconds: float) -> tuple[int, str, str]:
-    done = subprocess.run(
+    process = subprocess.run(
         list(command),
         input=data,
         capture_output=True,
@@ -110,7 +110,7 @@ def _called(command: Sequence[str], data: bytes, seconds: float) -> tuple[int, s
         check=False,
     )
     return (
-        done.returncode,
-        done.stdout[:MAX_OUTPUT_CHARACTERS].decode(errors="replace"),
-        done.stderr.decode(errors="replace"),
+        process.returncode,
+        process.stdout[:MAX_OUTPUT_CHARACTERS].decode(errors="replace"),
+        process.stderr.decode(errors="replace"),
     )

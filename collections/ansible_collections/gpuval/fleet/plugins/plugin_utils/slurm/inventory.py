@@ -17,24 +17,24 @@ VARIABLE = "slurm_node"
 
 
 def fleet(
-    found: Iterable[Mapping[str, Any]],
+    descriptions: Iterable[Mapping[str, Any]],
     expected: Sequence[ListedNode] | None = None,
     *,
-    others: frozenset[str] | set[str] | None = None,
+    selected: frozenset[str] | set[str] | None = None,
     skus: Mapping[str, Mapping[str, str]] | None = None,
 ) -> InventoryFleet:
-    """The hosts of an inventory, in the order of the list, or by name without one. `found` are descriptions."""
-    known = {str(description["name"]): description for description in found}
-    choice = choose(known, expected, others)
+    """The hosts of an inventory, in the order of the list, or by name without one. `descriptions` are descriptions."""
+    by_name = {str(description["name"]): description for description in descriptions}
+    choice = choose(by_name, expected, selected)
     most: dict[str, int] = {}
     for name in choice.names:
-        if name in known:  # a node that lost a GPU is held against its like
-            model, count = nodes.gpus(known[name])
+        if name in by_name:  # a node that lost a GPU is held against its like
+            model, count = nodes.gpus(by_name[name])
             most[model] = max(most.get(model, 0), count)
     hosts = []
     group_variables: dict[str, dict[str, Any]] = {}
     for name in choice.names:
-        description, node = known.get(name), choice.listed.get(name)
+        description, node = by_name.get(name), choice.listed.get(name)
         variables = listed_variables(node)
         groups = list(node.groups) if node else []
         if description is None:
@@ -60,9 +60,9 @@ def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]
     model, count = nodes.gpus(description)
     values = {"gres": [description["gres"]], "type": [model] if count else []}
     values |= {"partition": description["partitions"], "feature": description["features"]}
-    for sku, wanted in rules.items():
-        if wanted and all(
-            fnmatch.filter(map(str.lower, values.get(key, [])), pattern.lower()) for key, pattern in wanted.items()
+    for sku, patterns in rules.items():
+        if patterns and all(
+            fnmatch.filter(map(str.lower, values.get(key, [])), pattern.lower()) for key, pattern in patterns.items()
         ):
             return sku
     return sku_name(model)

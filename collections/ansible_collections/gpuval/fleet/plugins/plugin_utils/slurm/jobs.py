@@ -110,7 +110,7 @@ def comment(run_id: str, node: str, attempt: int) -> str:
 
 def parse(text: str) -> dict[int, SlurmJob]:
     """By id, the jobs of gpuval in squeue's output."""
-    found = {}
+    jobs = {}
     for line in text.splitlines():
         parts = line.split("|", 3)
         mark = _COMMENT.match(parts[3].strip()) if len(parts) == 4 else None
@@ -124,8 +124,8 @@ def parse(text: str) -> dict[int, SlurmJob]:
                 attempt=int(mark[3]),
                 note=one_line(mark[4] or "", MAX_NOTE),
             )
-            found[job.id] = job
-    return found
+            jobs[job.id] = job
+    return jobs
 
 
 def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], SlurmJob]:
@@ -135,8 +135,8 @@ def of_run(jobs: Mapping[int, SlurmJob], run_id: str) -> dict[tuple[str, int], S
 
 def exit_code(text: str) -> int | None:
     """From `scontrol show job -o`."""
-    found = re.search(r"(?:^|\s)ExitCode=(\d+):(\d+)", text)
-    return int(found[1]) if found else None
+    match = re.search(r"(?:^|\s)ExitCode=(\d+):(\d+)", text)
+    return int(match[1]) if match else None
 
 
 def pending(job: SlurmJob) -> str:

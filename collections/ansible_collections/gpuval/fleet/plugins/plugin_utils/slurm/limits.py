@@ -43,8 +43,8 @@ def wall_limit(slurm: Slurm, settings: JobSettings) -> WallLimit:
     end = reserved.get("EndTime", "Unknown")
     if end[:1].isdigit() and "FLEX" not in reserved.get("Flags", ""):
         begins, ends = (time.mktime(time.strptime(reserved[name], _DATE)) for name in ("StartTime", "EndTime"))
-        left = ends - max(begins, time.time()) - START_SECONDS
-        limits.append(WallLimit(left // 60 * 60, f"EndTime={end} of reservation {reservation}"))
+        seconds = ends - max(begins, time.time()) - START_SECONDS
+        limits.append(WallLimit(seconds // 60 * 60, f"EndTime={end} of reservation {reservation}"))
     return min(limits)
 
 
@@ -72,15 +72,15 @@ def _of_partition(partition: Mapping[str, str], qos: str, walls: Mapping[str, tu
 def _read_qos(slurm: Slurm) -> dict[str, tuple[str, str]]:
     """By name MaxWall and flags; none where there is no accounting, or it does not answer."""
     try:
-        shown = slurm.run("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,maxwall,flags", tries=1)
+        text = slurm.run("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,maxwall,flags", tries=1)
     except SlurmError:
         return {}
-    rows = (line.split("|") for line in shown.splitlines() if line.count("|") == 2)
+    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)
     return {name: (wall, flags) for name, wall, flags in rows}
 
 
 def _seconds(text: str) -> float:
     """Of ``DAYS-HOURS:MINUTES:SECONDS``; infinite for anything else, such as UNLIMITED."""
-    found = _TIME.fullmatch(text)
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, math.inf)
+    match = _TIME.fullmatch(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, math.inf)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -26,11 +26,11 @@ DRAINED = ("DRAIN", "DRAINED", "DRAINING")
 
 def from_text(text: str) -> list[dict[str, Any]]:
     """Descriptions from `scontrol show node -o`, a line for each, which all versions print alike; JSON differs."""
-    found = []
+    descriptions = []
     for line in text.splitlines():
         reason = _REASON.search(line)
-        rest = line[: reason.start()] + line[reason.end() :] if reason else line
-        values = fields(rest)
+        text_rest = line[: reason.start()] + line[reason.end() :] if reason else line
+        values = fields(text_rest)
         if not values.get("NodeName"):
             continue
         state = re.split(r"[+\s]", values.get("State", ""))
@@ -48,8 +48,8 @@ def from_text(text: str) -> list[dict[str, Any]]:
             "partitions": _words(values.get("Partitions")),
             "features": _words(values.get("ActiveFeatures")),
         }
-        found.append({**description, "state": list(dict.fromkeys(filter(None, [*words, *marks])))})
-    return found
+        descriptions.append({**description, "state": list(dict.fromkeys(filter(None, [*words, *marks])))})
+    return descriptions
 
 
 def fields(line: str) -> dict[str, str]:
@@ -66,8 +66,8 @@ def _words(value: str | None) -> list[str]:
 def gpus(description: Mapping[str, Any]) -> tuple[str, int]:
     """Type and number of a node's GPUs by its gres; the type with the most where there are several, empty for none."""
     counts: dict[str, int] = {}
-    for found in _GRES.finditer(description["gres"]):
-        counts[found[1] or ""] = counts.get(found[1] or "", 0) + int(found[2])
+    for match in _GRES.finditer(description["gres"]):
+        counts[match[1] or ""] = counts.get(match[1] or "", 0) + int(match[2])
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
@@ -76,18 +76,18 @@ def finding(name: str, description: Mapping[str, Any] | None, *, reservation: st
     if description is None:
         return _found(name, "slurm_node_missing", f"Slurm has no node {name}")
     states = description["state"]
-    shown = "+".join(states) or "UNKNOWN"
+    states_text = "+".join(states) or "UNKNOWN"
     by, at = description["reason_by"], description["reason_at"]
-    who = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
-    reason = f"{shown}{who}: {description['reason'] or 'Slurm gives no reason'}"
+    author = "".join(filter(None, [f" by {by}" if by else "", f" since {at}" if at else ""]))
+    reason = f"{states_text}{author}: {description['reason'] or 'Slurm gives no reason'}"
     if "EXTERNAL" in states:
-        return _found(name, "slurm_node_missing", f"{shown}: Slurm runs no slurmd on it, and no job of this kind")
+        return _found(name, "slurm_node_missing", f"{states_text}: Slurm runs no slurmd on it, and no job of this kind")
     if not states or any(state in DOWN for state in states):
         return _found(name, "slurm_node_down", reason)
     if any(state in DRAINED for state in states):
         return _found(name, "slurm_drained", reason)
     if not reservation and any(state in ("MAINT", "MAINTENANCE", "RESERVED") for state in states):
-        return _found(name, "slurm_reserved", f"{shown}: it is in a reservation")
+        return _found(name, "slurm_reserved", f"{states_text}: it is in a reservation")
     return ProbeFinding(REACHABLE, "")
 
 

@@ -83,9 +83,9 @@ class JobSettings:
         arguments = values["gpuval_slurm_arguments"] or []
         if isinstance(arguments, str) or not all(str(one).startswith("--") for one in arguments):
             raise SettingError("gpuval_slurm_arguments is a list of options of sbatch: write [--option=value]")
-        own = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
-        if own:
-            raise SettingError(f"gpuval_slurm_arguments: gpuval sets {own[0]} itself: remove it")
+        refused = [str(one).partition("=")[0] for one in arguments if str(one).partition("=")[0] in OWN]
+        if refused:
+            raise SettingError(f"gpuval_slurm_arguments: gpuval sets {refused[0]} itself: remove it")
         return cls(
             **texts,
             output=str(values["gpuval_slurm_output"] or "/dev/null"),
@@ -140,20 +140,20 @@ def batch(
     """The script. `parameters`: a node's, or by `members` those of each of a gang, of which each has so many `gpus`
     in Slurm. Raises PlanError for one that Slurm would not take."""
     members = parameters.get("members", ())
-    known = {
+    values = {
         "PYTHONS": " ".join(map(shlex.quote, PYTHONS)),
         "PROGRAM": shlex.quote(_PROGRAM),
         "COMMENT": shlex.quote(comment),
         "SOURCE": "-" if members else '"$0"',
         "NO_PYTHON": str(jobs.NO_PYTHON),
     }
-    shell = _template("job", known)
+    shell = _template("job", values)
     if members:
         # A step of an exclusive job has only the GPUs that it asks for.
         options = [f"--nodes={len(members)}", f"--ntasks={len(members)}", *_STEP]
         options += [f"--gres=gpu:{gpus}"] if gpus else []
-        known = {"NO_SRUN": str(jobs.NO_SRUN), "OPTIONS": " ".join(options), "SHELL": shlex.quote(shell)}
-        shell = _template("gang", known)
+        values = {"NO_SRUN": str(jobs.NO_SRUN), "OPTIONS": " ".join(options), "SHELL": shlex.quote(shell)}
+        shell = _template("gang", values)
     payload = base64.encodebytes(zlib.compress(node_program.data(parameters, runner, workloads)))
     script = shell.encode() + b"\n" + MARK.encode() + b"\n" + payload
     if len(script) > MAX_BYTES:
@@ -164,10 +164,10 @@ def batch(
     return script
 
 
-def _template(name: str, known: Mapping[str, str]) -> str:
+def _template(name: str, values: Mapping[str, str]) -> str:
     """The shell script of that name. Nodes have Slurm's commands where this machine has them, if not in their PATH."""
     shell = "#!/bin/sh\n" + Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8")
     srun = shutil.which("srun")
-    for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **known}.items():
+    for word, value in {"SLURM": shlex.quote(f":{Path(srun).parent}") if srun else "", **values}.items():
         shell = shell.replace(f"@{word}@", value)
     return shell

@@ -25,8 +25,8 @@ MAX_NAMES = 8
 
 def ended_line(run_id: str, verdict: Mapping[str, Any]) -> str:
     counts = verdict["counts"]
-    shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
-    return f"run {run_id} has ended: {verdict['verdict']} ({shown})"
+    counts_text = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
+    return f"run {run_id} has ended: {verdict['verdict']} ({counts_text})"
 
 
 def conclusion(status: Status) -> str:
@@ -40,8 +40,8 @@ def conclusion(status: Status) -> str:
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
     if status.over:
-        what = "judge it with `make report`" if status.overdue else _resume(status)
-        return f"run {run_id} was never ended, and its controller is lost: {what}"
+        advice = "judge it with `make report`" if status.overdue else _resume(status)
+        return f"run {run_id} was never ended, and its controller is lost: {advice}"
     return f"run {run_id} is in progress"
 
 
@@ -74,8 +74,8 @@ def gang_lines(status: Status) -> list[str]:
     lines += [f"left out of the gangs: {name}: {one_line(why, 160)}" for name, why in left_out[:MAX_NAMES]]
     if len(left_out) > MAX_NAMES:
         lines.append(f"... and {len(left_out) - MAX_NAMES} more left out")
-    for name, found in list(gangs["findings"].items())[:MAX_NAMES]:
-        counts = Counter(found["nodes"].values())
+    for name, finding in list(gangs["findings"].items())[:MAX_NAMES]:
+        counts = Counter(finding["nodes"].values())
         lines.append(f"searched gang {name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
     if gangs["ended_at"] or status.ended or not gangs["rounds"]:
         return lines
@@ -91,7 +91,7 @@ def gang_lines(status: Status) -> list[str]:
     if not of_it.watched:
         lines.append(f"  {_watch_line(of_it)}")
     lines += [f"  {line}" for line in (*count_lines(of_it), _end_line(of_it, status.known.moment))]
-    return [*lines, *(f"  {line}" for line in table_lines(of_it, of_it.nodes, whole=False))]
+    return [*lines, *(f"  {line}" for line in table_lines(of_it, of_it.nodes, complete=False))]
 
 
 def _watch_line(status: Status) -> str:
@@ -101,8 +101,8 @@ def _watch_line(status: Status) -> str:
     if status.heartbeat_age is None:
         return "no heartbeat of the controller yet: no node was launched, or it is of an earlier version"
     if status.watched:
-        who = f": {one_line(controller.who(), 200)}" if controller and controller.workers else ""
-        return f"its controller watches it (last heartbeat {clock(status.heartbeat_age)} ago){who}"
+        owner = f": {one_line(controller.who(), 200)}" if controller and controller.workers else ""
+        return f"its controller watches it (last heartbeat {clock(status.heartbeat_age)} ago){owner}"
     if status.at_gangs:
         return f"its controller runs its gangs (last heartbeat {clock(status.gangs_age or 0.0)} ago)"
     if status.known.watch and status.known.watch["state"] == "ended":
@@ -141,10 +141,10 @@ def count_lines(status: Status) -> list[str]:
     parts = []
     for stage, counts in stages.items():
         open_count = counts.pop("missing", 0) + counts.pop("pending", 0)
-        shown = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        texts = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         if open_count:
-            shown.append(f"{open_count} open")
-        parts.append(f"{stage} {', '.join(shown)}")
+            texts.append(f"{open_count} open")
+        parts.append(f"{stage} {', '.join(texts)}")
     return [*lines, *([f"stages: {' | '.join(parts)}"] if parts else [])]
 
 
@@ -157,11 +157,11 @@ def _waiting_line(status: Status) -> list[str]:
     return [f"waiting for their turn{limit}: {some_of(waiting)}"]
 
 
-def table_lines(status: Status, nodes: Sequence[NodeStatus], *, whole: bool) -> list[str]:
-    """A line for each node; of many nodes those that matter, unless `whole`."""
+def table_lines(status: Status, nodes: Sequence[NodeStatus], *, complete: bool) -> list[str]:
+    """A line for each node; of many nodes those that matter, unless `complete`."""
     rows = list(nodes)
     notes = []
-    if not whole and len(rows) > WHOLE_TABLE_NODES:
+    if not complete and len(rows) > WHOLE_TABLE_NODES:
         rows = [node for node in nodes if node.matters]
         hidden = len(nodes) - len(rows)
         if len(rows) > MAX_ROWS:
@@ -191,8 +191,8 @@ def _row(node: NodeStatus, moment: datetime) -> tuple[str, ...]:
 
 
 def _progress(node: NodeStatus) -> str:
-    done = sum(state in FINAL_STATES for state in node.stages.values())
-    stages = f"{done}/{len(node.stages)}"
+    ended = sum(state in FINAL_STATES for state in node.stages.values())
+    stages = f"{ended}/{len(node.stages)}"
     if node.elapsed is None:
         return stages
     if not node.expected:
@@ -205,7 +205,7 @@ def _progress(node: NodeStatus) -> str:
 def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
     """The lines of these nodes' successful stages, stage by stage."""
     lines: dict[str, list[str]] = {}
-    for node in sorted(nodes, key=lambda one: one.name):
+    for node in sorted(nodes, key=lambda item: item.name):
         for stage, state in node.stages.items():
             if state == "success":
                 lines.setdefault(stage, []).append(done_line(status, node.name, stage))
@@ -213,8 +213,8 @@ def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
 
 
 def done_line(status: Status, node: str, stage: str) -> str:
-    one = status.known.briefs[node][stage]
-    return stage_lines.stage_line(node, stage, one.figures, one.duration_seconds)
+    brief = status.known.briefs[node][stage]
+    return stage_lines.stage_line(node, stage, brief.figures, brief.duration_seconds)
 
 
 def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines: bool) -> list[str]:
@@ -223,47 +223,47 @@ def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines
     With `lines` a successful stage is shown by its own line.
     """
     old = {node.name: node for node in before.nodes}
-    shown = []
+    texts = []
     for node in nodes:
-        known = old.get(node.name)
+        earlier = old.get(node.name)
         for stage, state in node.stages.items():
             attempt = node.attempts.get(stage, 1)
             if state in ("missing", "pending"):
                 continue
-            if known and (known.stages.get(stage), known.attempts.get(stage, 1)) == (state, attempt):
+            if earlier and (earlier.stages.get(stage), earlier.attempts.get(stage, 1)) == (state, attempt):
                 continue
             if lines and state == "success":
-                shown.append(done_line(after, node.name, stage))
+                texts.append(done_line(after, node.name, stage))
             else:
-                shown.append(_change(after, node.name, stage, state, attempt))
-        if known is None:
-            shown.append(f"{node.name}: joined the run")
-        elif node.state != known.state and (node.state in BAD - {"failed"} or known.state in ("silent", "lost")):
+                texts.append(_change(after, node.name, stage, state, attempt))
+        if earlier is None:
+            texts.append(f"{node.name}: joined the run")
+        elif node.state != earlier.state and (node.state in BAD - {"failed"} or earlier.state in ("silent", "lost")):
             message = f": {node.message}" if node.message and node.state in BAD else ""
-            shown.append(one_line(f"{node.name}: {node.state}{message}", 4 * MESSAGE_CHARACTERS))
-    return shown
+            texts.append(one_line(f"{node.name}: {node.state}{message}", 4 * MESSAGE_CHARACTERS))
+    return texts
 
 
 def round_changes(before: Status, after: Status) -> list[str]:
     """Changes of the gangs since an earlier look: a round that began, and its nodes' stages."""
     if after.round is None:
         return []
-    run, shown = after.round.known.run, []
-    known = before.round if before.round and before.round.known.run["run_id"] == run["run_id"] else None
-    if known is None:
-        shown.append(f"round {one_line(run['run_id'], 80)}: {len(run['nodes'])} node(s) work together")
-        known = replace(after.round, nodes=tuple(replace(node, stages={}) for node in after.round.nodes))
-    return shown + changes(known, after.round, after.round.nodes, lines=False)
+    run, texts = after.round.known.run, []
+    earlier = before.round if before.round and before.round.known.run["run_id"] == run["run_id"] else None
+    if earlier is None:
+        texts.append(f"round {one_line(run['run_id'], 80)}: {len(run['nodes'])} node(s) work together")
+        earlier = replace(after.round, nodes=tuple(replace(node, stages={}) for node in after.round.nodes))
+    return texts + changes(earlier, after.round, after.round.nodes, lines=False)
 
 
 def _change(status: Status, node: str, stage: str, state: str, attempt: int) -> str:
-    one = status.known.briefs[node][stage]
+    brief = status.known.briefs[node][stage]
     line = f"{node} {stage}: {state}"
     if attempt > 1:
         line += f" (attempt {attempt})"
-    if state in FINAL_STATES and one.duration_seconds is not None:
-        line += f" after {one.duration_seconds:.1f} s"
-    return f"{line}: {one.message}" if one.message else line
+    if state in FINAL_STATES and brief.duration_seconds is not None:
+        line += f" after {brief.duration_seconds:.1f} s"
+    return f"{line}: {brief.message}" if brief.message else line
 
 
 def progress_line(status: Status) -> str:

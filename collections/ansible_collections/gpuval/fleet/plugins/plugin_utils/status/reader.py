@@ -48,10 +48,10 @@ class StatusReader:
 
         Raises RunError, StoreError; what was read before is kept then.
         """
-        known = self._look()
+        stored = self._look()
         if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
-            return known
-        refused = list(known.refused)
+            return stored
+        refused = list(stored.refused)
         try:
             self._look_at_gangs()
         except Damaged as error:
@@ -60,7 +60,7 @@ class StatusReader:
         of_round = self._round.look() if self._round else None
         if of_round:
             refused += of_round.refused
-        return replace(known, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
+        return replace(stored, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
 
     def _look_at_gangs(self) -> None:
         key = gang_document.key_of(self._run)
@@ -82,11 +82,11 @@ class StatusReader:
 
     def _look(self) -> StoredStatus:
         entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
-        wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
+        listed = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
         if not self._seen and any(entry.key == self._progress for entry in entries):
-            self._use_progress(wanted)
-        self._forget((set(self._seen) | set(self._refused)) - set(wanted))
-        changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
+            self._use_progress(listed)
+        self._forget((set(self._seen) | set(self._refused)) - set(listed))
+        changed = [entry for key, entry in listed.items() if self._seen.get(key) != entry.stamp]
         # run.json first: it names the nodes that joined
         changed.sort(key=lambda entry: entry.key not in self._schemas)
         for entry, raw in read_all(self._store, changed, self._limit):
@@ -140,7 +140,7 @@ class StatusReader:
         else:
             self._accept_record(entry, raw)
 
-    def _use_progress(self, wanted: Mapping[str, Entry]) -> None:
+    def _use_progress(self, listed: Mapping[str, Entry]) -> None:
         """Use the controller's summary of the records that it read, where they have not changed since."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         if raw is None:
@@ -151,15 +151,15 @@ class StatusReader:
             return
         if summary["run_id"] != self._run["run_id"]:
             return
-        for key, entry in wanted.items():
-            place = parse_key(self._folder, key)
-            if place is None:
+        for key, entry in listed.items():
+            parts = parse_key(self._folder, key)
+            if parts is None:
                 continue
-            known = summary["records"].get(f"{place[1]}/{place[2]}")
-            if known is None or known["stamp"] != entry.stamp or not self._expected(place[1], place[2]):
+            fields = summary["records"].get(f"{parts[1]}/{parts[2]}")
+            if fields is None or fields["stamp"] != entry.stamp or not self._expected(parts[1], parts[2]):
                 continue
-            brief_fields = {name: value for name, value in known.items() if name != "stamp"}
-            self._briefs.setdefault(place[2], {})[place[1]] = StageBrief(**brief_fields, modified=entry.modified)
+            brief_fields = {name: value for name, value in fields.items() if name != "stamp"}
+            self._briefs.setdefault(parts[2], {})[parts[1]] = StageBrief(**brief_fields, modified=entry.modified)
             self._seen[key] = entry.stamp
 
     def _expected(self, stage: str, node: str) -> bool:
@@ -184,6 +184,6 @@ class StatusReader:
 
     def _drop(self, key: str) -> None:
         self._refused.pop(key, None)
-        place = parse_key(self._folder, key)
-        if place:
-            self._briefs.get(place[2], {}).pop(place[1], None)
+        parts = parse_key(self._folder, key)
+        if parts:
+            self._briefs.get(parts[2], {}).pop(parts[1], None)

@@ -152,10 +152,10 @@ class Status:
     @property
     def gangs_age(self) -> float | None:
         """Seconds since the controller's last update of the gangs, or of their newest round; None without gangs."""
-        known = self.known
-        if known.gangs is None or known.gangs_modified is None:
+        stored = self.known
+        if stored.gangs is None or stored.gangs_modified is None:
             return None
-        ages = [_seconds(known.moment, known.gangs_modified)]
+        ages = [_seconds(stored.moment, stored.gangs_modified)]
         if self.round is not None and self.round.heartbeat_age is not None:
             ages.append(self.round.heartbeat_age)
         return min(ages)
@@ -176,28 +176,28 @@ class Status:
         return self.verdict in ACCEPTED if self.over else True
 
 
-def _deserted(known: StoredStatus) -> bool:
+def _deserted(stored: StoredStatus) -> bool:
     """No controller works on it any more: its process on this host is gone."""
-    return known.controller is not None and known.controller.attended is False
+    return stored.controller is not None and stored.controller.attended is False
 
 
-def final_verdict(known: StoredStatus) -> Mapping[str, Any] | None:
+def final_verdict(stored: StoredStatus) -> Mapping[str, Any] | None:
     """The verdict of a run that has ended; one from before its end does not count."""
-    ended, verdict = known.run["finished_at"], known.verdict
+    ended, verdict = stored.run["finished_at"], stored.verdict
     return verdict if ended and verdict and verdict["judged_at"] >= ended else None
 
 
-def status_of(known: StoredStatus) -> Status:
-    run, watch = known.run, known.watch
-    passed = _seconds(known.moment, known.watch_modified) if known.watch_modified else 0.0
+def status_of(stored: StoredStatus) -> Status:
+    run, watch = stored.run, stored.watch
+    passed = _seconds(stored.moment, stored.watch_modified) if stored.watch_modified else 0.0
     if watch:
         run_seconds, begun = watch["run_seconds"] + passed, watch["begun_seconds"] + passed
     else:
-        begun = run_seconds = max(0.0, _seconds(known.moment, datetime.fromisoformat(run["created_at"])))
-    verdict = final_verdict(known)
+        begun = run_seconds = max(0.0, _seconds(stored.moment, datetime.fromisoformat(run["created_at"])))
+    verdict = final_verdict(stored)
     verdicts = verdict["nodes"] if verdict else {}
-    nodes = [_node(name, known, verdicts.get(name)) for name in run["nodes"]]
-    left = float(run["deadline_seconds"]) - begun
+    nodes = [_node(name, stored, verdicts.get(name)) for name in run["nodes"]]
+    seconds_left = float(run["deadline_seconds"]) - begun
     ended = run["finished_at"] is not None
     if ended:
         nodes = [replace(node, ahead=None) for node in nodes]
@@ -209,35 +209,35 @@ def status_of(known: StoredStatus) -> Status:
     if ahead and not ended:
         end = Ahead(max(one.seconds for one in ahead), all(one.exact for one in ahead) and not open_ended)
     return Status(
-        known=known,
+        known=stored,
         nodes=tuple(sorted(nodes, key=lambda node: STATES.index(node.state))),
         run_seconds=run_seconds,
-        left=left,
+        left=seconds_left,
         end=end,
-        watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(known),
+        watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(stored),
         heartbeat_age=passed if watch else None,
-        round=status_of(known.round) if known.round is not None else None,
+        round=status_of(stored.round) if stored.round is not None else None,
     )
 
 
-def _node(name: str, known: StoredStatus, verdict: str | None) -> NodeStatus:
-    stages = known.run["nodes"][name]["stages"]
-    briefs = known.briefs.get(name, {})
-    watched = (known.watch or {}).get("nodes", {}).get(name, {})
+def _node(name: str, stored: StoredStatus, verdict: str | None) -> NodeStatus:
+    stages = stored.run["nodes"][name]["stages"]
+    briefs = stored.briefs.get(name, {})
+    watched = (stored.watch or {}).get("nodes", {}).get(name, {})
     launch = watched.get("launch") or {}
-    expected, heartbeat = _expectations(known.watch, watched)
+    expected, heartbeat = _expectations(stored.watch, watched)
     states = {stage: briefs[stage].state if stage in briefs else "missing" for stage in stages}
-    ages = [_seconds(known.moment, one.modified) for one in briefs.values()]
-    launched = _launched_seconds(known, launch)
+    ages = [_seconds(stored.moment, one.modified) for one in briefs.values()]
+    launched = _launched_seconds(stored, launch)
     age = min([*ages, *([] if launched is None else [launched])], default=None)
-    state = _state(known, states, briefs, watched, age, heartbeat)
+    state = _state(stored, states, briefs, watched, age, heartbeat)
     if verdict is not None and state not in ("not started", "lost"):
         state = _OF_VERDICT[verdict]
     stage = _stage_shown(state, states)
-    shown = briefs.get(stage)
+    brief = briefs.get(stage)
     elapsed = None
-    if shown and shown.state == "running" and shown.duration_seconds is not None:
-        elapsed = shown.duration_seconds + _seconds(known.moment, shown.modified)
+    if brief and brief.state == "running" and brief.duration_seconds is not None:
+        elapsed = brief.duration_seconds + _seconds(stored.moment, brief.modified)
     return NodeStatus(
         name=name,
         state=state,
@@ -247,20 +247,20 @@ def _node(name: str, known: StoredStatus, verdict: str | None) -> NodeStatus:
         elapsed=elapsed,
         expected=expected.get(stage),
         ahead=_ahead(state, stages, states, expected, stage, elapsed),
-        message=_message(state, launch, shown, verdict),
+        message=_message(state, launch, brief, verdict),
         stages=states,
         attempts={stage: one.attempt for stage, one in briefs.items()},
         remedy=str(launch.get("remedy") or "") if state == "not started" else "",
     )
 
 
-def _launched_seconds(known: StoredStatus, launch: Mapping[str, Any]) -> float | None:
+def _launched_seconds(state: StoredStatus, launch: Mapping[str, Any]) -> float | None:
     """Seconds since a node's launch: by the controller's clock until the document was stored, then by the store's."""
-    if launch.get("state") not in LAUNCHED or not known.watch or not known.watch_modified or not launch.get("at"):
+    if launch.get("state") not in LAUNCHED or not state.watch or not state.watch_modified or not launch.get("at"):
         return None
     try:
-        at, stored = (datetime.fromisoformat(text) for text in (launch["at"], known.watch["updated_at"]))
-        return max(0.0, _seconds(stored, at)) + _seconds(known.moment, known.watch_modified)
+        at, stored = (datetime.fromisoformat(text) for text in (launch["at"], state.watch["updated_at"]))
+        return max(0.0, _seconds(stored, at)) + _seconds(state.moment, state.watch_modified)
     except (TypeError, ValueError):
         return None
 
@@ -269,15 +269,15 @@ def _expectations(
     watch: Mapping[str, Any] | None, watched: Mapping[str, Any]
 ) -> tuple[Mapping[str, float | None], float]:
     plans = watch["plans"] if watch else []
-    place = watched.get("plan") or 0  # a waiting node has no plan yet, and gets one like the others
-    if place >= len(plans):
+    index = watched.get("plan") or 0  # a waiting node has no plan yet, and gets one like the others
+    if index >= len(plans):
         return {}, DEFAULT_HEARTBEAT_SECONDS
-    plan = plans[place]
+    plan = plans[index]
     return plan["stages"], plan["heartbeat_seconds"]
 
 
 def _state(
-    known: StoredStatus,
+    stored: StoredStatus,
     states: Mapping[str, str],
     briefs: Mapping[str, StageBrief],
     watched: Mapping[str, Any],
@@ -290,7 +290,7 @@ def _state(
     if states and all(state in FINAL_STATES for state in states.values()):
         return "done" if all(state == "success" for state in states.values()) else "incomplete"
     began = any(one.started for one in briefs.values())
-    ended = known.run["finished_at"] is not None
+    ended = stored.run["finished_at"] is not None
     if not began and launch.get("state") not in LAUNCHED and launch.get("state") not in (None, "unknown"):
         return "not started"
     contact = launch.get("contact") or {}
@@ -300,21 +300,21 @@ def _state(
         return "incomplete" if began else "not started"
     if not began and launch.get("state") not in LAUNCHED:
         return "waiting"
-    limit = (known.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS
+    limit = (stored.watch or {}).get("silence_seconds") or DEFAULT_SILENCE_SECONDS
     return "silent" if age is not None and age > max(limit, SILENT_HEARTBEATS * heartbeat) else "running"
 
 
 def _stage_shown(state: str, states: Mapping[str, str]) -> str:
     """The stage to show: the one that failed, else the running one, else the next one or the last."""
     orders = [FAILED_STATES, ("running",)] if state == "failed" else [("running",), ("cancelled", "skipped")]
-    for wanted in (*orders, ("pending", "missing")):
+    for group in (*orders, ("pending", "missing")):
         for stage, its_state in states.items():
-            if its_state in wanted:
-                return stage if wanted != ("pending", "missing") or state not in ("not started", "waiting") else ""
+            if its_state in group:
+                return stage if group != ("pending", "missing") or state not in ("not started", "waiting") else ""
     return list(states)[-1] if states else ""
 
 
-def _message(state: str, launch: Mapping[str, Any], shown: StageBrief | None, verdict: str | None) -> str:
+def _message(state: str, launch: Mapping[str, Any], brief: StageBrief | None, verdict: str | None) -> str:
     contact = launch.get("contact") or {}
     if state == "not started":
         message = launch.get("message") or "the node was never started"
@@ -322,11 +322,11 @@ def _message(state: str, launch: Mapping[str, Any], shown: StageBrief | None, ve
         return f"{launch.get('state', 'unknown')}{f' ({word})' if word else ''}: {message}"
     if contact.get("message") and state in ("lost", "silent", "running"):
         return f"{contact.get('class')}: {contact['message']}"
-    if verdict in ("FAIL", "INCOMPLETE") and (shown is None or shown.state == "success"):
+    if verdict in ("FAIL", "INCOMPLETE") and (brief is None or brief.state == "success"):
         return f"{verdict} by its checks: the report says which"
-    if shown is not None and shown.message:
-        return shown.message
-    if state == "silent" and shown is None:
+    if brief is not None and brief.message:
+        return brief.message
+    if state == "silent" and brief is None:
         return "it was launched, but no record has arrived"
     if state == "running" and launch.get("store_reachable") is False:
         return "cannot reach the store: its controller fetches its records"
@@ -342,16 +342,16 @@ def _ahead(
     elapsed: float | None,
 ) -> Ahead | None:
     """The time that a node still needs; also of a failed one, whose other stages may continue."""
-    open_stages = [one for one in stages if states[one] not in FINAL_STATES]
+    open_stages = [name for name in stages if states[name] not in FINAL_STATES]
     if state in ("silent", "lost", "not started", "incomplete", "done") or not open_stages:
         return None
     seconds, exact = 0.0, True
-    for one in open_stages:
-        of_it = expected.get(one)
+    for name in open_stages:
+        of_it = expected.get(name)
         exact = exact and of_it is not None
-        done = elapsed or 0.0 if one == stage and states[one] == "running" else 0.0
-        exact = exact and not (of_it is not None and done > of_it)
-        seconds += max(0.0, (of_it or 0.0) - done)
+        spent = elapsed or 0.0 if name == stage and states[name] == "running" else 0.0
+        exact = exact and not (of_it is not None and spent > of_it)
+        seconds += max(0.0, (of_it or 0.0) - spent)
     if seconds == 0.0 and not exact:
         return None
     return Ahead(seconds, exact)
@@ -378,20 +378,20 @@ def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
                 continue
             begins = heapq.heappop(free)
             heapq.heappush(free, begins + node.ahead.seconds)
-        own = node.ahead
-        result.append(replace(node, ahead=Ahead(begins + own.seconds, own.exact and (exact or begins == 0.0))))
+        time = node.ahead
+        result.append(replace(node, ahead=Ahead(begins + time.seconds, time.exact and (exact or begins == 0.0))))
     return result
 
 
-def chosen(status: Status, wanted: Sequence[str]) -> Sequence[NodeStatus]:
+def chosen(status: Status, patterns: Sequence[str]) -> Sequence[NodeStatus]:
     """The nodes of these names, which may have ``*`` and ``?``; all without any. Raises KeyError for a name without a
     node."""
-    if not wanted:
+    if not patterns:
         return status.nodes
-    for name in wanted:
+    for name in patterns:
         if not any(fnmatch.fnmatchcase(node.name, name) for node in status.nodes):
             raise KeyError(name)
-    return [node for node in status.nodes if any(fnmatch.fnmatchcase(node.name, name) for name in wanted)]
+    return [node for node in status.nodes if any(fnmatch.fnmatchcase(node.name, name) for name in patterns)]
 
 
 def _seconds(moment: datetime, earlier: datetime) -> float:

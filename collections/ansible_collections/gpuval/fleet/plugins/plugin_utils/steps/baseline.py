@@ -60,22 +60,22 @@ def _compare(options):
 
 def _lines(document, path, into):
     """What the baseline is made from, how repeatable it is, and what changed since the last version."""
-    made = document["made_from"]
-    left_out = ", ".join(f"{count} {verdict}" for verdict, count in made["left_out"].items())
+    base = document["made_from"]
+    left_out = ", ".join(f"{count} {verdict}" for verdict, count in base["left_out"].items())
     spreads = [spread for sku in document.get("spreads", ()) for spread in sku["part_spreads"]]
-    what = (
+    summary = (
         f"spreads of {len(spreads)} figures, without their values,"
         if spreads
         else f"{len(document['figures'])} figures"
     )
     lines = [
-        f"{path}: {what} of {made['nodes']} accepted nodes of run {made['run_id']}"
+        f"{path}: {summary} of {base['nodes']} accepted nodes of run {base['run_id']}"
         + (f" ({left_out} left out)" if left_out else "")
     ]
-    if made["nodes"] < FEW:
+    if base["nodes"] < FEW:
         lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
     if spreads:
-        return [*lines, f"use them with gpuval_baseline={path}: such a run is PARTIAL, and cannot be {made['run_id']}"]
+        return [*lines, f"use them with gpuval_baseline={path}: such a run is PARTIAL, and cannot be {base['run_id']}"]
     lines += baseline_changes.repeatability(document)
     earlier = into / baseline_file.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():

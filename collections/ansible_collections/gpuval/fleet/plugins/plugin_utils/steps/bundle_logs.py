@@ -70,7 +70,7 @@ def _gather_from_cluster(action, options, folder, nodes, secrets):
 
 def _gather(cluster, folder, run_id, nodes, secrets, limit_bytes, deadline):
     selector = names.run_selector(run_id)
-    jobs, pods = (cluster.list(kind, selector, whole=True)[0] for kind in ("Job", "Pod"))
+    jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
     events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
     objects = node_evidence.by_node(run_id, nodes, cluster.list("Node")[0], jobs, pods, events)
     redact = SecretRedactor({*secrets, *node_evidence.secrets_in([*jobs, *pods])})

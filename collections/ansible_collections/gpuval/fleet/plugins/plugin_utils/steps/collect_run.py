@@ -94,7 +94,7 @@ class RunCollection:
 
     def collect(self, folder):
         folder.advance(run_state.COLLECTING)
-        gangs, done = gang_document.read(folder), []
+        gangs, results = gang_document.read(folder), []
         verdict = publishing.judged(folder)
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
         self.judged = verdict["evidence"] if verdict else {}
@@ -109,21 +109,21 @@ class RunCollection:
             self._without_store(folder, error)
         if gangs is not None and not folder.is_copy and not self.error:
             self._publish_gangs(folder, gangs)
-        for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
+        for part in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
             try:
-                done.append(self._collect_run(one))
+                results.append(self._collect_run(part))
             except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
                 if folder.is_copy:
                     raise
-                reason = f"{NOT_COLLECTED} in {one.path}: {reason_of(error)}"
+                reason = f"{NOT_COLLECTED} in {part.path}: {reason_of(error)}"
                 folder.add_problems([{"node": None, "stage": None, "reason": reason}])
                 self.action.display.warning(reason)
         evidence.lay_out(folder, folder.read_run(), gangs)
         return {
-            "changed": any(one["collected"] for one in done),
-            "collected": sum(one["collected"] for one in done),
-            "fetched": sorted({name for one in done for name in one["fetched"]}),
-            "problems": [problem for one in done for problem in one["problems"]],
+            "changed": any(part["collected"] for part in results),
+            "collected": sum(part["collected"] for part in results),
+            "fetched": sorted({name for part in results for name in part["fetched"]}),
+            "problems": [problem for part in results for problem in part["problems"]],
         }
 
     def _collect_run(self, folder):
@@ -135,10 +135,10 @@ class RunCollection:
         self.collected = 0
         self.stored = set()
         if not self.frozen:  # a run that is validated again takes what came after its first verdict
-            known = folder.read_problems()
-            kept = [problem for problem in known if not problem["reason"].startswith(NOTED_ANEW)]
-            if kept != known:
-                run_folder.write_json(folder.problems_file, kept)
+            problems = folder.read_problems()
+            lasting = [problem for problem in problems if not problem["reason"].startswith(NOTED_ANEW)]
+            if lasting != problems:
+                run_folder.write_json(folder.problems_file, lasting)
         self._read_store()
         if self.run_folder.is_copy:
             self._drop_gone()
@@ -219,20 +219,20 @@ class RunCollection:
         return {**watched, **run_folder.read_object(self.seen_file)}
 
     def _is_whole(self, key):
-        place = parse_key(self.run_info["folder"], key)
-        return place is not None and self._holds(*place)
+        parts = parse_key(self.run_info["folder"], key)
+        return parts is not None and self._holds(*parts)
 
     def _holds(self, kind, stage, node):
         return is_whole(self.run_folder.evidence_file(node, stage, kind), kind, self.run_info["run_id"])
 
     def _from_store(self):
         listed = [
-            (entry, place)
+            (entry, parts)
             for entry in self.store.list(f"{self.run_info['folder']}/")
-            if (place := parse_key(self.run_info["folder"], entry.key))
+            if (parts := parse_key(self.run_info["folder"], entry.key))
         ]
-        self.stored |= {place for _entry, place in listed}
-        places = {entry.key: place for entry, place in listed}
+        self.stored |= {parts for _entry, parts in listed}
+        places = {entry.key: parts for entry, parts in listed}
         changed = [
             entry
             for entry in self._within_quota(listed)
@@ -271,23 +271,23 @@ class RunCollection:
 
     def _within_quota(self, listed):
         """Without the largest logs and series of a node that has written more than it may."""
-        used, kept = Counter(), []
-        for entry, (kind, stage, node) in sorted(listed, key=lambda one: (one[1][0] != "records", one[0].size)):
+        used, fitting = Counter(), []
+        for entry, (kind, stage, node) in sorted(listed, key=lambda pair: (pair[1][0] != "records", pair[0].size)):
             used[node] += min(entry.size, MAX_BYTES[kind])
             if kind == "records" or used[node] <= MAX_NODE_BYTES:
-                kept.append(entry)
+                fitting.append(entry)
             elif self.refused.get(entry.key) != entry.stamp:
                 self._refuse(entry, (kind, stage, node))
                 reason = f"{kind} left out: the node has written more than {human_bytes(MAX_NODE_BYTES)}"
                 self.evidence.add_problem(reason, node=node, stage=stage)
-        return kept
+        return fitting
 
-    def _keep(self, key, place, raw):
+    def _keep(self, key, parts, raw):
         """As `_collect`; on a disk that is nearly full the verdict's own documents alone."""
-        kind, stage, node = place
+        kind, stage, node = parts
         try:
             if kind == "records" or shortage(self.run_folder.path) <= 0:
-                return self._collect(key, place, raw)
+                return self._collect(key, parts, raw)
         except OSError as error:
             if error.errno not in FULL:
                 self.evidence.add_problem(f"{NOT_COLLECTED}: {kind}: {reason_of(error)}", node=node, stage=stage)
@@ -295,23 +295,23 @@ class RunCollection:
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
 
-    def _refuse(self, entry, place):
+    def _refuse(self, entry, parts):
         self.refused[entry.key] = entry.stamp
         self.seen.pop(entry.key, None)
         if self.run_folder.is_copy:  # which has what the store has, and nothing that it had before
-            self._drop(place)
+            self._drop(parts)
 
-    def _drop(self, place):
-        kind, stage, node = place
+    def _drop(self, parts):
+        kind, stage, node = parts
         if stage in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
 
     def _drop_gone(self):
         """Of a copy what its store has no more; it has no other source."""
         for node, expected in self.run_info["nodes"].items():
-            for place in ((kind, stage, node) for kind in MAX_BYTES for stage in expected["stages"]):
-                if place not in self.stored:
-                    self._drop(place)
+            for parts in ((kind, stage, node) for kind in MAX_BYTES for stage in expected["stages"]):
+                if parts not in self.stored:
+                    self._drop(parts)
         folder = self.run_info["folder"]
         self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
 
@@ -379,8 +379,8 @@ class RunCollection:
         by_store = {name: not self.error and name not in unread_nodes for name in names}
 
         def submit(name, *, not_uploaded=True):
-            given = {**arguments, "by_store": by_store[name], "not_uploaded": not_uploaded}
-            tasks.submit(name, "fetch", Path(self.options.fetch_tasks), given, self.options.fetch_seconds)
+            task_arguments = {**arguments, "by_store": by_store[name], "not_uploaded": not_uploaded}
+            tasks.submit(name, "fetch", Path(self.options.fetch_tasks), task_arguments, self.options.fetch_seconds)
 
         try:
             for name in names:
@@ -403,21 +403,21 @@ class RunCollection:
                     for problem in result.get("problems", ()):
                         self.evidence.add_problem(**problem)
                     for key, text in result.get("objects", {}).items():
-                        place = parse_key(self.run_info["folder"], key)
-                        self.collected += bool(self._keep(key, place, base64.b64decode(text)))
+                        parts = parse_key(self.run_info["folder"], key)
+                        self.collected += bool(self._keep(key, parts, base64.b64decode(text)))
         finally:
             tasks.close()
         return sorted(set(fetched))
 
-    def _collect(self, key, place, raw):
+    def _collect(self, key, parts, raw):
         """Whether what is here was changed by it; None for what is refused."""
-        kind, stage, node = place
+        kind, stage, node = parts
         if kind == "records":
             record = take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
-            before, written = run_folder.read_object(path) if self._holds(*place) else None, as_written(record)
+            before, written = run_folder.read_object(path) if self._holds(*parts) else None, as_written(record)
             if before and is_stale(record, before):
                 return False
             if self.frozen and written != before and digest_of(record) != self.judged.get(node, {}).get(stage):
@@ -436,7 +436,7 @@ class RunCollection:
             self.evidence.add_problem(f"an object that is not expected: {key}")
             return None
         path = self.run_folder.evidence_file(node, stage, kind)
-        if self.frozen and self._holds(*place):
+        if self.frozen and self._holds(*parts):
             return False
         if kind == "logs":
             text = raw[:MAX_LOG_BYTES].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

@@ -68,8 +68,8 @@ def doks_cluster(action: RunAction, options: DoksClusterOptions) -> dict[str, An
 
 
 def _delete(action, api, tag, options, folder, waiting):
-    deletions, kept = plan.deletions(cluster.clusters(api), tag)
-    lines = [*(f"delete {deletion.line}" for deletion in deletions), *kept]
+    deletions, staying = plan.deletions(cluster.clusters(api), tag)
+    lines = [*(f"delete {deletion.line}" for deletion in deletions), *staying]
     action.display.display(*(lines or [f"nothing carries the tag {tag}"]))
     if deletions:
         _confirm(action, options, "delete this")

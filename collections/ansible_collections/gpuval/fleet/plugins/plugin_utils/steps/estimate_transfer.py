@@ -44,8 +44,8 @@ def _compare(action, access, options):
     folders = [model_source.folder_name(options.model)] if options.model else []
     folders += [one.folder for one in datasets.parse(options.datasets)]
     model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
-    wanted = sum(size for _key, size in model) + _images(store, options.images)
-    planned = transfer_estimate.Transfer(options.nodes, wanted, options.deadline_seconds)
+    total = sum(size for _key, size in model) + _images(store, options.images)
+    planned = transfer_estimate.Transfer(options.nodes, total, options.deadline_seconds)
     bandwidth = None if planned.is_trivial else _bandwidth(access, store, model, options)
     message, warning = transfer_estimate.describe(planned, bandwidth)
     if warning:
@@ -62,9 +62,9 @@ def _compare(action, access, options):
 
 
 def _bandwidth(access, store, model, options):
-    given = options.bits_per_second
-    measured = None if given > 0 else transfer_estimate.measure(store, model)
-    return transfer_estimate.choose(given, measured, access.link_bits_per_second())
+    declared = options.bits_per_second
+    measured = None if declared > 0 else transfer_estimate.measure(store, model)
+    return transfer_estimate.choose(declared, measured, access.link_bits_per_second())
 
 
 def _images(store, references):

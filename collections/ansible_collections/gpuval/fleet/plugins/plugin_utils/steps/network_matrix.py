@@ -25,20 +25,20 @@ def network_matrix(
     Reads network_applied, network_listened and network_probed of each host, which the role `network` registers.
     """
     fleet = read_fleet(plan, ports, endpoints, action.task_vars["hostvars"])
-    found = findings.find(fleet)
+    faults = findings.find(fleet)
     folders = [options.results_dir / FOLDER]
     if options.run_id not in ("", run_folder.NEW):
         run = run_folder.resolve(options.results_dir, options.run_id).path
         folders += [run / FOLDER] if run.is_dir() else []
-    lines = matrix.lines(fleet, found, [] if action.check_mode else folders)
-    document = matrix.document(fleet, found, run_id=options.run_id or None, uncovered=plan.get("uncovered", []))
+    lines = matrix.lines(fleet, faults, [] if action.check_mode else folders)
+    document = matrix.document(fleet, faults, run_id=options.run_id or None, uncovered=plan.get("uncovered", []))
     for folder in [] if action.check_mode else folders:
         matrix.write(folder, document, matrix.table(fleet))
     action.display.display(*lines)
-    failed = [finding for finding in found if finding.level == "fail"]
+    failed = [finding for finding in faults if finding.level == "fail"]
     return {
         "changed": False,
-        "findings": [finding.to_json() for finding in found],
+        "findings": [finding.to_json() for finding in faults],
         "wrong": {
             node: "; ".join(finding.message for finding in failed if node in finding.failed)
             for node in {node for finding in failed for node in finding.failed}
@@ -53,21 +53,21 @@ def read_fleet(
     plan: Mapping[str, Any], ports: Sequence[int], endpoints: Sequence[str], hostvars: Mapping[str, Any]
 ) -> findings.Fleet:
     """What the nodes answered, or why they did not."""
-    known: dict[str, answers.Answers | None] = {}
+    answered: dict[str, answers.Answers | None] = {}
     reasons, rejected = {}, {}
     for name, peers in plan["peers"].items():
         applied, listened, probed = (
             hostvars[name].get(f"network_{task}") or {} for task in ("applied", "listened", "probed")
         )
-        known[name], facts = None, probed.get("measured")
+        answered[name], facts = None, probed.get("measured")
         if facts is None:
             reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
             reasons[name] = one_line(str(reason), 200)
             continue
         names = [peer["name"] for peer in peers]
         try:
-            known[name] = answers.take_in(facts, name, names, endpoints, listened.get("not_listening"))
+            answered[name] = answers.take_in(facts, name, names, endpoints, listened.get("not_listening"))
         except answers.Rejected as error:
             rejected[name] = str(error)
     owners = {peer["address"]: peer["name"] for peers in plan["peers"].values() for peer in peers}
-    return findings.Fleet(known, reasons, plan["zones"], tuple(ports), rejected, owners)
+    return findings.Fleet(answered, reasons, plan["zones"], tuple(ports), rejected, owners)

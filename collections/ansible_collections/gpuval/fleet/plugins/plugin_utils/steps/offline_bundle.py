@@ -69,14 +69,14 @@ def _make(action, access, options):
 
 
 def _wanted(store, folder, without):
-    wanted = []
+    keys = []
     if "models" not in without:
         if not any(True for _entry in store.list(f"models/{folder}/{manifest.NAME}")):
             raise run_folder.RunError(f"the store has no models/{folder}: `make models` brings it there")
-        wanted += [f"models/{folder}/", f"models/{folder}.json"]
+        keys += [f"models/{folder}/", f"models/{folder}.json"]
     if "images" not in without:
-        wanted += [entry.key for entry in store.list("images/")]
-    return wanted
+        keys += [entry.key for entry in store.list("images/")]
+    return keys
 
 
 def _run(action, command):

@@ -66,8 +66,8 @@ def _resolve(addresses: Mapping[str, str]) -> dict[str, str]:
     pool = concurrent.futures.ThreadPoolExecutor(max_workers=32)
     try:
         waiting = {pool.submit(socket.getaddrinfo, name, None): node for node, name in names.items()}
-        done, _late = concurrent.futures.wait(waiting, timeout=RESOLVE_SECONDS)
-        numeric |= {waiting[future]: str(future.result()[0][4][0]) for future in done if future.exception() is None}
+        resolved, _late = concurrent.futures.wait(waiting, timeout=RESOLVE_SECONDS)
+        numeric |= {waiting[future]: str(future.result()[0][4][0]) for future in resolved if future.exception() is None}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return {node: numeric[node] for node in addresses if node in numeric}

@@ -43,11 +43,11 @@ class PreloadModelOptions:
 
 
 def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, Any]:
-    model, wanted = options.model, datasets.parse(options.datasets)
+    model, sets = options.model, datasets.parse(options.datasets)
     if options.stages:
         model = model if plans.LOADING in options.stages else ""
-        wanted = [one for one in wanted if one.stage in options.stages]
-    folders = [*([model_source.folder_name(model)] if model else []), *(one.folder for one in wanted)]
+        sets = [row for row in sets if row.stage in options.stages]
+    folders = [*([model_source.folder_name(model)] if model else []), *(row.folder for row in sets)]
     access = open_store(options.store)
     if action.check_mode and not access.running():
         first = {"folder": folders[0]} if folders else {}
@@ -59,7 +59,7 @@ def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, 
         access.reader()
     except StoreError as error:
         action.display.warning(str(error))
-    done = []
+    ready = []
     if model:
         named = {"source": model, "revision": options.revision}
         resolve = partial(
@@ -70,44 +70,44 @@ def preload_model(action: RunAction, options: PreloadModelOptions) -> dict[str, 
             silence_seconds=options.silence_seconds,
             say=action.display.display,
         )
-        done.append(_ensure(action, access, f"model {folders[0]}", folders[0], named, resolve, options))
-    for one in wanted:
-        named = {"source": one.source, "revision": one.sha256}
-        resolve = partial(dataset_source.resolve, one, connection=access.connection())
-        own = replace(options, round_trip=False)
-        done.append(_ensure(action, access, f"dataset {one.name}", one.folder, named, resolve, own))
-    changed = any(one["changed"] for one in done)
-    return {**(done[0] if done else {}), "changed": changed, "msg": "; ".join(one["msg"] for one in done)}
+        ready.append(_ensure(action, access, f"model {folders[0]}", folders[0], named, resolve, options))
+    for row in sets:
+        named = {"source": row.source, "revision": row.sha256}
+        resolve = partial(dataset_source.resolve, row, connection=access.connection())
+        once = replace(options, round_trip=False)
+        ready.append(_ensure(action, access, f"dataset {row.name}", row.folder, named, resolve, once))
+    changed = any(row["changed"] for row in ready)
+    return {**(ready[0] if ready else {}), "changed": changed, "msg": "; ".join(row["msg"] for row in ready)}
 
 
-def _ensure(action, access, what, folder, wanted, resolve, options):
-    """See that the store has a folder whole. `wanted`: its source and revision; `resolve` brings it to the
+def _ensure(action, access, label, folder, source, resolve, options):
+    """See that the store has a folder whole. `source`: its source and revision; `resolve` brings it to the
     controller, into the folder that it is given if need be."""
     store, prefix = access.store(), f"models/{folder}/"
     listed = _listed(store, prefix)
     again = options.round_trip or options.force
-    if not again and _whole(store, prefix, listed, wanted):
-        return _ready(action, what, folder, listed, changed=False)
+    if not again and _whole(store, prefix, listed, source):
+        return _ready(action, label, folder, listed, changed=False)
     if action.check_mode:
         return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
     # inside the store's own folder, and one for each controller: it is removed with all that is in it
-    place = project_path(options.store["state_dir"]) / "store"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
+    root = project_path(options.store["state_dir"]) / "store"
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    scratch = Path(tempfile.mkdtemp(prefix="download-", dir=root))
     try:
         try:
             model = resolve(scratch)
         except model_source.ModelError as error:
             raise model_source.ModelError(f"gpuval_model: {error}") from error
-        action.display.display(f"{what}: uploading to the store from {wanted['source']}")
-        if options.force or _recorded(store, prefix) != wanted:
+        action.display.display(f"{label}: uploading to the store from {source['source']}")
+        if options.force or _recorded(store, prefix) != source:
             store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
         move = partial(_round_trip, action) if options.round_trip else _upload
         with access.naming_full_disk(sum(path.stat().st_size for path in model.files.values())):
-            move(store, access, prefix, model, wanted, options)
+            move(store, access, prefix, model, source, options)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return _ready(action, what, folder, _listed(store, prefix), changed=True, origin=model.origin)
+    return _ready(action, label, folder, _listed(store, prefix), changed=True, origin=model.origin)
 
 
 def _list(action, store):
@@ -119,14 +119,14 @@ def _list(action, store):
             missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else [manifest.NAME]
         except (manifest.ModelManifestError, UnicodeDecodeError):
             missing = [manifest.NAME]
-        one = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
-        one["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
-        models[prefix.removeprefix("models/").rstrip("/")] = one
-    for folder, one in models.items():
-        whole = f"lacks {some_of(one['missing'])}" if one["missing"] else f"sha256 {one['sha256']}"
-        source = f", from {one['source']}" if one["source"] else ""
+        model = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
+        model["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
+        models[prefix.removeprefix("models/").rstrip("/")] = model
+    for folder, model in models.items():
+        state = f"lacks {some_of(model['missing'])}" if model["missing"] else f"sha256 {model['sha256']}"
+        source = f", from {model['source']}" if model["source"] else ""
         name = f"dataset {folder.removeprefix(datasets.FOLDER)}" if folder.startswith(datasets.FOLDER) else folder
-        action.display.display(f"{name}: {one['files']} files, {human_bytes(one['bytes'])}, {whole}{source}")
+        action.display.display(f"{name}: {model['files']} files, {human_bytes(model['bytes'])}, {state}{source}")
     sets = sum(folder.startswith(datasets.FOLDER) for folder in models)
     also = f" and {sets} dataset(s)" if sets else ""
     message = f"{len(models) - sets} model(s){also} in bucket {store.connection.bucket}"
@@ -134,24 +134,24 @@ def _list(action, store):
     return {"changed": False, "models": models, "msg": message}
 
 
-def _ready(action, what, folder, listed, **result):
+def _ready(action, label, folder, listed, **result):
     size = _size(listed)
-    message = f"{what}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
+    message = f"{label}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
     action.display.display(message)
     return {"folder": folder, **size, **result, "msg": message}
 
 
-def _round_trip(action, store, access, prefix, model, wanted, options):
+def _round_trip(action, store, access, prefix, model, source, options):
     trip = RoundTrip(options.python, model, access, say=action.display.display)
     try:
         trip.before()
-        _upload(store, access, prefix, model, wanted, options)
+        _upload(store, access, prefix, model, source, options)
         trip.after()
     finally:
         trip.close()
 
 
-def _upload(store, access, prefix, model, wanted, options):
+def _upload(store, access, prefix, model, source, options):
     sums = model_source.make_manifest(model)
     store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
     model_source.upload(model, access.connection(), transfers=options.transfers)
@@ -160,14 +160,14 @@ def _upload(store, access, prefix, model, wanted, options):
     lost = model_source.missing(sizes, listed, sizes)
     if lost:
         raise model_source.ModelError(f"the upload is incomplete: {some_of(lost)}; run again")
-    record = {**wanted, "origin": model.origin}
+    record = {**source, "origin": model.origin}
     store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
     store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
 
 
-def _whole(store, prefix, listed, wanted):
+def _whole(store, prefix, listed, source):
     """The model asked for, with every file of its manifest; whether each is right, the nodes' checksums say."""
-    if manifest.NAME not in listed or _recorded(store, prefix) != wanted:
+    if manifest.NAME not in listed or _recorded(store, prefix) != source:
         return False
     raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
     try:

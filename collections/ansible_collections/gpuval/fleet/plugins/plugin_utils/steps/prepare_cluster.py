@@ -45,7 +45,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
         action.display.display(f"what gpuval needs to be allowed on the cluster {written} {path}")
     try:
         with Cluster(options) as cluster:
-            made = _prepare(action, cluster, options)
+            created = _prepare(action, cluster, options)
     except ClusterError as error:
         if not isinstance(error, (Forbidden, Missing)):
             raise AnsibleActionFail(str(error)) from None
@@ -56,7 +56,7 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
             grant += first + (f"\n{permissions.BIND_MARKS}" if permissions.MARK in error.asked else "")
         raise AnsibleActionFail(f"{error}\n{grant}") from None
     return {
-        "changed": role != before or made,
+        "changed": role != before or created,
         "role_file": str(path),
         "diff": {"before": before, "after": role, "after_header": str(path), "before_header": str(path)},
         "msg": f"everything that gpuval asks of the cluster is allowed; the Role is in {path}",
@@ -65,10 +65,10 @@ def prepare_cluster(action: RunAction, options: PrepareClusterOptions) -> dict[s
 
 def _prepare(action, cluster, options):
     """See that all is there and allowed; whether the namespace was (check mode: would be) made."""
-    made = False
+    created = False
     if options.make_namespace:
         namespace = cluster.create(manifests.namespace(options.namespace), dry_run=action.check_mode)
-        made = "creationTimestamp" in namespace["metadata"]  # one that was there is returned as it was sent
+        created = "creationTimestamp" in namespace["metadata"]  # one that was there is returned as it was sent
     cluster.check(
         permissions.needed(
             makes_namespace=options.make_namespace,
@@ -77,15 +77,15 @@ def _prepare(action, cluster, options):
             makes_job_sets=cluster.serves("JobSet"),
         )
     )
-    if not (made and action.check_mode):
+    if not (created and action.check_mode):
         _try_namespace(cluster)
-    if not made:
+    if not created:
         settings = pod_settings.parse(options.pods)
         references = [image.reference for image in images.parse(options.images)]
         named = [*dict.fromkeys(filter(None, [settings.image, *references]))]
-        for each in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
-            _try_pod(action, cluster, each, named)
-    return made
+        for pod in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
+            _try_pod(action, cluster, pod, named)
+    return created
 
 
 def _try_pod(action, cluster, settings, named):
@@ -104,9 +104,9 @@ def _try_pod(action, cluster, settings, named):
 
 def _try_namespace(cluster):
     """Lists of a namespace that is missing are empty and no error: only making something there tells."""
-    thing = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
+    manifest = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
     try:
-        cluster.create(thing, dry_run=True)
+        cluster.create(manifest, dry_run=True)
     except ObjectRefused as error:
         if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
             raise

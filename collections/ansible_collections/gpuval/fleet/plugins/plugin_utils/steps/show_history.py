@@ -38,10 +38,10 @@ def show_history(
     connection = open_store(store).connection()
     root = project_path(store["state_dir"]) / "history"
     # the embedded store has another port each time that it is set up, but one folder
-    place = f"{store['endpoint'] or 'embedded'} {connection.bucket}"
-    cache = Cache(root, place)
+    bucket = f"{store['endpoint'] or 'embedded'} {connection.bucket}"
+    cache = Cache(root, bucket)
     try:
-        done = sync(open_store(store).store(), cache, action.display.display)
+        synced = sync(open_store(store).store(), cache, action.display.display)
         history = History(cache, question, checks)
         document = history.document()
         is_export = output and output.suffix in export.FORMATS
@@ -50,14 +50,14 @@ def show_history(
         raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error
     finally:
         cache.close()
-    lines = [*table.lines(document), *(f"problem: {problem}" for problem in done.problems)]
-    lines.append(f"({done.read:,} of {done.listed:,} objects of {done.runs:,} runs were read)")
+    lines = [*table.lines(document), *(f"problem: {problem}" for problem in synced.problems)]
+    lines.append(f"({synced.read:,} of {synced.listed:,} objects of {synced.runs:,} runs were read)")
     action.display.display(*lines)
     if output and not is_export:
         written = _write(action, output, document)
     return {
-        "changed": bool(written), "history": lines, "files": written, "read": done.read, "listed": done.listed,
-        "runs": done.runs, "forgotten": done.forgotten, "flaky": document["flaky_count"],
+        "changed": bool(written), "history": lines, "files": written, "read": synced.read, "listed": synced.listed,
+        "runs": synced.runs, "forgotten": synced.forgotten, "flaky": document["flaky_count"],
         "drifts": document["drift_count"],
     }  # fmt: skip
 

@@ -176,7 +176,7 @@ class StatusDisplay:
         if status.never_started:  # the conclusion says all
             return
         whole = self.options.whole or bool(self.options.nodes) or self.action.display.verbosity > 0
-        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, whole=whole)]
+        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, complete=whole)]
         if self.options.lines:
             lines += ["", *status_lines.done_lines(status, nodes)]
         refused = status.known.refused

@@ -43,8 +43,8 @@ def _end_preparation(action, options):
     launch = {"state": "failed", "message": reason, "remedy": f"{steps}, then validate again: it resumes this run"}
     probed = run_folder.read_json_or({}, folder.state / launching.PROBE_FILE)
     for name in run["nodes"]:
-        found = launching.unreachable(probed, name) or launch
-        folder.write_launch(name, launch_errors.described({"node": name, **found}))
+        failure = launching.unreachable(probed, name) or launch
+        folder.write_launch(name, launch_errors.described({"node": name, **failure}))
     folder.add_problems([{"node": None, "stage": None, "reason": reason}])
     return {"changed": True, "reason": reason, "msg": reason}
 
@@ -59,22 +59,22 @@ def _end_gangs(action, options):
 
 
 def _set_window(action, options):
-    asked = {name: getattr(options, name) for name in ("max_nodes_at_once", "max_transfers")}
-    if all(value is None for value in asked.values()):
+    limits = {name: getattr(options, name) for name in ("max_nodes_at_once", "max_transfers")}
+    if all(value is None for value in limits.values()):
         raise AnsibleActionFail("nothing to set: give a number of nodes (`make window N=20`), of transfers, or both")
-    for name, value in asked.items():
+    for name, value in limits.items():
         if value is not None and value < 0:
             raise AnsibleActionFail(f"{name} is {value}: give a whole number, 0 for no limit")
     folder = action.own_folder(options)
     run = folder.read_run()
     if run["finished_at"] is not None:
         raise AnsibleActionFail(f"run {run['run_id']} ended at {run['finished_at']}: it has no window any more")
-    seen = folder.seen()
-    if seen.overdue:
-        raise AnsibleActionFail(f"run {run['run_id']} has no window any more, it is {seen.line()}")
-    none = window.Window(-1, -1)
-    before = window.read(folder, none)
-    nodes, transfers = asked.values()
+    status = folder.seen()
+    if status.overdue:
+        raise AnsibleActionFail(f"run {run['run_id']} has no window any more, it is {status.line()}")
+    unset = window.Window(-1, -1)
+    before = window.read(folder, unset)
+    nodes, transfers = limits.values()
     after = window.Window(
         before.nodes if nodes is None else nodes, before.transfers if transfers is None else transfers
     )
@@ -86,8 +86,8 @@ def _set_window(action, options):
         if number is not None
     ]
     when = "from the next round of its watch"
-    if seen.attended is False:
-        when = f"once {seen.resume or state.RESUME}: no controller works on it"
+    if status.attended is False:
+        when = f"once {status.resume or state.RESUME}: no controller works on it"
     message = f"run {run['run_id']}: {', '.join(parts)}, {when}"
     action.display.display(message)
     return {"changed": after != before, "msg": message}

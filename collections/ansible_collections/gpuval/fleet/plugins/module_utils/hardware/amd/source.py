@@ -72,11 +72,11 @@ class Amd(Source):
         """Ask one tool, and the other where that gives nothing, in so many seconds altogether."""
         deadline = time.monotonic() + seconds
         metric = self._ask(seconds, "amd-smi", "metric", "--json")
-        found = parse_amd_smi(None, metric, metric)
-        left = deadline - time.monotonic()
-        if found or left <= 0:
-            return found
-        return parse_rocm_smi(self._ask(left, "rocm-smi", *ROCM_SMI_ARGUMENTS))
+        gpus = parse_amd_smi(None, metric, metric)
+        seconds_left = deadline - time.monotonic()
+        if gpus or seconds_left <= 0:
+            return gpus
+        return parse_rocm_smi(self._ask(seconds_left, "rocm-smi", *ROCM_SMI_ARGUMENTS))
 
     def _ask(self, seconds: float, tool: str, *arguments: str) -> Any:
         answer = toolbox()(tool, *arguments, timeout=seconds)
@@ -88,7 +88,7 @@ class Amd(Source):
 
 def cards(root: Path) -> dict[int, Path]:
     """Return the device folders of amdgpu's cards by index, in the order of their PCI addresses as the tools count."""
-    found = {}
+    folders = {}
     drm = root / "sys/class/drm"
     try:
         names = [name for name in os.listdir(drm) if CARD.fullmatch(name)]  # noqa: PTH208 - names alone
@@ -97,16 +97,16 @@ def cards(root: Path) -> dict[int, Path]:
     for name in names:
         folder = drm / name / "device"
         if read_text(folder / "vendor") == VENDOR and (folder / "mem_info_vram_used").exists():
-            found[folder.resolve().name] = folder
-    return dict(enumerate(found[address] for address in sorted(found)))
+            folders[folder.resolve().name] = folder
+    return dict(enumerate(folders[address] for address in sorted(folders)))
 
 
-def by_tool_index(found: dict[int, Card], listing: Any) -> dict[int, Card]:
+def by_tool_index(cards_seen: dict[int, Card], listing: Any) -> dict[int, Card]:
     """Return the cards by the index that `amd-smi list --json` gives to their PCI addresses, if it knows all."""
     index = {str(row.get("bdf")).lower(): number for number, row in by_index(listing).items()}
-    if not all(card.address in index for card in found.values()):
-        return found
-    return {index[card.address]: card for card in found.values()}
+    if not all(card.address in index for card in cards_seen.values()):
+        return cards_seen
+    return {index[card.address]: card for card in cards_seen.values()}
 
 
 class Card:
@@ -130,10 +130,10 @@ class Card:
             "pcie_generation": (folder / "current_link_speed",),
             **{name: (folder / file,) for name, file in COUNTER_FILES.items()},
         }
-        there = {name: [path for path in paths if path and path.exists()] for name, paths in places.items()}
-        self._files = {name: paths[0] for name, paths in there.items() if paths}
+        existing = {name: [path for path in paths if path and path.exists()] for name, paths in places.items()}
+        self._files = {name: paths[0] for name, paths in existing.items() if paths}
         #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
-        self.absent = dict.fromkeys((name for name, paths in there.items() if not paths), NO_FILE)
+        self.absent = dict.fromkeys((name for name, paths in existing.items() if not paths), NO_FILE)
         if read_text(folder / "current_link_width") == "0":
             self.absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
 

@@ -146,10 +146,10 @@ class Nvml(Source):
 
     def counters(self, seconds: float) -> dict[int, Counters]:
         self._enumerate()
-        found = {index: self._counters(index, handle) for index, handle in self._handles.items()}
+        by_gpu = {index: self._counters(index, handle) for index, handle in self._handles.items()}
         for index, code in self._lost.items():
-            found[index] = {"lost": True} if code in GONE else {"lost": True, "refused": True}
-        return found
+            by_gpu[index] = {"lost": True} if code in GONE else {"lost": True, "refused": True}
+        return by_gpu
 
     def close(self) -> None:
         self._call("nvmlShutdown")
@@ -180,29 +180,29 @@ class Nvml(Source):
                 self.absent[f"gpu:{index}"] = reason(code)
 
     def _number(
-        self, what: str, name: str, handle: ctypes.c_void_p, *arguments: Any, wide: bool = False
+        self, key: str, name: str, handle: ctypes.c_void_p, *arguments: Any, wide: bool = False
     ) -> Optional[int]:
         """Return what a function puts into its last argument; None and a reason when it refuses."""
         value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
         code = self._call(name, handle, *arguments, ctypes.byref(value))
-        return cast("Optional[int]", self._checked(what, code, value.value))
+        return cast("Optional[int]", self._checked(key, code, value.value))
 
-    def _scaled(self, what: str, handle: ctypes.c_void_p, factor: float, name: str, *arguments: int) -> Optional[float]:
-        value = self._number(what, name, handle, *map(ctypes.c_uint, arguments))
+    def _scaled(self, key: str, handle: ctypes.c_void_p, factor: float, name: str, *arguments: int) -> Optional[float]:
+        value = self._number(key, name, handle, *map(ctypes.c_uint, arguments))
         return None if value is None else value * factor
 
-    def _link(self, what: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
+    def _link(self, key: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
         """Return a figure of the PCIe link; a virtual function has none."""
-        value = self._number(what, name, handle)
+        value = self._number(key, name, handle)
         if value == 0:
-            self.absent.setdefault(what, VIRTUAL)
+            self.absent.setdefault(key, VIRTUAL)
         return value or None
 
-    def _checked(self, what: str, code: int, value: Any) -> Any:
+    def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
-        if code not in CANNOT or what not in self.absent:  # of several GPUs' answers an error is what counts
-            self.absent[what] = reason(code)
+        if code not in CANNOT or key not in self.absent:  # of several GPUs' answers an error is what counts
+            self.absent[key] = reason(code)
         return None
 
     def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
@@ -231,9 +231,9 @@ class Nvml(Source):
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
         present = time.monotonic()
-        at, kept = self._slow.get(index, (0.0, {}))
-        if kept and present - at < SLOW_SECONDS:
-            return {"power_limit_watts": kept["power_limit_watts"]} if "power_limit_watts" in kept else {}
+        at, cached = self._slow.get(index, (0.0, {}))
+        if cached and present - at < SLOW_SECONDS:
+            return {"power_limit_watts": cached["power_limit_watts"]} if "power_limit_watts" in cached else {}
         reading = known(
             {
                 "power_limit_watts": self._scaled(
@@ -246,23 +246,23 @@ class Nvml(Source):
         self._slow[index] = (present, reading)
         return reading
 
-    def _fields(self, handle: ctypes.c_void_p, wanted: Iterable[tuple[int, int]], what: str) -> dict[Any, Any]:
+    def _fields(self, handle: ctypes.c_void_p, fields: Iterable[tuple[int, int]], reading: str) -> dict[Any, Any]:
         """Return field values by field and scope; those that the GPU refuses are left out."""
-        wanted = list(wanted)
-        array = (_FieldValue * len(wanted))()
-        for item, (field, scope) in zip(array, wanted):
+        fields = list(fields)
+        array = (_FieldValue * len(fields))()
+        for item, (field, scope) in zip(array, fields):
             item.field_id, item.scope_id = field, scope
-        code = self._call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(wanted)), ctypes.byref(array))
+        code = self._call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(fields)), ctypes.byref(array))
         if code:
-            self._checked(what, code, None)
+            self._checked(reading, code, None)
             return {}
-        found = {}
-        for item, key in zip(array, wanted):
+        values = {}
+        for item, key in zip(array, fields):
             if item.result == SUCCESS and item.value_type < len(VALUE_TYPES):
-                found[key] = getattr(item.value, VALUE_TYPES[item.value_type])
+                values[key] = getattr(item.value, VALUE_TYPES[item.value_type])
             else:
-                self._checked(what, item.result or NOT_SUPPORTED, None)
-        return found
+                self._checked(reading, item.result or NOT_SUPPORTED, None)
+        return values
 
     def _counters(self, index: int, handle: ctypes.c_void_p) -> Counters:
         self._gone = SUCCESS
@@ -290,9 +290,9 @@ class Nvml(Source):
         }
         return known(reading)
 
-    def _ecc(self, what: str, handle: ctypes.c_void_p, kind: int) -> Optional[int]:
+    def _ecc(self, key: str, handle: ctypes.c_void_p, kind: int) -> Optional[int]:
         arguments = (ctypes.c_uint(kind), ctypes.c_uint(ECC_VOLATILE))
-        return self._number(what, "nvmlDeviceGetTotalEccErrors", handle, *arguments, wide=True)
+        return self._number(key, "nvmlDeviceGetTotalEccErrors", handle, *arguments, wide=True)
 
     def _remaps(self, handle: ctypes.c_void_p) -> dict[str, int]:
         values = [ctypes.c_uint() for _ in range(4)]

@@ -42,17 +42,17 @@ def detect(run: Run) -> Detection:
     lost = sorted({*lost, *lost_in_log})
     counted = re.search(r"<attached_gpus>\s*(\d{1,4})\s*<", result.stdout)
     unlisted = max(0, int(counted.group(1)) - len(gpus) - len(lost)) if counted else 0
-    found = Detection(VENDOR, gpus, None, lost, unlisted=unlisted, hung=result.timed_out)
-    found.unclear = not gpus and not result.ok and result.returncode not in NO_GPU_STATUS
+    facts = Detection(VENDOR, gpus, None, lost, unlisted=unlisted, hung=result.timed_out)
+    facts.unclear = not gpus and not result.ok and result.returncode not in NO_GPU_STATUS
     if unlisted:
-        found.problem = f"nvidia-smi counts {len(gpus) + len(lost) + unlisted} GPUs and lists {len(gpus) + len(lost)}"
+        facts.problem = f"nvidia-smi counts {len(gpus) + len(lost) + unlisted} GPUs and lists {len(gpus) + len(lost)}"
     elif lost:
-        found.problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
+        facts.problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
     elif not result.ok:
-        found.problem = result.complaint
+        facts.problem = result.complaint
     elif not gpus:
-        found.problem = "nvidia-smi lists no GPU"
-    return found
+        facts.problem = "nvidia-smi lists no GPU"
+    return facts
 
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:
@@ -77,8 +77,8 @@ def parse(xml: str) -> tuple[list[Gpu], list[str]]:
 
 def unreadable(output: str) -> list[str]:
     """PCI addresses that nvidia-smi complains of outside its log (`Unable to determine the device handle for GPU`)."""
-    found = (values.pci_address(address) for address in _UNREADABLE.findall(output))
-    return sorted({address for address in found if address})
+    addresses = (values.pci_address(address) for address in _UNREADABLE.findall(output))
+    return sorted({address for address in addresses if address})
 
 
 def _document(output: str) -> str:
@@ -97,18 +97,18 @@ def processes(run: Run, timeout: float) -> dict[int, str]:
 def gpus_of_processes(run: Run, timeout: float) -> dict[int, list[str]]:
     """By pid the GPUs that compute processes work on (``gpu:1``), where the tool tells."""
     form = "--format=csv,noheader"
-    used, known = (
+    used, listing = (
         run("nvidia-smi", query, form, timeout=timeout)
         for query in ("--query-compute-apps=pid,gpu_uuid", "--query-gpu=uuid,index")
     )
-    pairs = [[part.strip() for part in line.split(",")] for line in known.stdout.splitlines()] if known.ok else []
+    pairs = [[part.strip() for part in line.split(",")] for line in listing.stdout.splitlines()] if listing.ok else []
     indices = {uuid: int(index) for uuid, index in (pair for pair in pairs if len(pair) == 2) if index.isdigit()}
-    found: dict[int, list[str]] = {}
+    gpus: dict[int, list[str]] = {}
     for line in used.stdout.splitlines() if used.ok else ():
         pid, _, uuid = line.partition(",")
         if pid.strip().isdigit() and uuid.strip() in indices:
-            found.setdefault(int(pid), []).append(f"gpu:{indices[uuid.strip()]}")
-    return found
+            gpus.setdefault(int(pid), []).append(f"gpu:{indices[uuid.strip()]}")
+    return gpus
 
 
 def parse_rows(text: str) -> list[dict[str, str]]:
@@ -132,12 +132,12 @@ def parse_row(row: dict[str, str]) -> Optional[Gpu]:
 
 def refusals(row: dict[str, str]) -> dict[str, str]:
     """Return why a row has no value, by reading: `NO_VALUE` for a good GPU that gives none, else `ERROR`."""
-    found = {}
+    reasons = {}
     for column, reading in READING_OF_COLUMN.items():
         cell = row.get(column, "").lower()
         if cell in NO_VALUE or cell.startswith("["):
-            found[reading] = NO_VALUE.get(cell, ERROR)
-    return found
+            reasons[reading] = NO_VALUE.get(cell, ERROR)
+    return reasons
 
 
 def _gpu(element: ET.Element, index: int) -> Gpu:

@@ -197,7 +197,7 @@ class _Comparison:
         return [sample for sample in samples if sample.subject.name == self.only] if self.only else samples
 
     def judge_group(self, key: GroupKey, samples: Samples, larger: str) -> None:
-        """Judge the nodes of one group; ``others`` are larger groups of the same kind, in words."""
+        """Judge the nodes of one group; ``larger`` are larger groups of the same kind, in words."""
         check, history = self.check, self.context.history
         by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
         for sample in samples:
