@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.login_secrets import LoginSecrets
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT, Fleet
-from tests.kit.needs import needs_programs
+from tests.kit.needs import needs_programs, needs_root
 from tests.kit.ports import free_port
 from tests.kit.processes import all_pids, read
 from tests.kit.ssh import USER, Blackhole, Listener, Sshd, new_key
@@ -349,6 +350,71 @@ def test_a_login_with_a_key_in_a_variable_and_its_passphrase(new_site, started, 
     assert finding["state"] == "login_denied" and "was refused" in finding["message"]
 
 
+@pytest.fixture
+def server_of_passwords(started, tmp_path):
+    """Starts an sshd for which the user of the tests has the password "correct horse"."""
+    needs_root("to give sshd an /etc/shadow of its own")
+    told = subprocess.run(["openssl", "passwd", "-6", "correct horse"], check=True, capture_output=True, text=True)
+    (tmp_path / "shadow").write_text(f"{USER}:{told.stdout.strip()}:20000:0:99999:7:::\n")
+    within = ("unshare", "-m", "sh", "-c", f'mount --bind {tmp_path}/shadow /etc/shadow && exec "$@"', "sh")
+    lines = ["PasswordAuthentication yes", "PermitRootLogin yes"]
+
+    def make(*more):
+        return started(Sshd(tmp_path / "node", lines=[*lines, *more], within=within))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("password", "line", "state", "told"),
+    [
+        ("correct horse", "PubkeyAuthentication no", "reachable", ""),
+        ("wrong", "PubkeyAuthentication no", "login_denied", "password and keys were refused"),
+        ("correct horse", "AuthenticationMethods password,publickey", "login_denied", "password alone is not enough"),
+    ],
+)
+def test_a_login_with_a_password(new_site, server_of_passwords, password, line, state, told):
+    node = server_of_passwords(line)
+    variables = {name: value for name, value in node.variables.items() if "key_file" not in name}
+    site = new_site({"node-1": {**variables, "ansible_password": password}})
+    finding = site.findings()["nodes"]["node-1"]
+    assert finding["state"] == state and told in finding["message"], finding
+    assert node.host_key() in site.pins.read_text()
+
+
+def test_a_password_is_shown_to_no_host_with_another_key(new_site, server_of_passwords):
+    node = server_of_passwords("PubkeyAuthentication no")
+    variables = {name: value for name, value in node.variables.items() if "key_file" not in name}
+    site = new_site({"node-1": {**variables, "ansible_password": "correct horse"}})
+    assert states(site.findings()) == {"node-1": "reachable"}
+    assert "Accepted password" in (node.folder / "log").read_text()
+    node.change_host_key()
+    (node.folder / "log").write_text("")
+    assert states(site.findings()) == {"node-1": "wrong_host_key"}
+    assert "password" not in (node.folder / "log").read_text()
+
+
+def test_a_jump_host_is_not_given_the_password_of_a_node(started, tmp_path):
+    jump, node = started(Sshd(tmp_path / "jump")), started(Sshd(tmp_path / "node"))
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        f"Host jump\n HostName 127.0.0.1\n Port {jump.port}\n User {USER}\n IdentityFile {jump.user_key}\n"
+        f" StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\nHost node\n HostName 127.0.0.1\n"
+        f" Port {node.port}\n ProxyJump jump\n"
+    )
+    secrets = LoginSecrets(password="of the node")
+    target = ssh_prober.SshTarget("node-1", host="node", options=("-F", str(config)), secrets=secrets)
+    finding = ssh_prober.Prober(Pins(tmp_path / "pins"), 10, accept_new=True).probe(target)
+    assert finding.state == "reachable" and "the login was not tried" in finding.message and finding.pins, finding
+
+
+def test_a_key_file_that_others_may_read_is_denied_with_its_remedy(new_site, started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    node.user_key.chmod(0o644)
+    finding = new_site({"node-1": node.variables}).findings()["nodes"]["node-1"]
+    assert finding["state"] == "login_denied" and finding["remedy"].endswith(f"chmod 600 {node.user_key}")
+
+
 def test_a_host_that_only_a_certificate_proves(new_site, started, tmp_path):
     node = Sshd(tmp_path / "node")
     started(node).stop()
@@ -387,6 +453,25 @@ def test_a_broken_ssh_config_and_a_missing_client_are_reported(new_site, started
 
 
 @pytest.mark.parametrize(
+    ("greeting", "close", "state", "told"),
+    [
+        (b"SSH-2.0-x\r\n", False, "hung", "completes no key exchange"),
+        (b"SSH-2.0-x debug1: Server host key: ssh-ed25519 SHA256:x\r\n", False, "hung", "completes no key exchange"),
+        (b"SSH-2.0-x\r\n", True, "refused", "closed the connection"),
+        (b"SSH-2.0-x\r\n" + b"\xff" * 400, False, "no_ssh", "authentication code incorrect"),
+        (b"220 mail\r\n", False, "no_ssh", "220 mail"),
+    ],
+)
+def test_a_server_that_only_begins_as_sshd_does(started, tmp_path, monkeypatch, greeting, close, state, told):
+    monkeypatch.setattr(ssh_prober, "COMMAND_SECONDS", 1)
+    port = started(Listener(greeting, close=close)).port
+    target = ssh_prober.SshTarget("node-1", host="127.0.0.1", options=("-F", "none", "-o", f"Port={port}"))
+    finding = ssh_prober.Prober(Pins(tmp_path / "pins"), 1, accept_new=True).probe(target)
+    assert finding.state == state and told in finding.message, finding
+    assert not finding.pins and not finding.fingerprint
+
+
+@pytest.mark.parametrize(
     ("forced", "state", "seconds"), [("sleep 600", "hung", 2), ("echo go away; exit 3", "login_denied", 60)]
 )
 def test_a_login_that_leads_nowhere(started, tmp_path, monkeypatch, forced, state, seconds):
@@ -401,4 +486,4 @@ def test_a_login_that_leads_nowhere(started, tmp_path, monkeypatch, forced, stat
     if state == "login_denied":
         assert "status 3" in finding.message and "go away" in finding.message
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("gpuval-", "Thread-probe"))]
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, ssh_prober.paramiko.Transport)]
+    assert not ssh_processes(str(node.port))

@@ -36,7 +36,7 @@ def fingerprint(public_key_file):
 class Sshd:
     """A real sshd on a port of its own, with a host key of its own; `user_key` may log in as the user of the tests."""
 
-    def __init__(self, folder, kinds=("ed25519",), port=None, lines=()):
+    def __init__(self, folder, kinds=("ed25519",), port=None, lines=(), within=()):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
@@ -44,7 +44,7 @@ class Sshd:
         if not self.user_key.exists():
             new_key(self.user_key)
             (self.folder / "authorized_keys").write_text(Path(f"{self.user_key}.pub").read_text())
-        self.kinds, self.lines = kinds, lines
+        self.kinds, self.lines, self.within = kinds, lines, within
         for kind in kinds:
             if not (self.folder / f"host_{kind}").exists():
                 new_key(self.folder / f"host_{kind}", kind)
@@ -81,14 +81,18 @@ class Sshd:
             # at level 1 a bash that sshd starts reads ~/.bashrc, which takes what time it likes
             "SetEnv": " ".join(f"{name}={value}" for name, value in {"SHLVL": 2, **no_engines(self.folder)}.items()),
         }
-        text = "".join(f"{key} {value}\n" for key, value in settings.items())
+        text = "".join(f"{line}\n" for line in self.lines)  # of a setting sshd takes the first value
+        text += "".join(f"{key} {value}\n" for key, value in settings.items())
         text += "".join(f"HostKey {self.folder}/host_{kind}\n" for kind in self.kinds)
-        (self.folder / "config").write_text(text + "".join(f"{line}\n" for line in self.lines))
+        (self.folder / "config").write_text(text)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(self.folder / "config")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self.within, SSHD, "-D", "-e", "-f", str(self.folder / "config")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         deadline = time.monotonic() + START_SECONDS
         while True:

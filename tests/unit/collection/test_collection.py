@@ -156,6 +156,7 @@ def test_the_collection_builds_with_what_travels_and_nothing_else(tmp_path):
     (archive,) = tmp_path.glob("gpuval-fleet-*.tar.gz")
     with tarfile.open(archive) as tar:
         names = set(tar.getnames())
+        assert tar.getmember("plugins/plugin_utils/ssh/askpass.sh").mode & 0o100, "ssh runs it"
     for wanted in ("node/gpuval_runner/__main__.py", "node/gpuval_workloads/__init__.py", "schemas/plan.schema.json"):
         assert wanted in names
     assert "playbooks/validate.yml" in names

@@ -6,10 +6,9 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-import paramiko
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import login_keys, openssh
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import openssh
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Policy, ProbeFinding, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, lookup, parse, parse_key
 
@@ -212,17 +211,6 @@ def test_a_key_file_that_cannot_be_read_to_its_end_or_has_no_home_is_named_at_on
     name = "~no-such-user/id"
     assert ssh_findings.key_file_problem(name) == f"no such file {name}: give the file of the private key"
     assert openssh.ssh_options({"private_key_file": name}.get) == ("-o", f'IdentityFile="{name}"')
-    at = replace(AT, settings={"identityfile": (name, str(tmp_path / "pipe"))})
-    assert list(login_keys._files(at)) == []
-
-
-def test_a_key_file_that_others_may_read_is_not_offered(tmp_path):
-    """ssh ignores it, and would be denied at the launch."""
-    paramiko.ECDSAKey.generate().write_private_key_file(tmp_path / "key")
-    at = replace(AT, settings={"identityfile": (str(tmp_path / "key"),)})
-    for mode, offered in ((0o600, 1), (0o644, 0)):
-        (tmp_path / "key").chmod(mode)
-        assert len(list(login_keys._files(at))) == offered
 
 
 def test_effective_settings():

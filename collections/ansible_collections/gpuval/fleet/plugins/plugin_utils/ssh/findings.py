@@ -101,6 +101,12 @@ class Where:
         return f"{self.host} port {self.port}"
 
     @property
+    def is_bound(self) -> bool:
+        """Whether ssh connects from an address that is configured."""
+        values = [self.settings.get(name, ("none",))[0] for name in ("bindaddress", "bindinterface")]
+        return any(value not in ("none", "") for value in values)
+
+    @property
     def own_keys(self) -> list[str]:
         """The key files that are configured, without those that ssh tries in any case."""
         return [name for name in self.settings.get("identityfile", ()) if not _DEFAULT_KEY.fullmatch(name)]
@@ -163,6 +169,8 @@ def _words(value: str) -> list[str]:
 
 NOTHING = KnownHost()
 SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+#: What ssh says of a host key that it does not accept.
+KEY_REFUSED = "Host key verification failed"
 CHANGED = (
     "another machine answers at this address, or the node was reinstalled. Only if the fingerprint is the node's own "
     f"({SHOW_KEY}) forget the old one"
@@ -188,6 +196,19 @@ class Policy:
         if self.declared:
             return [text.split()[0] for text in self.declared if not text.startswith("SHA256:")]
         return [entry.key.kind for entry in self.pinned.keys or (*self.own.keys, *self.plain.keys)]
+
+    def trusted_keys(self, at: Where) -> list[HostKey]:
+        """The keys known before with which the node may answer."""
+        declared = [parse_key(text) for text in self.declared if not text.startswith("SHA256:")]
+        entries = (*self.pinned.keys, *self.own.keys, *self.plain.keys)
+        keys = dict.fromkeys([*declared, *(entry.key for entry in entries)])
+        return [key for key in keys if trust(key, self, at).state == REACHABLE]
+
+    @property
+    def is_first_contact(self) -> bool:
+        """Whether any key is accepted: none is known, declared or revoked."""
+        known = (self.pinned, self.own, self.plain)
+        return self.accept_new and not self.declared and not any(host or host.revoked for host in known)
 
     @property
     def by_authority(self) -> bool:
@@ -302,12 +323,23 @@ def no_ssh(at: Where, received: bytes) -> ProbeFinding:
     return _finding("no_ssh", f"{at.address} is no SSH server: it sends {shown!r}")
 
 
+#: What ssh says of it, also between the banner and the host key.
+CLOSED = re.compile(r"Connection (?:closed|reset) by |: Broken pipe")
+
+
 def closed(at: Where) -> ProbeFinding:
     return ProbeFinding(
         "refused",
         f"{at.address} closed the connection before an SSH banner",
         "check MaxStartups, hosts.deny and the log of sshd on the node",
     )
+
+
+def unfinished_step(log: str) -> str:
+    """What an ssh that was killed at its time limit waited for, from its log."""
+    if "\ndebug1: Server host key: " not in log:
+        return "completes no key exchange"
+    return "runs no command after the login" if "\ndebug1: Sending command: " in log else "completes no login"
 
 
 _PUBLIC_KEY = re.compile(rb"(?:sk-)?(?:ssh|ecdsa)-\S+ AAAA")
@@ -326,12 +358,8 @@ def key_file_problem(name: str) -> str:
         return ""  # as ssh says
     if _PUBLIC_KEY.match(begin):
         return f"{name} is the public key: give the private key, without .pub"
-    return f"others may read {name}, so ssh ignores it: chmod 600 {_quoted(name)}" if is_ignored(state) else ""
-
-
-def is_ignored(key: os.stat_result) -> bool:
-    """Whether ssh ignores a key file, since others may read it: the launch would be denied."""
-    return key.st_uid == os.getuid() and bool(key.st_mode & 0o077)
+    is_open = state.st_uid == os.getuid() and bool(state.st_mode & 0o077)
+    return f"others may read {name}, so ssh ignores it: chmod 600 {_quoted(name)}" if is_open else ""
 
 
 def denied(at: Where, detail: str) -> ProbeFinding:

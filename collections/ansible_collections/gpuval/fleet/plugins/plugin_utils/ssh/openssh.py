@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from ..core.paths import expand_user
 from . import findings
@@ -17,15 +19,23 @@ from .findings import ProbeError, ProbeFinding
 
 @dataclass(frozen=True)
 class SshEnd:
-    """A finished ssh; `code` is None if it was killed at its time limit."""
+    """A finished ssh; `code` is None if it was killed at its limit of `seconds`. `log`: what LogLevel adds."""
 
     code: int | None
     stdout: str
     stderr: str
+    log: str
+    seconds: float
 
 
-def run_ssh(command: list[str], seconds: float) -> SshEnd:
-    """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it."""
+_LOG_LINE = re.compile(r"^(?:debug\d: |Authenticated |Transferred: |Bytes per second: ).*\n?", re.MULTILINE)
+
+
+def run_ssh(command: list[str], seconds: float, environment: Mapping[str, str] | None = None) -> SshEnd:
+    """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it.
+
+    After `seconds` it is killed. `environment` is added to that of this process.
+    """
     try:
         process = subprocess.Popen(
             command,
@@ -35,23 +45,28 @@ def run_ssh(command: list[str], seconds: float) -> SshEnd:
             text=True,
             errors="replace",
             start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"},
+            env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never", **(environment or {})},
         )
     except OSError as error:
         remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
         raise ProbeError(ProbeFinding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
+    code = None
     try:
-        stdout, stderr = process.communicate(timeout=seconds)
+        process.communicate(timeout=seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        code, stdout, stderr = None, "", ""
+        pass
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
-    return SshEnd(code, stdout, stderr)
+        stdout, stderr = process.communicate()
+    return SshEnd(code, stdout, _LOG_LINE.sub("", stderr), "".join(_LOG_LINE.findall(stderr)), seconds)
+
+
+@cache
+def _plain_settings() -> Mapping[str, tuple[str, ...]]:
+    """The settings of ssh that no configuration changes."""
+    return findings.effective(run_ssh(["ssh", "-F", "none", "-G", "localhost"], 10).stdout)
 
 
 def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
@@ -59,7 +74,7 @@ def kex_options(settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
 
     OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms; the others stay as fallback.
     """
-    plain = findings.effective(run_ssh(["ssh", "-F", "none", "-G", "localhost"], 10).stdout)
+    plain = _plain_settings()
     default = plain.get("kexalgorithms")
     if not default or "curve25519-sha256" not in default[0].split(","):
         return []

@@ -1,7 +1,7 @@
 """Probes nodes over SSH: TCP, banner, host key, login, the command `true`.
 
-paramiko handles nodes that are reached directly: a hundred logins cost seconds, and passwords work. OpenSSH handles
-what paramiko lacks: proxies, host certificates, and any login that paramiko cannot decide.
+OpenSSH logs in, as Ansible's own connections do: with every option of ssh_config, agents, certificates and hardware
+keys. TCP and banner of a node without a proxy are looked at before, for many nodes at once and without a process.
 
 Nothing outlives `probe_all`: every connection is closed, and every ssh ends with its children.
 """
@@ -9,36 +9,28 @@ Nothing outlives `probe_all`: every connection is closed, and every ssh ends wit
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import paramiko
 
 from . import findings, known_hosts
 from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
-from .known_hosts import CA, HostKey, KnownHost, Pins
-from .login_keys import given_key, offered_keys
-from .openssh import SshEnd, run_ssh
+from .known_hosts import CA, KnownHost, Pins
+from .login_secrets import NO_SECRETS, LoginSecrets
+from .openssh import SshEnd, kex_options, run_ssh
 
-#: Concurrent connections; of these, concurrent logins, and concurrent ssh processes.
-AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
+#: Concurrent connections, and concurrent ssh processes.
+AT_ONCE, CLIENTS = 128, 16
 #: Each step after the TCP connection may take this multiple of the connect timeout.
 PATIENCE = 3
 #: Time limit of `true` after the login; a busy node starts a shell slowly.
 COMMAND_SECONDS = 30
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
-#: Fast key exchange first: a probe transfers nothing that needs protection against later decryption.
-QUICK_KEX = ("curve25519-sha256@libssh.org",)
-
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-logging.getLogger("paramiko").propagate = False
 
 
 @dataclass(frozen=True)
@@ -53,15 +45,8 @@ class SshTarget:
     executable: str = "ssh"
     #: What Ansible puts on ssh's command line, in its order.
     options: tuple[str, ...] = ()
-    password: str = field(default="", repr=False)
-    #: ansible_ssh_private_key and its passphrase: the key itself, for which Ansible runs an agent.
-    private_key: str = field(default="", repr=False)
-    passphrase: str = field(default="", repr=False)
+    secrets: LoginSecrets = NO_SECRETS
     declared: tuple[str, ...] = ()
-
-
-class UndecidedError(Exception):
-    """paramiko cannot tell; OpenSSH decides."""
 
 
 class Prober:
@@ -76,7 +61,6 @@ class Prober:
         self.settings: list[Mapping[str, tuple[str, ...]]] = []
         self._own: dict[tuple[Path, ...], list[known_hosts.KnownHostsEntry]] = {}
         self._lock = threading.Lock()
-        self._logins = threading.BoundedSemaphore(LOGINS)
         self._clients = threading.BoundedSemaphore(CLIENTS)
 
     def probe_all(self, targets: Iterable[SshTarget]) -> dict[str, ProbeFinding]:
@@ -101,20 +85,11 @@ class Prober:
 
     def _probe(self, target: SshTarget) -> ProbeFinding:
         at = self._effective(target)
-        policy = self._policy(at, target)
-        if at.proxy or policy.by_authority or self._needs_openssh(at, policy):
-            with self._clients:
-                return self._by_openssh(target, at, policy)
-        connection = self._connect(at)
-        with contextlib.closing(connection):
-            await_banner(connection, at, self.timeout * PATIENCE)
-            with self._logins:
-                try:
-                    return self._by_paramiko(connection, target, at, policy)
-                except UndecidedError:
-                    pass
+        if not (at.proxy or at.is_bound):
+            with contextlib.closing(self._connect(at)) as connection:
+                await_banner(connection, at, self.timeout * PATIENCE)
         with self._clients:
-            return self._by_openssh(target, at, policy)
+            return self._by_openssh(target, at, self._policy(at, target))
 
     # --- what is known before ---
 
@@ -149,15 +124,6 @@ class Prober:
             if files not in self._own:
                 self._own[files] = known_hosts.read(file for file in files if file != self.pins.path)
             return self._own[files]
-
-    @staticmethod
-    def _needs_openssh(at: Where, policy: Policy) -> bool:
-        """Whether the connection needs a feature that paramiko lacks."""
-        for setting in ("bindaddress", "bindinterface"):
-            if at.settings.get(setting, ("none",))[0] not in ("none", ""):
-                return True
-        kinds = {name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))}
-        return bool(kinds) and not kinds & set(paramiko.Transport._preferred_keys)
 
     # --- directly ---
 
@@ -201,96 +167,41 @@ class Prober:
             raise ProbeError(findings.of_socket_error(found[0], at, self.timeout))
         return found[0]
 
-    def _by_paramiko(self, connection: socket.socket, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
-        with transport(connection) as line:
-            options = line.get_security_options()
-            options.kex = _first(QUICK_KEX, options.kex)
-            wanted = [name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))]
-            options.key_types = _first(wanted, options.key_types)
-            line.banner_timeout = line.handshake_timeout = line.auth_timeout = self.timeout * PATIENCE
-            try:
-                line.start_client(timeout=self.timeout * PATIENCE)
-                shown = line.get_remote_server_key()
-            except EOFError:
-                raise ProbeError(findings.closed(at)) from None
-            except (paramiko.SSHException, OSError) as error:
-                if not line.is_active() and "negotiation" not in str(error).lower():
-                    raise UndecidedError from error
-                raise ProbeError(findings.hung(at, self.timeout * PATIENCE, "completes no key exchange")) from None
-            finding = findings.trust(HostKey(shown.get_name(), shown.asbytes()), policy, at)
-            if finding.state != REACHABLE:
-                if target.declared and finding.state == "wrong_host_key":
-                    raise UndecidedError  # a declared fingerprint may be that of another of its keys
-                return finding
-            try:
-                self._login(line, target, at)
-            except ProbeError as failed:
-                return _with_pins(failed.finding, finding)
-            return replace(finding, message=f"{at.user}@{at.address}")
-
-    def _login(self, line: paramiko.Transport, target: SshTarget, at: Where) -> None:
-        """Log in and run `true`. Raises UndecidedError for anything but success or a refused password."""
-        try:
-            for key in (
-                [given_key(target.private_key, target.passphrase, at)] if target.private_key else offered_keys(at)
-            ):
-                with contextlib.suppress(paramiko.AuthenticationException):
-                    line.auth_publickey(at.user, key)
-                if line.is_authenticated():
-                    return self._command(line, at)
-            if target.password:
-                line.auth_password(at.user, target.password)
-                if line.is_authenticated():
-                    return self._command(line, at)
-        except paramiko.AuthenticationException as error:
-            raise ProbeError(findings.denied(at, f"password and keys were refused ({error})")) from None
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise UndecidedError from error
-        if target.password:
-            raise ProbeError(findings.denied(at, "the password alone is not enough"))
-        if target.private_key:
-            raise ProbeError(findings.denied(at, "the key in ansible_ssh_private_key was refused"))
-        raise UndecidedError
-
-    def _command(self, line: paramiko.Transport, at: Where) -> None:
-        try:
-            channel = line.open_session(timeout=COMMAND_SECONDS)
-            channel.settimeout(COMMAND_SECONDS)
-            channel.exec_command("true")
-            if not channel.status_event.wait(COMMAND_SECONDS):
-                raise ProbeError(findings.hung(at, COMMAND_SECONDS, "runs no command after the login"))
-            code = channel.recv_exit_status()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise UndecidedError from error
-        if code != 0:
-            raise UndecidedError
-
     # --- by OpenSSH ---
 
     def _by_openssh(self, target: SshTarget, at: Where, policy: Policy) -> ProbeFinding:
-        """Probe by ssh itself, which writes the presented key into a file of its own."""
+        """Log in by ssh with a known_hosts file of its own. Credentials go only to a host that may be trusted: where
+        neither its keys are known nor a first contact is allowed, ssh looks at the key before. A proxy would be given
+        the secrets of the node, too: with those no login is tried through one."""
         with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
             file = Path(folder) / "known_hosts"
-            if not policy.declared and policy.by_authority:
+            if policy.by_authority:
                 return self._with_authority(target, at, policy, file)
-            # first the key without a login: credentials go only to a verified host
-            first = self._ssh(target, file, "accept-new", login=False, kinds=policy.kinds)
-            shown = [entry.key for entry in known_hosts.read([file])]
-            if not shown and first.code is None:
-                return findings.hung(at, self.timeout * (PATIENCE + 1), "presents no host key")
-            if not shown:
-                return findings.of_ssh_output(first.stderr, at, self.timeout)
-            finding = findings.trust(shown[0], policy, at)
+            trusted_keys, has_login = policy.trusted_keys(at), not (at.proxy and target.secrets)
+            if has_login and (trusted_keys or policy.is_first_contact):
+                file.write_text("".join(f"{at.name} {key}\n" for key in trusted_keys))
+                done = self._ssh(target, at, file, "yes" if trusted_keys else "accept-new")
+                if findings.KEY_REFUSED not in done.stderr:
+                    return self._result(done, target, at, self._shown(done, file, policy, at))
+                file.unlink(missing_ok=True)
+            look = self._ssh(target, at, file, "accept-new", login=False, kinds=policy.kinds)
+            finding = self._shown(look, file, policy, at)
+            if finding is None:
+                return self._result(look, target, at, None)
             if finding.state == "wrong_host_key" and policy.declared:
                 finding = self._other_kinds(target, at, policy, file, finding)
             if finding.state != REACHABLE:
                 return finding
-            if target.password or target.private_key:
+            if not has_login:
                 return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
-            done = self._ssh(target, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
-            if done.code == 0:
-                return replace(finding, message=f"{at.user}@{at.address}")
-            return self._refused(done, at, finding)
+            return self._result(self._ssh(target, at, file, "yes"), target, at, finding)
+
+    @staticmethod
+    def _shown(done: SshEnd, file: Path, policy: Policy, at: Where) -> ProbeFinding | None:
+        """Whether the key that the node has shown, and that is in the file, is its own; None if there is none."""
+        keys, log = [entry.key for entry in known_hosts.read([file])], done.log.splitlines()
+        shown = [key for key in keys if f"debug1: Server host key: {key.kind} {key.fingerprint}" in log]
+        return findings.trust(shown[0], policy, at) if shown else None
 
     def _other_kinds(
         self, target: SshTarget, at: Where, policy: Policy, file: Path, finding: ProbeFinding
@@ -301,7 +212,7 @@ class Prober:
             if kind in tried:
                 continue
             file.unlink(missing_ok=True)
-            self._ssh(target, file, "accept-new", login=False, kinds=[kind], only=True)
+            self._ssh(target, at, file, "accept-new", login=False, kinds=[kind], only=True)
             for entry in known_hosts.read([file]):
                 other = findings.trust(entry.key, policy, at)
                 if other.state == REACHABLE:
@@ -312,25 +223,41 @@ class Prober:
         known = policy.pinned or policy.own or policy.plain
         lines = [(CA, at.name, entry.key) for entry in known.authorities]
         file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
-        done = self._ssh(target, file, "yes", login=not (target.password or target.private_key))
+        finding = self._result(
+            self._ssh(target, at, file, "yes", login=not (at.proxy and target.secrets)), target, at, None
+        )
+        if finding.state != REACHABLE:
+            return finding
         pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
-        if done.code == 0:
-            return ProbeFinding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
-        return self._refused(done, at, ProbeFinding(REACHABLE, ""))
+        return replace(finding, message=f"{finding.message}, known by a certificate authority", pins=pins)
 
-    def _refused(self, done: SshEnd, at: Where, finding: ProbeFinding) -> ProbeFinding:
-        if done.code is None:
-            refused = findings.hung(at, self.timeout * PATIENCE, "completes no login")
+    def _result(self, done: SshEnd, target: SshTarget, at: Where, trusted: ProbeFinding | None) -> ProbeFinding:
+        """The finding of an ssh that has ended. `trusted` is that of the host key, None if it was not verified."""
+        if done.code == 0:
+            finding = ProbeFinding(REACHABLE, f"{at.user}@{at.address}")
+        elif done.code is None:
+            finding = findings.hung(at, done.seconds, findings.unfinished_step(done.log))
         elif done.code != 255:
             words = findings.one_line(f"{done.stdout} {done.stderr}".strip(), 200) or "no reason given"
-            refused = findings.denied(at, f"the login works, but a command exits with status {done.code}: {words}")
+            finding = findings.denied(at, f"the login works, but a command exits with status {done.code}: {words}")
         else:
-            refused = findings.of_ssh_output(done.stderr, at, self.timeout)
-        return _with_pins(refused, finding)
+            finding = findings.of_ssh_output(done.stderr, at, self.timeout)
+            if finding.state == "ssh_error" and not (at.proxy or trusted) and findings.CLOSED.search(done.stderr):
+                finding = findings.closed(at)
+            if finding.state == "login_denied" and target.secrets:
+                finding = target.secrets.explained(finding, at, done.log)
+        if trusted is None:
+            return finding
+        # the host key was verified even where the login failed: it is pinned too
+        return replace(
+            finding, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced
+        )
 
-    def _ssh(self, target, file, strict, login=True, kinds=(), only=False) -> SshEnd:
+    def _ssh(self, target, at, file, strict, login=True, kinds=None, only=False) -> SshEnd:
+        """Run ssh, which asks first for keys of the `kinds`, by default those in the file."""
+        if kinds is None:
+            kinds = [entry.key.kind for entry in known_hosts.read([file]) if not entry.marker]
         options = {
-            "BatchMode": "yes",
             "StrictHostKeyChecking": strict,
             "UserKnownHostsFile": f'"{str(file).replace("%", "%%")}"',
             "GlobalKnownHostsFile": "none",
@@ -344,19 +271,24 @@ class Prober:
             "ForwardAgent": "no",
             "PermitLocalCommand": "no",
             "RequestTTY": "no",
-            "ConnectTimeout": str(max(1, round(self.timeout))),
+            # the banner comes within it, too
+            "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
             "ConnectionAttempts": "1",
-            "NumberOfPasswordPrompts": "0",
-            "LogLevel": "INFO",
+            "LogLevel": "DEBUG1",
+            "FingerprintHash": "sha256",
         }
         if not login:
             options["PreferredAuthentications"] = "none"
         names = [name for kind in kinds for name in ((*RSA, kind) if kind == "ssh-rsa" else (kind,))]
         if names:
             options["HostKeyAlgorithms"] = ("" if only else "^") + ",".join(dict.fromkeys(names))
-        words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        command = [target.executable, "-n", "-T", *words, *target.options, target.host, "true"]
-        return run_ssh(command, self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0))
+        with (target.secrets if login else NO_SECRETS).offered() as (secret_options, environment):
+            words = [word for key, value in (options | secret_options).items() for word in ("-o", f"{key}={value}")]
+            with self._lock:  # it runs ssh, once
+                words += kex_options([at.settings])
+            words += target.options
+            seconds = self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0)
+            return run_ssh([target.executable, "-n", "-T", *words, target.host, "true"], seconds, environment)
 
 
 def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
@@ -384,26 +316,3 @@ def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
             if time.monotonic() > deadline - 0.5:
                 raise ProbeError(findings.no_ssh(at, received))
             time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def transport(connection: socket.socket) -> Iterator[paramiko.Transport]:
-    line = paramiko.Transport(connection)
-    try:
-        yield line
-    finally:
-        line.close()
-        line.join(5)
-
-
-def _with_pins(refused: ProbeFinding, trusted: ProbeFinding) -> ProbeFinding:
-    """The host key was verified although the login failed: it is pinned too."""
-    return replace(
-        refused, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced
-    )
-
-
-def _first(wanted: Iterable[str], offered: Iterable[str]) -> tuple[str, ...]:
-    offered = tuple(offered)
-    chosen = tuple(dict.fromkeys(name for name in wanted if name in offered))
-    return chosen + tuple(name for name in offered if name not in chosen)

@@ -12,6 +12,7 @@ from ..core.paths import project_path
 from . import findings as ssh_findings
 from . import prober
 from .known_hosts import HostKeyError, Pins
+from .login_secrets import LoginSecrets
 from .openssh import ssh_options
 from .trust import pin_file
 
@@ -37,9 +38,11 @@ def from_variables(name: str, variables: Mapping[str, Any], default_connection: 
         host=str(chosen.get("host") or name),
         executable=str(chosen.get("ssh_executable") or "ssh"),
         options=ssh_options(chosen.get),
-        password=str(chosen.get("password") or ""),
-        private_key=str(chosen.get("private_key") or ""),
-        passphrase=str(chosen.get("private_key_passphrase") or ""),
+        secrets=LoginSecrets(
+            password=str(chosen.get("password") or ""),
+            private_key=str(chosen.get("private_key") or ""),
+            passphrase=str(chosen.get("private_key_passphrase") or ""),
+        ),
         declared=checked,
     )
 
