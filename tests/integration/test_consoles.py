@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.interrupt import EXIT_CODE
 
 from tests.kit.ansible_playbook import SETTINGS
@@ -31,6 +32,17 @@ def test_ctrl_c_at_the_start_of_each_phase_ends_the_run_though_its_exception_wou
         fleet.more_environment = {}
         done = fleet.play(*RUN)
         assert "FINAL ACCEPTANCE: PARTIAL" in done.output, done
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_controller_says_what_resumes_the_run(new_fleet, name):
+    settings = {"GPUVAL_TESTS_INTERRUPT": "Probe the nodes", "GPUVAL_TESTS_SIGNAL": name}
+    with new_fleet("signals", nodes={"node-1": {}}) as fleet:
+        callbacks = SETTINGS["ANSIBLE_CALLBACKS_ENABLED"] + ",interrupt"
+        fleet.more_environment = {"ANSIBLE_CALLBACKS_ENABLED": callbacks, **settings}
+        done = fleet.play(*RUN)
+        assert done.code == EXIT_CODE, done
+        assert f"{name} interrupted execution" in done.output and PHASES["Probe the nodes"] in done.output, done
 
 
 def test_two_consoles_that_start_at_once_share_one_run_and_each_reports_it(new_fleet):

@@ -1,4 +1,5 @@
-"""Ctrl-C at the start of the task that GPUVAL_TESTS_INTERRUPT names, in a finalizer, where an exception is lost."""
+"""Ctrl-C, or the signal GPUVAL_TESTS_SIGNAL, at the start of the task that GPUVAL_TESTS_INTERRUPT names, in a
+finalizer, where an exception is lost."""
 
 import os
 import signal
@@ -8,7 +9,7 @@ from ansible.plugins.callback import CallbackBase
 
 class Finalized:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.Signals[os.environ.get("GPUVAL_TESTS_SIGNAL", "SIGINT")])
 
 
 class CallbackModule(CallbackBase):

@@ -1,4 +1,5 @@
-"""A process that Ctrl-C reaches where an exception is lost, in a write, and in a child that was just forked."""
+"""A process that Ctrl-C, or another signal that ends it, reaches where an exception is lost, in a write, and in a
+child that was just forked."""
 
 import os
 import pty
@@ -23,8 +24,8 @@ def ansible(number, frame):
 signal.signal(signal.SIGINT, ansible)
 atexit.register(print, "what becomes of the run")
 install = runpy.run_path({str(FILE)!r})["end_at_interrupt"]
-def interrupt(*_):
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(*_, number=signal.SIGINT):
+    os.kill(os.getpid(), number)
 class Object:
     pass
 class Finalized:
@@ -53,6 +54,30 @@ def test_the_process_ends_wherever_the_interrupt_comes(place):
     assert done.returncode == EXIT_CODE, done
     assert done.stdout.replace("x\n", "").split("\n") == ["workers are interrupted", "what becomes of the run", ""]
     assert done.stderr == "[ERROR]: User interrupted execution\n"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_end_it_in_the_same_way(name):
+    done = run(f"install(); interrupt(number=signal.{name})")
+    assert done.returncode == EXIT_CODE, done
+    assert done.stdout.split("\n") == ["workers are interrupted", "what becomes of the run", ""]
+    assert done.stderr == f"[ERROR]: {name} interrupted execution\n"
+
+
+def test_a_terminal_that_is_gone_does_not_keep_the_process():
+    leader, terminal = pty.openpty()
+    gone = "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); interrupt(number=signal.SIGHUP)"
+    try:
+        done = run(f"install(); {gone}", stdin=terminal)
+    finally:
+        os.close(leader)
+        os.close(terminal)
+    assert done.returncode == EXIT_CODE and done.stderr == "[ERROR]: SIGHUP interrupted execution\n", done
+
+
+def test_a_signal_that_is_ignored_as_under_nohup_stays_ignored():
+    done = run("signal.signal(signal.SIGHUP, signal.SIG_IGN); install(); interrupt(number=signal.SIGHUP)")
+    assert done.returncode == 0 and "the run goes on" in done.stdout
 
 
 @pytest.mark.parametrize("place", ["a finalizer", "a weak reference"])

@@ -12,8 +12,8 @@ author: gpuval contributors (@gpuval)
 description:
   - Prints the block of the step C(report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run failed if the playbook ends before it was judged.
-  - Ctrl-C ends the playbook at any moment. Then, and where the controller's disk is full, prints what becomes of the
-    run, how to resume it and how to end it.
+  - Ctrl-C, SIGTERM and SIGHUP end the playbook at any moment. Then, and where the controller's disk is full, prints
+    what becomes of the run, how to resume it and how to end it.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
     reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
