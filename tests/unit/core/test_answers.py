@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import action, answers
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import action, ansible_internal, answers
 
 POISON = {
     "gpuval_model": "/root/.docker",
@@ -54,7 +54,7 @@ def test_messages_are_shown_without_escapes_and_warnings_are_bounded():
 
 def test_an_answer_of_any_size_is_not_read(monkeypatch):
     """As JSON it would take many times its size in the controller's memory."""
-    monkeypatch.setattr(action, "MAX_OUTPUT_CHARACTERS", 1000)
+    monkeypatch.setattr(ansible_internal, "MAX_OUTPUT_CHARACTERS", 1000)
     ours = object.__new__(action.ControllerAction)
     usual, huge = ({"stdout": json.dumps({"changed": False, "left": ["x" * size]})} for size in (10, 2000))
     assert ours._parse_returned_data(usual, "legacy")["left"] == ["x" * 10]

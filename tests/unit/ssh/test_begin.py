@@ -12,8 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import
 
 def tasks_whose_start(start):
     tasks = NodeTasks.__new__(NodeTasks)
-    loader = SimpleNamespace(load_from_file=lambda *_words, **_options: [{"name": "one"}])
-    tasks._worker = SimpleNamespace(_loader=loader)
+    tasks._worker = SimpleNamespace(read_tasks=lambda file: [{"name": "one"}])
     tasks._limit, tasks._waiting, tasks._running, tasks._not_begun, tasks._files = 2, deque(), {}, [], {}
     tasks._start, tasks._parent = start, Parent()
     return tasks

@@ -20,6 +20,7 @@ extends_documentation_fragment:
 
 from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.ansible_internal import task_id
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import console_line, one_line
 
 #: Of what a command printed, the last lines say why it failed.
@@ -117,7 +118,7 @@ class CallbackModule(Default):
 
 
 def _key(result):
-    return result.host.get_name(), result.task._uuid
+    return result.host.get_name(), task_id(result.task)
 
 
 def _message(result):

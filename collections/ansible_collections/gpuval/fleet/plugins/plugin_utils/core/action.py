@@ -12,6 +12,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 
 from . import answers, extensions
+from .ansible_internal import OutputLimit
 from .argument_specs import argument_spec
 from .commands import pasteable
 from .errors import GpuvalError, disk_problem, subject_of
@@ -19,9 +20,6 @@ from .escape import console_line
 from .paths import project_path
 from .step_options import group_of, group_spec
 from .text import listed, some_of
-
-#: The largest answer, what `fetch_evidence` brings at once, has a third of that.
-MAX_OUTPUT_CHARACTERS = 128 << 20
 
 
 def injected_settings(values: Mapping[str, Any]) -> list[str]:
@@ -83,7 +81,7 @@ def _folders(options: Mapping[str, Any]) -> dict[str, Path]:
     return {f"gpuval_{name}": project_path(given[name]) for name in ("results_dir", "state_dir") if given.get(name)}
 
 
-class ControllerAction(ActionBase):
+class ControllerAction(OutputLimit, ActionBase):
     """An action that works on the controller alone: options are checked, expected failures become one clear message."""
 
     _requires_connection = False
@@ -148,14 +146,6 @@ class ControllerAction(ActionBase):
             module_name=f"gpuval.fleet.{module}", module_args=given, task_vars=self.task_vars
         )
         return answer
-
-    def _parse_returned_data(self, res: dict[str, Any], *profile: Any) -> dict[str, Any]:
-        """What Ansible reads of a module's output, as JSON that takes many times its size."""
-        size = len(res.get("stdout") or "")
-        if size > MAX_OUTPUT_CHARACTERS:
-            return {"failed": True, "msg": f"the node's answer has {size:,} characters: no module prints so much"}
-        parsed: dict[str, Any] = super()._parse_returned_data(res, *profile)
-        return parsed
 
     def spec(self) -> dict[str, Any]:
         """The argument spec of the action."""

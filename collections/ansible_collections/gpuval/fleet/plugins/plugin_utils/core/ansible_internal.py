@@ -1,15 +1,36 @@
-"""What the collection uses of ansible-core and it does not publish. Raises AnsibleError where it has none of it."""
+"""What the collection uses of ansible-core and it does not publish; no other file does. Each use says why it is there.
+
+The same in 2.19 to 2.21 unless a use names versions; tests/unit/core/test_ansible_internal.py checks the installed one.
+Raises AnsibleError where ansible-core is older.
+"""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache, wraps
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
 from ansible.errors import AnsibleError
+from ansible.executor.process import worker as ansible_worker
+from ansible.playbook.task import Task
+from ansible.plugins.loader import action_loader, filter_loader, test_loader
 from ansible.release import __version__
+from ansible.template import Templar
+from ansible.utils.display import Display
 
 #: As `requires_ansible` in meta/runtime.yml, which Ansible itself only warns of.
 OLDEST = "2.19"
 
 try:
+    # Where a variable was set: messages name file and line. 2.18 had `ansible_pos`, which is gone.
     from ansible._internal._datatag._tags import Origin
+
+    # Templates that forked workers inherit compiled, see `compile_once`.
     from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 except ModuleNotFoundError:
     raise AnsibleError(
@@ -17,4 +38,185 @@ except ModuleNotFoundError:
         f"newer, pip install 'ansible-core>={OLDEST}'"
     ) from None
 
-__all__ = ["AnsibleEnvironment", "Origin", "_TemplateCompileContext"]
+__all__ = ["Origin", "OutputLimit", "PlayWorker", "is_set_by_task", "show_message", "task_id"]
+
+#: Compiled templates that are kept; a run's arguments have some hundred.
+MAX_TEMPLATES = 2000
+#: Of a module; the largest answer, what `fetch_evidence` brings at once, has a third of that.
+MAX_OUTPUT_CHARACTERS = 128 << 20
+#: What is used of a task's result.
+RETURNED = ("changed", "diff", "plan", "skipped", "objects", "problems", "store_failed")
+
+display = Display()
+
+
+class PlayWorker:
+    """The worker process of ansible-playbook that an action runs in: variables of all hosts of the play, and workers.
+
+    An action has the variables of its own host only, and no means to run a task on another one: a strategy starts a
+    task on all hosts and waits for the slowest. `current_worker` and its attributes, `VariableManager.get_vars` with
+    its host lists, a task's block and role, `WorkerProcess` and its queue are what a strategy uses for both.
+    """
+
+    def __init__(self, action: Any, task_vars: Mapping[str, Any]) -> None:
+        self._worker = ansible_worker.current_worker
+        if self._worker is None:
+            raise AnsibleError("gpuval works on other nodes within a worker process of ansible-playbook only")
+        self._task = action._task
+        self._manager = self._worker._variable_manager
+        self._hosts = list(task_vars["ansible_play_hosts"])
+        self._all_hosts = list(task_vars["ansible_play_hosts_all"])
+        self._prepared: set[str] = set()
+        compile_once()
+
+    def _host(self, node: str) -> Any:
+        return self._manager._inventory.get_host(node)
+
+    def variables_of(self, node: str, task: Task | None = None) -> dict[str, Any]:
+        """All variables of a node of the play as the action's task, or another `task`, sees them, untemplated."""
+        variables: dict[str, Any] = self._manager.get_vars(
+            play=self._task.get_play(),
+            host=self._host(node),
+            task=task or self._task,
+            _hosts=self._hosts,
+            _hosts_all=self._all_hosts,
+        )
+        return variables
+
+    def set_facts(self, node: str, facts: Mapping[str, Any]) -> None:
+        """Give further tasks on the node these facts."""
+        self._manager.set_host_facts(self._host(node), facts)
+
+    def read_tasks(self, file: Path) -> list[dict[str, Any]]:
+        """The tasks of a file, with its templates."""
+        tasks: list[dict[str, Any]] = self._worker._loader.load_from_file(
+            str(file), cache="none", trusted_as_template=True
+        )
+        return tasks
+
+    def start(self, node: str, definition: Mapping[str, Any], results: Connection) -> Any:
+        """Start a process that runs a task on a node and sends what it shows and its result to `results`."""
+        loader = self._worker._loader
+        parents = {"block": self._task._parent, "role": self._task._role}
+        task = Task.load(definition, **parents, variable_manager=self._manager, loader=loader)
+        _load(task.action)
+        variables = self.variables_of(node, task)
+        name = f"{task.action} {task.args.get('step', '')}"
+        if name not in self._prepared:
+            self._prepared.add(name)
+            with suppress(AnsibleError):  # the worker meets it again, and reports it
+                Templar(loader=loader, variables=variables).template(task.args)
+            gc.freeze()  # otherwise each worker looks through all of it for garbage, and copies its pages
+        process = ansible_worker.WorkerProcess(
+            final_q=_ResultQueue(results),
+            task_vars=variables,
+            host=self._host(node),
+            task=task,
+            play_context=self._worker._play_context.copy(),
+            loader=loader,
+            variable_manager=self._manager,
+            shared_loader_obj=self._worker._shared_loader_obj,
+            worker_id=0,
+            cliargs=self._worker._cliargs,
+        )
+        process.start()
+        return process
+
+
+def is_set_by_task(node: str, name: str) -> bool:
+    """Whether a task has set that variable of a node (`set_fact`), which has no origin. False outside of workers."""
+    worker = ansible_worker.current_worker
+    return bool(worker) and name in worker._variable_manager._nonpersistent_fact_cache.get(node, {})
+
+
+@cache
+def _load(action: str) -> None:
+    """Import before the fork what each worker would import for itself: the action, Ansible's filters and tests."""
+    action_loader.get(action, class_only=True)
+    filter_loader.get("default")
+    test_loader.get("defined")
+
+
+def compile_once() -> None:
+    """From now on this process, and those that it forks, compile a template once.
+
+    Ansible compiles a template each time it is used. Without this, the worker of a launch compiles 69 templates in
+    58 ms of processor time, an eighth of what a node costs the controller.
+    """
+    compiled: dict[tuple[str, bool], CodeType] = {}
+    compile_anew = AnsibleEnvironment.compile
+    if hasattr(compile_anew, "__wrapped__"):
+        return
+
+    @wraps(compile_anew)
+    def compile_kept(self: AnsibleEnvironment, source: Any, *words: Any, **options: Any) -> Any:
+        # An overlay has delimiters of its own; a tree of nodes is a part of another template.
+        if words or options or self.overlayed or not isinstance(source, str):
+            return compile_anew(self, source, *words, **options)
+        context = _TemplateCompileContext.current(optional=True)
+        key = (str(source), bool(context and context.escape_backslashes))
+        code = compiled.get(key)
+        if code is None:
+            code = compile_anew(self, source)
+            if len(compiled) < MAX_TEMPLATES:
+                compiled[key] = code
+        return code
+
+    AnsibleEnvironment.compile = compile_kept
+
+
+class _ResultQueue:
+    """Replaces a worker's queue to Ansible's main process: its messages go to the action."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def send_display(self, method: str, *words: Any, **options: Any) -> None:
+        self._pipe.send(("display", (method, words, options)))
+
+    def send_callback(self, *_words: Any, **_options: Any) -> None:
+        """Callbacks are for tasks of the play; the action reports these tasks itself."""
+
+    def send_prompt(self, **_options: Any) -> None:
+        raise AnsibleError("a node's task cannot ask a question: give passwords by -k, -K or variables")
+
+    def send_task_result(self, *result: Any) -> None:
+        self._pipe.send(("result", _used_part(result)))
+
+
+class OutputLimit:
+    """Before ActionBase: a module's output that is too large is refused before it is read as JSON, which takes many
+    times its size. Ansible has no limit, and no other place between a node and the result of a module."""
+
+    def _parse_returned_data(self, res: dict[str, Any], *profile: Any) -> dict[str, Any]:
+        size = len(res.get("stdout") or "")
+        if size > MAX_OUTPUT_CHARACTERS:
+            return {"failed": True, "msg": f"the node's answer has {size:,} characters: no module prints so much"}
+        parsed: dict[str, Any] = super()._parse_returned_data(res, *profile)  # type: ignore[misc]
+        return parsed
+
+
+def task_id(task: Task) -> str:
+    """What a task and its results have in common: they are not the same object."""
+    return str(task._uuid)
+
+
+def show_message(message: Sequence[Any]) -> None:
+    """Show what a worker has shown."""
+    method, words, options = message
+    getattr(display, method)(*words, **options)
+
+
+def _used_part(result: tuple[Any, ...]) -> dict[str, Any]:
+    """The used part of a result: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
+    values = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
+    facts = values.get("ansible_facts") or {}
+    kept = {name: values[name] for name in RETURNED if name in values}
+    if facts.get("discovered_interpreter_python"):
+        kept["interpreter"] = str(facts["discovered_interpreter_python"])
+    return {
+        "failed": bool(values.get("failed")),
+        "unreachable": bool(values.get("unreachable")),
+        "message": str(values.get("msg") or ""),
+        "result": kept,
+    }

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.executor.process import worker as ansible_worker
-
-from .ansible_internal import Origin
+from .ansible_internal import Origin, PlayWorker, is_set_by_task
 from .paths import COLLECTION
 
 
@@ -35,8 +32,7 @@ def place_of(values: Mapping[str, Any], name: str) -> str:
 
 def set_by_operator(node: str, values: Mapping[str, Any], name: str) -> bool:
     """Whether neither a task nor a file of the collection has set that variable of a node."""
-    worker = ansible_worker.current_worker
-    if worker and name in worker._variable_manager._nonpersistent_fact_cache.get(node, {}):
+    if is_set_by_task(node, name):
         return False
     origin = Origin.get_tag(next(key for key in values if key == name))
     return not (origin and origin.path and COLLECTION in Path(origin.path).parents)
@@ -44,18 +40,7 @@ def set_by_operator(node: str, values: Mapping[str, Any], name: str) -> bool:
 
 def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[str, Any]:
     """All variables of a node of the play as the action's task sees them, untemplated."""
-    worker = ansible_worker.current_worker
-    if worker is None:
-        raise AnsibleActionFail("gpuval reads nodes' variables within a worker process of ansible-playbook only")
-    manager = worker._variable_manager
-    values: Mapping[str, Any] = manager.get_vars(
-        play=action._task.get_play(),
-        host=manager._inventory.get_host(node),
-        task=action._task,
-        _hosts=task_vars["ansible_play_hosts"],
-        _hosts_all=task_vars["ansible_play_hosts_all"],
-    )
-    return values
+    return PlayWorker(action, task_vars).variables_of(node)
 
 
 def templar_of(action: Any, values: Mapping[str, Any]) -> Any:
