@@ -40,7 +40,7 @@ def put_run(project, run_id, *, tflops=700.0, bad=()):
         for stage, record in records.items():
             run_folder.write_json(folder.evidence_file(name, stage), accepted(record))
     (folder.path / "report.json").write_text(json_text(judge(run, copy.deepcopy(evidence))))
-    run_folder.remember(project.root / "results", run_id)
+    run_folder.remember(folder)
 
 
 def test_baselines_are_made_numbered_and_compared(project):

@@ -45,7 +45,7 @@ def test_one_clean_takes_all_runs_of_this_controller(new_fleet):
         first = fleet.play("gpuval.fleet.clean")
         assert first.code == 0, first
         assert not list(fleet.node_base("node-1").rglob("*"))
-        assert len(list(fleet.results.glob("2*/report.json"))) == 2, "results are kept"
+        assert len(list(fleet.results.glob("*/2*/report.json"))) == 2, "results are kept"
         assert len(list(fleet.store_data.glob("2*"))) == 2, "so are the records in the store"
 
 
@@ -58,7 +58,7 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         )
         assert second.code == 0, second
         assert "FINAL ACCEPTANCE: PARTIAL" in second.output and "Busy, not checked: node-1 (other_run)" in second.output
-        report = json.loads((fleet.results / "second/report.json").read_text())
+        report = json.loads((fleet.folder_of("second") / "report.json").read_text())
         busy = report["run"]["busy"]["node-1"]["reason"]
         assert re.search(r"run first is at work on this node since \S+Z, started by \S+@\S+", busy)
         assert first.running, "the first run goes on"
@@ -80,7 +80,7 @@ def test_a_second_run_of_idle_nodes_leaves_out_the_one_at_work(new_fleet):
         ended = first.wait()
         assert ended.code != 0 and "closed by another command" in ended.output
         assert "FINAL ACCEPTANCE: INCOMPLETE" in ended.output, ended
-        (node,) = json.loads((fleet.results / "first/report.json").read_text())["nodes"]
+        (node,) = json.loads((fleet.folder_of("first") / "report.json").read_text())["nodes"]
         (pause,) = [check for check in node["checks"] if check["name"] == "pause_state"]
         assert "the run was ended by another command (clean)" in pause["reason"]
         assert "--limit node-1" in pause["remedy"]

@@ -213,7 +213,9 @@ def test_rights_that_are_missing_end_a_validate_before_anything_is_made(kit, new
     assert not there(kit)
     kit.change("Namespace", "gpuval", {"metadata": {"labels": {POD_SECURITY: "privileged"}}}, "")
     passed(fleet, fleet.play(), 1)
-    assert run_folder.known_run_ids(fleet.results) == [fleet.run_id], "it is the same run each time"
+    assert [run.path.name for run in run_folder.known_runs(fleet.results)] == [fleet.run_id], (
+        "it is the same run each time"
+    )
 
 
 def test_marks_that_are_refused_fail_the_playbook_after_the_verdict(kit, new_fleet):

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import TURN_FILE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import INVENTORY_FILE, TURN_FILE
 
 from tests.kit import faults_table
 from tests.kit.faults import EVERY_FAULT, FAULTS, OTHER_RUNS, FaultyFleet
@@ -80,7 +80,9 @@ def test_a_controller_started_again_runs_nothing_twice(run):
     assert done.code == 0, str(done)
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert "resumed where it stopped" in done.output
-    assert {path.name for path in controller.results.iterdir()} - {"latest", TURN_FILE} == {controller.run_id}
+    place = controller.run_folder.parent
+    assert {path.name for path in controller.results.iterdir()} - {"latest", TURN_FILE} == {place.name}
+    assert {path.name for path in place.iterdir()} - {"latest", INVENTORY_FILE} == {controller.run_id}
     assert controller.read_run()["created_at"] == controller.killed["created_at"]
     for node in controller.nodes:
         assert re.search(rf"{node} work: (running|success)", done.output)

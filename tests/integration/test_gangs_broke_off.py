@@ -3,13 +3,17 @@
 import contextlib
 import json
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import find_or_place, keep_inventory
+
 from tests.kit.fleet import Fleet
 
 
 def test_the_run_is_judged_and_reported_although_its_gangs_broke_off(tmp_path):
     settings = {"gpuval_stages": ["facts"], "run_gang_stages": ["collective"], "gpuval_heartbeat_seconds": 2}
     with contextlib.closing(Fleet(tmp_path, {"node-1": {}, "node-2": {}}, settings)) as fleet:
-        rounds = fleet.results / "r1/gangs"
+        folder = find_or_place(fleet.results, "r1", [str(fleet.root / "hosts.json")])
+        keep_inventory(folder, fleet.results, [str(fleet.root / "hosts.json")])
+        rounds = folder.path / "gangs"
         rounds.parent.mkdir(parents=True)
         rounds.symlink_to("/proc/sys/debug")  # an error of the disk: no file of the gangs can be written
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=r1")

@@ -64,7 +64,7 @@ def run(new_fleet):
 
 def test_each_node_is_judged_by_its_own_answer_alone(run):
     fleet, run_id, done, _ = run
-    report = json.loads((fleet.results / run_id / "report.json").read_text())
+    report = json.loads((fleet.folder_of(run_id) / "report.json").read_text())
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
     assert verdicts == {**dict.fromkeys(LAUNCHES, "INCOMPLETE"), "honest": "PASS"}, done
     classes = {node["name"]: node["class"] for node in report["nodes"]}
@@ -77,7 +77,7 @@ def test_each_node_is_judged_by_its_own_answer_alone(run):
 
 def test_no_answer_reaches_settings_or_the_console(run):
     fleet, run_id, done, _ = run
-    assert (fleet.results / run_id / "report.json").exists()
+    assert (fleet.folder_of(run_id) / "report.json").exists()
     assert "evil.example" not in done.output and "poisoned" not in done.output
     assert "\x1b[31mFINAL" not in done.output
     assert not [line for line in done.output.splitlines() if line.startswith(("::error", "FINAL ACCEPTANCE: PASS"))]
@@ -85,7 +85,7 @@ def test_no_answer_reaches_settings_or_the_console(run):
 
 def test_the_controller_keeps_nothing_unchecked(run):
     fleet, run_id, *_ = run
-    files = sorted((fleet.results / run_id / ".state/launches").glob("*.json"))
+    files = sorted((fleet.folder_of(run_id) / ".state/launches").glob("*.json"))
     assert {file.stem for file in files} == {*LAUNCHES, "honest"}
     for file in files:
         schemas.validate("launch", json.loads(file.read_text()), what=file.name)

@@ -78,11 +78,12 @@ def test_a_mistyped_run_is_named_with_the_nearest_and_makes_no_folder(finished):
     assert f"no run in {fleet.results / typed}: is it {fleet.run_id}?" in done.told
     assert f"What the nodes have comes into {fleet.results / 'no-run'}" in done.told
     assert not (fleet.results / typed).exists()
-    (fleet.results / fleet.run_id).rename(fleet.root / "away")
+    kept = fleet.run_folder
+    kept.rename(fleet.root / "away")
     try:
         lost = fleet.play("gpuval.fleet.logs", "-e", f"gpuval_run_id={fleet.run_id}")
     finally:
-        (fleet.root / "away").rename(fleet.results / fleet.run_id)
+        (fleet.root / "away").rename(kept)
     assert lost.code == 0, lost
     _files, nodes = bundle_of(fleet.results / "no-run/logs", "no-run")
     assert nodes["logs/node-1.tar.gz"]["run/logs/facts.log"], "the node has what the results have lost"

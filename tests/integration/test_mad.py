@@ -146,7 +146,7 @@ def test_models_run_and_each_has_its_rows(fleet):
 def test_a_second_run_knows_the_first(fleet):
     done = fleet.play("gpuval.fleet.mad", "-e", "gpuval_mad_tags=train", "-e", "gpuval_run_id=second", seconds=600)
     assert done.code == 0, done
-    (row,) = rows(fleet.root / "results/second/perf.csv")
+    (row,) = rows(fleet.folder_of("second") / "perf.csv")
     assert (row["model"], row["relative_change"]) == ("train", "0")
     assert [one["build_number"] for one in rows(fleet.root / "results/perf.csv")][-1] == "second"
     assert len(rows(fleet.root / "results/perf.csv")) == 7

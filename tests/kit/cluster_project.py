@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.cluster import ClusterKit
+from tests.kit.run_commands import placed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +41,11 @@ class Project:
     def __init__(self, directory, kit):
         self.directory, self.kit = directory, kit
         report = verdict.judge(RUN_DOCUMENT, RunEvidence(), [], judged_at=AT)
-        folder = directory / "results" / RUN
-        folder.mkdir(parents=True)
-        run_folder.write_json(folder / "run.json", RUN_DOCUMENT)
-        run_folder.write_json(folder / "report.json", report)
-        (directory / "results" / "latest").symlink_to(RUN)
+        results = directory / "results"
+        self.folder = placed(results, RUN)
+        self.folder.write_run(RUN_DOCUMENT)
+        run_folder.write_json(self.folder.path / "report.json", report)
+        run_folder.remember(self.folder)
         (directory / "ansible.cfg").write_text(f"[defaults]\ncollections_path = {ROOT / 'collections'}\n")
 
     def play(self, step, *arguments, **options):

@@ -20,7 +20,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings, group_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import find
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import RunWatch, WatchLimits
@@ -140,7 +140,7 @@ class DamagedRun:
 
     @property
     def folder(self) -> Path:
-        return self.results / self.run_id
+        return find(self.results, self.run_id).path
 
     def files(self) -> Iterator[str]:
         """The files of the run's folder, relative to it."""
@@ -247,7 +247,7 @@ class NoPlacement(Placement):
 def watched(run: DamagedRun, run_id: str) -> Outcome:
     """The watch that resumes a run of which all nodes are done."""
     outcome = Outcome(result={})
-    folder = RunFolder(run.results / run_id)
+    folder = find(run.results, run_id)
     folder.advance("working")
     limits = WatchLimits(0.1, 1, 60, 60, 1, 0, 0, 0)
     access = open_store({**STORE, **run.store})

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jsonschema
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import find
 
 from tests.kit.ansible_playbook import PROGRAM, SETTINGS
 from tests.kit.fork_server import ForkedProcess
@@ -248,7 +249,11 @@ class Fleet:
 
     @property
     def run_folder(self):
-        return self.results / self.run_id
+        return self.results / (self.results / "latest").readlink()
+
+    def folder_of(self, run_id):
+        """The folder of a run that is not the latest."""
+        return find(self.results, run_id).path
 
     @property
     def folder_in_store(self):

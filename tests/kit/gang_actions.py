@@ -1,6 +1,6 @@
 """Actions that open a run of gangs and write its hostfile, in this process."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import find
 
 from tests.kit.actions import run_action, vars_of
 from tests.kit.options import run_options
@@ -20,7 +20,7 @@ def open_run(results, run_id, hosts, *, alone, **options):
     }
     options = run_options(results, run_id, **{**of_gangs, **options})
     done = run_action("open_run", options, task_vars=hosts_of(hosts))
-    return done, None if done.failed else RunFolder(results / run_id).read_run()
+    return done, None if done.failed else find(results, run_id).read_run()
 
 
 def write_hostfile_of(bed, *, check_mode=False, **options):

@@ -9,6 +9,13 @@ from tests.kit.actions import run_action, vars_of
 from tests.kit.options import run_options
 
 
+def placed(results, run_id):
+    """The folder of a run, there or new, of an inventory that is not known."""
+    folder = run_folder.find_or_place(results, run_id, [])
+    run_folder.keep_inventory(folder, results, [])
+    return folder
+
+
 def lay_out(tmp_path):
     """The inventories `a` and `b`; returns the results folder beside them."""
     for name in ("a", "b"):
@@ -27,13 +34,13 @@ def open_run(results, run_id="", inventory="a", task_vars=None, **options):
 
 def opened(results, run_id, inventory="a", **options):
     assert not open_run(results, run_id, inventory, **options).failed
-    return run_folder.RunFolder(results / run_id)
+    return run_folder.find(results, run_id)
 
 
 def started(results, run_id, inventory="a"):
     folder = opened(results, run_id, inventory)
     folder.advance("working")
-    run_folder.remember(results, run_id)
+    run_folder.remember(run_folder.find(results, run_id))
     return folder
 
 

@@ -107,7 +107,7 @@ def act(project, *, check_mode=False, **options):
 
 
 def mark(project: Project, change, *, check_mode=False, narrowed_by=(), profile="standard", run_id=RUN):
-    path = project.directory / "results" / RUN / "report.json"
+    path = project.folder.path / "report.json"
     report = folder.read_json(path)
     report["run"].update(narrowed_by=list(narrowed_by), profile=profile, run_id=run_id)
     for one in report["nodes"]:

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certific
 
 from tests.kit.actions import run_action
 from tests.kit.builders import healthy, judge, make_record, make_run, write_report
+from tests.kit.run_commands import placed
 from tests.kit.webhook_receiver import WebhookReceiver
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -148,7 +149,7 @@ def test_tls_is_verified(authority, trusted, monkeypatch):
 
 
 def folder_of(tmp_path, report, **fields):
-    path = tmp_path / "results/run-1"
+    path = placed(tmp_path / "results", "run-1").path
     write_report(report, path)
     run = make_run(["good", "bad-0"], gpu_count=8, **{"finished_at": ENDED, **fields})
     (path / "run.json").write_text(json.dumps(run))
@@ -156,7 +157,7 @@ def folder_of(tmp_path, report, **fields):
 
 
 def notify(folder, receiver, **options):
-    given = {"run_id": "run-1", "results_dir": str(folder.parent), "url": receiver.url, "key": KEY}
+    given = {"run_id": "run-1", "results_dir": str(folder.parents[1]), "url": receiver.url, "key": KEY}
     return run_action("notify_run", {**given, **options})
 
 

@@ -26,12 +26,12 @@ def results_with(tmp_path, run, rounds=()):
     for number, (since, seconds) in enumerate(rounds):
         below = run_folder.RunFolder(folder.gangs_file.parent / f"round-{number}")
         below.write_run(run_of(f"r1.round-{number}", created_at=ago(since), seconds=seconds))
-    run_folder.remember(tmp_path, "r1")
+    run_folder.remember(run_folder.RunFolder(tmp_path / "r1"))
     return tmp_path
 
 
 def goes_on(results, nodes=NODES):
-    active = cleanable.needs_store(run_folder.RunFolder(results / "r1"))
+    active = cleanable.needs_store(run_folder.find(results, "r1"))
     assert active == (opening.choose_run_id(results, "", nodes, "standard", []) == "r1")
     return active
 
@@ -53,7 +53,7 @@ def test_gangs_have_their_own_time(tmp_path, since, rounds, active):
 
 def test_a_longer_search_of_its_controller_counts(tmp_path):
     results = results_with(tmp_path, run_of(created_at=ago(9000)), [(5000, 600)])
-    run_folder.write_json(run_folder.RunFolder(results / "r1").gang_limits_file, {"search_seconds": 7200})
+    run_folder.write_json(run_folder.find(results, "r1").gang_limits_file, {"search_seconds": 7200})
     assert goes_on(results)
 
 

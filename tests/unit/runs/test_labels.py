@@ -67,6 +67,6 @@ def test_other_labels_are_no_other_run(tmp_path):
     folder = run_folder.RunFolder(tmp_path / run["run_id"])
     folder.path.mkdir()
     folder.write_run(run)
-    run_folder.remember(tmp_path, run["run_id"])
+    run_folder.remember(run_folder.find(tmp_path, run["run_id"]))
     nodes = {"node-1": {**run["nodes"]["node-1"], "labels": {"rack": "r2"}}}
     assert opening.choose_run_id(tmp_path, "", nodes, run["profile"], []) == run["run_id"]

@@ -25,7 +25,7 @@ def judged(results, run_id, verdict="FAIL", inventory="a", **options):
     folder = opened(results, run_id, inventory, **options)
     for step in ("working", "collecting", "judged"):
         folder.advance(step)
-    run_folder.remember(results, run_id)
+    run_folder.remember(run_folder.find(results, run_id))
     folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
     document = {
         "schema": "gpuval.verdict/1",

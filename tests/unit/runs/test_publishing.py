@@ -80,7 +80,7 @@ def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp
     assert copy.read_launch("n")["state"] == "failed"
     assert copy.read_launch("m") == {}
     assert run_folder.read_json(copy.problems_file) == [problem]
-    assert run_folder.known_run_ids(results) == []
+    assert run_folder.known_runs(results) == []
     assert run_folder.own(results, "") is None
     assert opening.choose_run_id(results, "", copy.read_run()["nodes"], "quick", []) != "run-1"
     store.delete_prefix("folder/run_watch")

@@ -16,7 +16,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_f
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import compared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import opening, overview, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 from tests.kit.actions import run_action
 
@@ -36,7 +35,7 @@ def run(place, tmp_path):
     """A copy of the latest run of an inventory."""
     results = tmp_path / "results"
     shutil.copytree(RELEASE / place / "results", results, symlinks=True)
-    return RunFolder(results / run_folder.latest_run_id(results))
+    return run_folder.latest_run(results)
 
 
 def test_a_run_is_read_and_listed(run, place):
@@ -68,8 +67,10 @@ def test_a_report_is_read_shown_and_compared(run, place):
 
 def test_a_run_that_is_judged_again_keeps_its_evidence(run):
     before = publishing.judged(run)
-    outcome = run_action("judge_run", {"run_id": run.path.name, "results_dir": str(run.path.parent)})
+    results = run.results
+    outcome = run_action("judge_run", {"run_id": run.path.name, "results_dir": str(results)})
     assert not outcome.failed, outcome.text
+    run = run_folder.latest_run(results)
     written = report_file.read(run.path / "report.json")
     schemas.validate("report", written, what="report.json")
     report = report_file.unpacked(written)
@@ -83,13 +84,14 @@ def test_a_run_that_1_0_left_at_work_is_not_resumed_but_reported_and_closed(run,
     for name in ("report.json", ".state/verdict.json"):
         (run.path / name).unlink(missing_ok=True)
     run.write_run({**run.read_run(), "finished_at": None})
-    unfinished, results = run.read_run(), run.path.parent
+    unfinished, results = run.read_run(), run.results
     told = "was begun by gpuval 1.0, and .* does not resume it: run `make report`, which judges .*, then `make clean`"
     with pytest.raises(run_folder.RunError, match=told):
         opening.merge(unfinished, {**unfinished, "version": version()})
     assert unfinished["run_id"] in str(overview.rows(results, None))
     outcome = run_action("judge_run", {"run_id": run.path.name, "results_dir": str(results)})
     assert not outcome.failed, outcome.text
+    run = run_folder.latest_run(results)
     report = report_file.unpacked(report_file.read(run.path / "report.json"))
     assert {node["name"] for node in report["nodes"]} == unfinished["nodes"].keys()
     store = {"bucket": unfinished["bucket"], "state_dir": str(tmp_path / "state")}
@@ -98,7 +100,7 @@ def test_a_run_that_1_0_left_at_work_is_not_resumed_but_reported_and_closed(run,
     closed = run_action("clean_run", options)
     assert not closed.failed, closed.text
     assert closed.result["run_ids"] == [run.path.name]
-    assert run.read_run()["finished_at"]
+    assert run_folder.latest_run(results).read_run()["finished_at"]
 
 
 @pytest.mark.parametrize("path", sorted(RELEASE.glob("*/baselines/*.json")), ids=lambda path: path.parts[-3])

@@ -17,7 +17,7 @@ def make_run(**changes):
 def results(tmp_path):
     folder = run_folder.RunFolder(tmp_path / "r1")
     folder.write_run(make_run())
-    run_folder.remember(tmp_path, "r1")
+    run_folder.remember(run_folder.RunFolder(tmp_path / "r1"))
     return tmp_path
 
 
@@ -92,7 +92,7 @@ def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
 def test_a_run_that_nodes_joined_is_resumed_like_any_other(results):
     nodes = {"a": NODES["a"], "b": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
-    run_folder.remember(results, "r1")
+    run_folder.remember(run_folder.find(results, "r1"))
     asked = {"a": NODES["a"], "b": NODES["a"]}
     assert opening.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
@@ -100,14 +100,14 @@ def test_a_run_that_nodes_joined_is_resumed_like_any_other(results):
 def test_a_run_is_resumed_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
     nodes = {**NODES, "new": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
-    run_folder.remember(results, "r1")
+    run_folder.remember(run_folder.find(results, "r1"))
     assert choose(results) == "r1"
     assert choose(results, nodes={"b": NODES["a"]}) != "r1"
 
 
 def test_latest_follows_the_last_run(results):
-    run_folder.remember(results, "r2")
-    assert run_folder.latest_run_id(results) == "r2"
+    run_folder.remember(run_folder.find(results, "r2"))
+    assert run_folder.latest_run(results).path.name == "r2"
     assert run_folder.resolve(results, "").path == results / "r2"
 
 
@@ -163,7 +163,7 @@ def test_a_run_of_an_older_form_is_not_resumed(results):
 
 
 def test_the_deadline_counts_from_the_last_plan(results):
-    folder = run_folder.RunFolder(results / "r1")
+    folder = run_folder.find(results, "r1")
     run = make_run(created_at="2026-01-01T00:00:00Z")
     folder.write_run(run)
     assert folder.begun_at(run) == "2026-01-01T00:00:00Z"
@@ -174,9 +174,7 @@ def test_the_deadline_counts_from_the_last_plan(results):
 
 
 def active(results):
-    return [
-        one for one in run_folder.known_run_ids(results) if cleanable.needs_store(run_folder.RunFolder(results / one))
-    ]
+    return [run.path.name for run in run_folder.known_runs(results) if cleanable.needs_store(run)]
 
 
 def test_runs_that_are_neither_finished_nor_late_are_active(results):

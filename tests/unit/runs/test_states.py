@@ -98,7 +98,7 @@ def test_a_controller_on_another_host_counts_by_its_last_heartbeat(results):
 
 def test_the_callback_keeps_why_a_playbook_failed(results):
     done = open_run(results, "r1")
-    folder = run_folder.RunFolder(results / "r1")
+    folder = run_folder.find(results, "r1")
     run = folder.read_run()  # the worker of a play is a child of ansible-playbook, in which the callback is
     folder.write_run({**run, "state": {**run["state"], "workers": [run_state.this_process(os.getpid(), "x")]}})
     callback = CallbackModule()
@@ -129,8 +129,8 @@ def test_status_of_a_run_that_never_started_needs_no_store(results, known):
 def test_latest_does_not_move_to_a_run_that_never_started(results):
     started(results, "r1")
     opened(results, "r2")
-    assert run_folder.latest_run_id(results) == "r1"
-    assert run_folder.latest_run_id(results, opened=True) == "r2"
+    assert run_folder.latest_run(results).path.name == "r1"
+    assert run_folder.latest_run(results, opened=True).path.name == "r2"
 
 
 def test_a_second_console_says_that_it_attaches(results):
@@ -160,7 +160,7 @@ def test_two_consoles_at_once_open_one_run(results):
     for process in consoles:
         process.join()
     assert [process.exitcode for process in consoles] == [0, 0]
-    assert len(run_folder.known_run_ids(results)) == 1
+    assert len(run_folder.known_runs(results)) == 1
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -202,7 +202,7 @@ def limited(results, run_id=""):
 def test_the_same_command_resumes_its_run_though_another_was_opened_since(results):
     lost = aged(killed(started(results, "r1")), 3)
     assert limited(results, "r2").result["run"]["narrowed_by"] == ["limit"]
-    second = run_folder.RunFolder(results / "r2")
+    second = run_folder.find(results, "r2")
     second.advance("working")
     aged(killed(second), 2)
     shown = "\n".join(overview.lines(overview.rows(results, [str(results.parent / "a")])))
@@ -221,7 +221,7 @@ def test_a_run_is_not_resumed_once_a_newer_one_of_the_same_request_has_ended(res
 
 def test_how_to_resume_names_the_command_of_a_narrowed_run_and_the_id_of_an_earlier_one(results):
     limited(results, "r1")
-    folder = run_folder.RunFolder(results / "r1")
+    folder = run_folder.find(results, "r1")
     folder.advance("working")
     aged(killed(folder), 3)
     assert folder.seen().line().endswith("its controller is gone, its command resumes it")
@@ -232,7 +232,7 @@ def test_how_to_resume_names_the_command_of_a_narrowed_run_and_the_id_of_an_earl
 def test_an_earlier_run_that_failed_before_a_node_began_is_not_resumed(results):
     aged(killed(opened(results, "r1")), 3)
     assert open_run(results).result["run"]["run_id"] == "r1", "as the latest it is tried again"
-    aged(killed(run_folder.RunFolder(results / "r1")), 3)
+    aged(killed(run_folder.find(results, "r1")), 3)
     concluded(started(results, "r2"))
     assert open_run(results).result["run"]["run_id"] not in ("r1", "r2")
 
@@ -266,7 +266,7 @@ def test_each_inventory_has_its_latest_run(results):
     started(results, "r1", "a")
     started(results, "r2", "b")
     of_a, of_b = ([str(results.parent / name)] for name in "ab")
-    assert [run_folder.latest_run_id(results, one) for one in (of_a, of_b, [])] == ["r1", "r2", "r2"]
+    assert [run_folder.latest_run(results, one).path.name for one in (of_a, of_b, [])] == ["r1", "r2", "r2"]
     assert open_run(results, inventory="a").result["run"]["run_id"] == "r1"
     assert run_folder.of_others(results, of_a) == {origin.shown(of_b): ["r2"]}
 
@@ -281,7 +281,7 @@ def test_a_run_of_another_inventory_is_named_not_used(results):
         run_folder.resolve(results, "", [str(results.parent / "a")])
     assert "the inventory" in open_run(results, "r2", "a").text
     (results.parent / "b").unlink()
-    run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
+    run_folder.ensure_of(run_folder.find(results, "r2"), [str(results.parent / "a")])  # its inventory was renamed
 
 
 def test_status_of_a_run_that_a_clean_ended_names_its_state_and_what_comes_next(results):
@@ -350,7 +350,7 @@ def test_a_report_in_the_middle_of_a_run_is_refused(results):
     folder = started(results, "r1")
     done = find_run(results)
     assert done.failed and "run r1 is working since " in done.text and "make status" in done.text
-    assert not find_run(killed(folder).path.parent).failed, "its controller is gone: it is judged as it stands"
+    assert not find_run(killed(folder).results).failed, "its controller is gone: it is judged as it stands"
 
 
 def test_a_report_of_a_run_that_has_not_ended_is_not_in_the_store(results):
@@ -558,7 +558,7 @@ def test_results_that_were_moved_with_their_inventory_keep_it(results, tmp_path_
     started(results, "r1")
     moved = tmp_path_factory.mktemp("moved") / "checkout"
     results.parent.rename(moved)
-    assert run_folder.inventory_of(moved / "results", "r1") == [str(moved / "a")]
+    assert run_folder.find(moved / "results", "r1").inventory == [str(moved / "a")]
 
 
 def test_a_report_of_another_controllers_run_says_that_it_started_the_store(results):

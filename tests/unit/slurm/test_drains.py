@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.drains import S
 from tests.kit.actions import run_action
 from tests.kit.builders import write_report
 from tests.kit.reports import FAILS, LACKS, PASSES, job_failed, report_of
+from tests.kit.run_commands import placed
 
 REASON = "gpuval:run-10:speed"
 
@@ -159,7 +160,7 @@ def mark(slurm, report, nodes, *, check_mode=False, **options):
     """The updates of a run with that report, with Slurm's nodes so."""
     (slurm / "nodes").write_text("".join(f"NodeName={name} {rest}\n" for name, rest in nodes.items()))
     (slurm / "updates").write_text("")
-    folder = slurm / "results" / report["run"]["run_id"]
+    folder = placed(slurm / "results", report["run"]["run_id"]).path
     (folder / ".state").mkdir(parents=True, exist_ok=True)
     write_report(report, folder)
     (folder / "run.json").write_text(json.dumps({"run_id": folder.name, "nodes": {}}))

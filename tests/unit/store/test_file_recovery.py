@@ -19,8 +19,8 @@ def released(tmp_path):
     """A run with gangs that release 1.0.0 left, and its documents in an embedded store that does not run."""
     results = tmp_path / "results"
     shutil.copytree(RELEASE / "ssh/results", results, symlinks=True)
-    run_id = run_folder.latest_run_id(results)
-    run = run_folder.RunFolder(results / run_id).read_run()
+    run_id = run_folder.latest_run(results).path.name
+    run = run_folder.find(results, run_id).read_run()
     (tmp_path / "hosts.json").write_text("{}")
     store = {"bucket": "gpuval", "state_dir": str(tmp_path / "state"), "endpoint": ""}
     made = DamagedRun(tmp_path, tmp_path / "state", run_id, {name: {} for name in run["nodes"]}, store, ())
@@ -35,14 +35,16 @@ def released(tmp_path):
 @pytest.mark.parametrize(("command", "damage"), zip(("runs", "status", "clean") * 3, DAMAGES, strict=False))
 @pytest.mark.parametrize("name", FILES)
 def test_no_damaged_file_stops_a_command(released, name, command, damage):
-    file = released.folder / name.format(node=next(iter(released.nodes)))
+    name = name.format(node=next(iter(released.nodes)))
+    file = released.folder / name
     before = file.read_bytes()
     DAMAGES[damage](file, released.run_id)
     answer = released.command(command)
     assert answer.answered, answer
     if command != "runs" and name in (FILES[0], FILES[1]) and damage != "removed":
-        assert json.loads(file.read_bytes())["run_id"] == released.run_id, answer
-        assert json.loads(before).keys() - {"origin"} <= json.loads(file.read_bytes()).keys()
+        restored = json.loads((released.folder / name).read_bytes())
+        assert restored["run_id"] == released.run_id, answer
+        assert json.loads(before).keys() - {"origin"} <= restored.keys()
 
 
 @pytest.mark.parametrize("damage", ["emptied", "fifo", "another"])

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported
 
 from tests.kit.actions import Outcome, run_action
 from tests.kit.builders import LAUNCHED, healthy_records, make_record, make_run
+from tests.kit.run_commands import placed
 
 NODES = ["good", "bad", "silent"]
 KEY = "folder/records/{stage}/{node}.json"
@@ -33,7 +34,7 @@ class Collect(collect_run.RunCollection):
 
 
 def judge(folder, *, finish=False):
-    options = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "finish": finish}
+    options = {"run_id": folder.path.name, "results_dir": str(folder.results), "finish": finish}
     run_action("judge_run", options).result  # noqa: B018 - raised where it failed
     report = run_folder.read_report(folder)
     return {node["name"]: node["verdict"] for node in report["nodes"]}, report
@@ -47,7 +48,7 @@ def told(report):
 def own(store, tmp_path):
     """A run that its controller has judged: one node passed, one crashed, one has no record of its last stage."""
     run = make_run(NODES, gpu_count=8)
-    folder = run_folder.RunFolder(tmp_path / "own" / run["run_id"])
+    folder = placed(tmp_path / "own", run["run_id"])
     folder.write_run(run)
     for node in NODES:
         run_folder.write_json(folder.launch_file(node), {"node": node, **LAUNCHED})
@@ -76,7 +77,7 @@ def cheat(store):
 
 def copied(store, own):
     """As `make report` brings it to another machine."""
-    copy = imported_run.bring(store, own.read_run(), own.path.parents[1] / "other")
+    copy = imported_run.bring(store, own.read_run(), own.results.parent / "other")
     Collect(store, copy)
     return copy
 
@@ -151,7 +152,7 @@ def test_a_node_that_is_launched_again_has_new_records(store, own):
 
 def test_a_verdict_file_that_is_damaged_is_named(own):
     publishing.verdict_file(own).write_text('{"schema": "gpuval.verdict/1"}')
-    options = {"run_id": own.path.name, "results_dir": str(own.path.parent)}
+    options = {"run_id": own.path.name, "results_dir": str(own.results)}
     assert "verdict.json is damaged" in run_action("judge_run", options).text
 
 

@@ -15,4 +15,6 @@ class ActionModule(RunAction):
         return {"step": {"type": "str", "required": True}, **step_spec(self._step)}
 
     def work(self, options, task_vars):
+        if options.get("results_dir"):
+            self.adopt_runs(options["results_dir"])
         return self._step(self, **step_arguments(self._step, options))

@@ -127,7 +127,7 @@ class CallbackModule(CallbackBase):
                 folder.advance(state.FAILED, self._failure or "its playbook ended early", os.getpid())
             except (errors.GpuvalError, OSError) as error:
                 problem = isinstance(error, OSError) and errors.disk_problem(
-                    error, {"gpuval_results_dir": folder.path.parent}
+                    error, {"gpuval_results_dir": folder.results}
                 )
                 self._display.warning(f"the end of run {folder.path.name} is not recorded: {problem or error}")
         if self._report:

@@ -48,7 +48,7 @@ NO_RUN = "no-run"
 def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
     """The run's folder; that of `NO_RUN` for a run that has none here, and if none is named and none of the inventory
     was ever started."""
-    if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results, inventory) is None:
+    if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run(results, inventory) is None:
         return results / NO_RUN
     folder = runs_folder.resolve(results, run_id, inventory).path
     return folder if folder.is_dir() else results / NO_RUN
@@ -61,8 +61,10 @@ def asked_run_id(folder: Path, run_id: str) -> str:
 
 def unknown_run(results: Path, run_id: str) -> str:
     """That no such run is here, with the nearest one; empty where one is, or none was named."""
-    folder = runs_folder.RunFolder(results / run_id)
-    if run_id in ("", runs_folder.LATEST) or folder.path.is_dir():
+    if run_id in ("", runs_folder.LATEST):
+        return ""
+    folder = runs_folder.find(results, run_id)
+    if folder.path.is_dir():
         return ""
     try:
         folder.read_run()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..runs.folder import RunError, RunFolder
+from ..runs.folder import RunError, RunFolder, known_runs
 from .rounds import run_id_of
 
 #: Names of rounds (``forming``, ``rounds.name_of``).
@@ -20,13 +20,14 @@ def check(results: Path, run: Mapping[str, Any]) -> None:
     Other ids with dots are fine. Raises RunError.
     """
     run_id = run["run_id"]
-    for rival in _could_own(run_id, _known(results)):
+    folders = {folder.path.name: folder for folder in known_runs(results, copies=True)}
+    for rival in _could_own(run_id, folders):
         raise RunError(
             f"gpuval_run_id {run_id!r} is also the id of a gang round of run {rival} on nodes and in the cluster: "
             "choose another one"
         )
     if _has_gangs(run):
-        for rival in _known(results):
+        for rival in folders:
             if rival != run_id and _is_round_of(rival, run_id):
                 raise RunError(
                     f"gpuval_run_id {run_id!r}: a gang round would have the id of run {rival} on nodes and in the "
@@ -34,11 +35,11 @@ def check(results: Path, run: Mapping[str, Any]) -> None:
                 )
 
 
-def _could_own(run_id: str, folders: Mapping[str, Path]) -> Iterable[str]:
+def _could_own(run_id: str, folders: Mapping[str, RunFolder]) -> Iterable[str]:
     for rival, folder in folders.items():
         if rival != run_id and _is_round_of(run_id, rival):
             try:
-                if _has_gangs(RunFolder(folder).read_run()):
+                if _has_gangs(folder.read_run()):
                     yield rival
             except RunError:  # it may have rounds
                 yield rival
@@ -52,9 +53,3 @@ def _is_round_of(run_id: str, run: str) -> bool:
 
 def _has_gangs(run: Mapping[str, Any]) -> bool:
     return any(node.get("gang_stages") for node in run["nodes"].values())
-
-
-def _known(results: Path) -> dict[str, Path]:
-    """Runs of this controller, and copies of others' runs."""
-    run_files = results.glob("*/run.json")
-    return {path.parent.name: path.parent for path in sorted(run_files) if not path.parent.is_symlink()}

@@ -57,11 +57,10 @@ def write_forms(
 def acceptance(report_file_path: Path) -> str:
     """The block that ends the console, from report.json and the run.json beside it."""
     folder = report_file_path.parent
-    run = run_folder.read_object(folder / "run.json")
     return final_block(
         next(report_file.walk(report_file_path)),
         page=str(folder / "report.html"),
-        inventory=origin.shown(origin.of(run, folder.parent)),
+        inventory=origin.shown(run_folder.RunFolder(folder).inventory),
     )
 
 

@@ -228,7 +228,7 @@ def _main_figures(table: nodes.NodeTable, comparison: compared.Comparison) -> di
 
 def _inventory(directory: Path) -> str:
     """The inventory of the run as a command takes it; empty where it is not known."""
-    return origin.shown(origin.of(run_folder.read_object(directory / "run.json"), directory.parent))
+    return origin.shown(run_folder.RunFolder(directory).inventory)
 
 
 def _wall_seconds(run: Mapping[str, Any]) -> float | None:

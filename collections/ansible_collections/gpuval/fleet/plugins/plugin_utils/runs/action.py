@@ -10,7 +10,7 @@ from typing import Any
 from ..core.action import ControllerAction
 from ..core.paths import project_path
 from . import origin, state
-from .folder import LATEST, RunFolder, ensure_of, of_others, read_object, resolve
+from .folder import LATEST, RunFolder, adopt, ensure_of, of_others, read_object, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,25 +31,30 @@ class RunAction(ControllerAction):
         self.inventory = origin.inventory_of((task_vars or {}).get("ansible_inventory_sources") or ())
         return super().run(tmp, task_vars)
 
+    def adopt_runs(self, results_dir: str) -> None:
+        """Move runs of release 1.0 to the folders of their inventories, once."""
+        for folder in [] if self.check_mode else adopt(project_path(results_dir)):
+            self.display.display(f"run {folder.path.name} is now in {folder.path}")
+
     def folder(self, options: RunOptions) -> RunFolder:
         return self.folder_of(options.results_dir, options.run_id)
 
     def folder_of(self, results_dir: str | Path, run_id: str) -> RunFolder:
         folder = resolve(project_path(results_dir), run_id, self.inventory)
-        self.name_newer(run_id, folder.path)
+        self.name_newer(run_id, folder)
         return folder
 
     def own_folder(self, options: RunOptions) -> RunFolder:
         """The same; raises RunError for a run of another inventory."""
         folder = self.folder(options)
-        ensure_of(folder.path.parent, folder.path.name, self.inventory)
+        ensure_of(folder, self.inventory)
         return folder
 
-    def name_newer(self, run_id: str, chosen: Path) -> None:
+    def name_newer(self, run_id: str, chosen: RunFolder) -> None:
         """Display which runs of other inventories are newer than the folder of the latest run of this one."""
         if run_id not in ("", LATEST):
             return
-        since = state.opened_at(read_object(chosen / "run.json"))
-        others = origin.others_line(of_others(chosen.parent, self.inventory, since))
+        since = state.opened_at(read_object(chosen.run_file))
+        others = origin.others_line(of_others(chosen.results, self.inventory, since))
         if others:
             self._display.display(f"newer runs of other inventories: {others}")

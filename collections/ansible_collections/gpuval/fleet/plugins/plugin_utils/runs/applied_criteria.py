@@ -47,8 +47,8 @@ def kept_criteria(folder: run_folder.RunFolder) -> dict[str, Any]:
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
-    newest = (run_id for run_id in run_folder.newest_first(results) if run_id != run["run_id"])
-    for folder in (run_folder.RunFolder(results / run_id) for run_id in islice(newest, MAX_RUNS_BEFORE)):
+    newest = (folder for folder in run_folder.runs_of(results, opened=True) if folder.path.name != run["run_id"])
+    for folder in islice(newest, MAX_RUNS_BEFORE):
         with suppress(run_folder.RunError):  # a damaged one is no help
             before = folder.read_run()
             if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():

@@ -44,15 +44,14 @@ class Cleanable:
 
 
 def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
-    """The runs of this controller, as far as a clean is about them. A damaged run.json belongs to any inventory."""
+    """The runs of this controller, as far as a clean is about them."""
     found, times = Cleanable(active=[folder.path.name for folder in _active(results, store)]), []
-    for run_id in run_folder.known_run_ids(results):
-        folder = run_folder.RunFolder(results / run_id)
-        run = run_folder.read_object(folder.run_file)
+    for folder in run_folder.known_runs(results):
+        run_id, run = folder.path.name, run_folder.read_object(folder.run_file)
         its = run.get("origin") or {}
         has_keys = (folder.state / "ssh").exists()  # `make keys` places them after a clean, too
         open_ended = "finished_at" not in run or has_keys or state.to_clean(run)
-        inventory_of_it = origin.of(run, results)
+        inventory_of_it = folder.inventory
         if not origin.is_same(inventory_of_it, inventory):
             if open_ended:
                 found.others.setdefault(origin.shown(inventory_of_it), []).append(run_id)
@@ -76,8 +75,7 @@ def using_embedded(results: Path, state_dir: Path, controller: int) -> list[str]
 
 def _active(results: Path, store: str = "") -> Iterator[run_folder.RunFolder]:
     """The runs that need a store. `store`: how the line of their store ends, if they keep one."""
-    for run_id in run_folder.known_run_ids(results):
-        folder = run_folder.RunFolder(results / run_id)
+    for folder in run_folder.known_runs(results):
         its = (run_folder.read_object(folder.run_file).get("origin") or {}).get("store") or store
         if its.endswith(store) and needs_store(folder):
             yield folder
@@ -107,8 +105,8 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
     its controller is gone. A run of another controller is ended with the inventory of the one that was refused; one of
     this controller is named only if it is at work on that node: a node must not choose which run is ended."""
     own = folder.path.parents[1] if (folder.path.parent / "gangs.json").exists() else folder.path  # a round's run
-    results, short = own.parent, f"`make clean RUN={run_id}`"
-    other = run_folder.RunFolder(results / run_id)
+    results, short = run_folder.RunFolder(own).results, f"`make clean RUN={run_id}`"
+    other = run_folder.find(results, run_id)
     if not other.run_file.exists():
         return remedy.replace(short, command(results, run_id, of=own.name))
     if not (needs_store(other) and other.read_launch(node).get("state") in LAUNCHED):
@@ -120,5 +118,5 @@ def beside(folder: run_folder.RunFolder, node: str, run_id: str, remedy: str) ->
 
 def command(results: Path, run_id: str, *, of: str = "") -> str:
     """The command that ends and cleans one run; `of`: the run whose inventory to name, if not its own."""
-    its = origin.shown(run_folder.inventory_of(results, of or run_id))
+    its = origin.shown(run_folder.find(results, of or run_id).inventory)
     return f"`make clean{f' INVENTORY={shlex.quote(its)}' if its else ''} RUN={run_id}`"

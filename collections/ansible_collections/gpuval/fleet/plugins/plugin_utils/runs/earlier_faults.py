@@ -27,13 +27,12 @@ def read(
     Only faults that speak of the node count. Names of nodes are compared among runs of one inventory only. Also returns
     remarks on files that cannot be used.
     """
-    results = folder.path.parent
     begin = datetime.fromisoformat(run["created_at"])
     since = begin - timedelta(days=window_days)
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     remarks = []
-    for run_id in run_folder.known_run_ids(results):
-        path = publishing.verdict_file(run_folder.RunFolder(results / run_id))
+    for other in run_folder.known_runs(folder.results):
+        run_id, path = other.path.name, publishing.verdict_file(other)
         if run_id == run["run_id"] or not path.exists() or path.stat().st_mtime < since.timestamp():
             continue
         try:
@@ -46,8 +45,7 @@ def read(
             continue
         if not counts:
             continue
-        inventory = origin.of(run, results)
-        same = origin.is_same(run_folder.inventory_of(results, run_id), inventory)
+        same = origin.is_same(other.inventory, folder.inventory)
         for faults in document.get("faults", {}).values():
             for fault in faults:
                 speaks_of = fault.get("subject") or subject_of(fault["class"])
@@ -58,10 +56,8 @@ def read(
 
 def gpus_of(folder: run_folder.RunFolder, run: Mapping[str, Any], names: Collection[str]) -> dict[str, frozenset[str]]:
     """By name the UUIDs, in lower case, of the GPUs that these nodes had in earlier runs of the inventory."""
-    results = folder.path.parent
     gpus: dict[str, set[str]] = {name: set() for name in names}
-    for run_id in run_folder.runs_of(results, origin.of(run, results)) if names else ():
-        earlier = run_folder.RunFolder(results / run_id)
+    for earlier in run_folder.runs_of(folder.results, folder.inventory) if names else ():
         opened = run_folder.read_object(earlier.run_file).get("created_at", "")
         for name in names if opened < run["created_at"] else ():
             facts = run_folder.read_object(earlier.evidence_file(name, "facts"))
@@ -74,7 +70,7 @@ def declared_in(results: Path) -> Callable[[str, str], str]:
 
     @cache
     def documents(run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        folder = run_folder.RunFolder(results / run_id)
+        folder = run_folder.find(results, run_id)
         faults = run_folder.read_object(publishing.verdict_file(folder)).get("faults", {})
         return faults, run_folder.read_object(folder.run_file).get("nodes", {})
 

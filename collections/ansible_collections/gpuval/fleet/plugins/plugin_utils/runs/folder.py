@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -37,6 +38,8 @@ SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
 #: A run counts as over so many seconds after its deadline: the last records are on their way.
 DEADLINE_SLACK_SECONDS = 120.0
 
+#: In the folder of an inventory's runs: its sources, relative to the results.
+INVENTORY_FILE = ".inventory.json"
 TURN_FILE = ".opening.lock"
 #: Opening a run of a thousand nodes takes a second, restoring damaged files from a store that hangs half a minute.
 TURN_SECONDS = 120.0
@@ -69,7 +72,7 @@ def seconds_since(time: str) -> float:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`results/<run_id>/`: what the controller keeps of a run.
+    """`results/<inventory>/<run_id>/`: what the controller keeps of a run. A round's is below that of its run.
 
     nodes/<node>/<stage>.json, .log, .series.json   evidence
     report.*, junit.xml, gpuval.prom, ...            what is made of it
@@ -77,6 +80,22 @@ class RunFolder:
     """
 
     path: Path
+
+    @property
+    def results(self) -> Path:
+        """The results folder that the run lies in, directly where release 1.0 wrote it and it could not be moved."""
+        place = self.path.parent
+        return place.parent if _is_place(place) else place
+
+    @property
+    def inventory(self) -> list[str]:
+        """The sources of the run's inventory; empty where they are not known."""
+        place = self.path.parent
+        if _is_place(place):
+            kept = read_json_or([], place / INVENTORY_FILE)
+        else:
+            kept = (read_object(self.run_file).get("origin") or {}).get("inventory") or []
+        return origin.restored(kept, self.results)
 
     @property
     def run_file(self) -> Path:
@@ -140,10 +159,10 @@ class RunFolder:
         except FileNotFoundError:
             if self.is_known:
                 raise self.damaged(self.run_file, "it is missing") from None
-            known = newest_first(self.path.parent)
+            known = runs_of(self.results, opened=True)
             advice = "run `make validate` first, or give -e gpuval_run_id="
             if known:
-                advice = f"{hint(self.path.name, known)}; `make runs` lists them"
+                advice = f"{hint(self.path.name, [run.path.name for run in known])}; `make runs` lists them"
             raise RunError(f"no run in {self.path}: {advice}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise self.damaged(self.run_file, error) from error
@@ -171,7 +190,7 @@ class RunFolder:
         """
         if not self.run_file.exists():
             return None
-        with files.locked(self.path.parent / TURN_FILE, ADVANCE_SECONDS, None):
+        with files.locked(self.results / TURN_FILE, ADVANCE_SECONDS, None):
             run = self.read_run()
             new = run_state.advanced(run, name, now(), os.getppid() if pid is None else pid, _hidden(reason))
             if new is None:
@@ -210,8 +229,8 @@ class RunFolder:
     def _resume(self, run: Mapping[str, Any]) -> str:
         """How to resume the run, whose controller is gone. By its id if it is not the latest of its inventory: of two
         runs of the same nodes, the same command resumes the newer one."""
-        inventory = origin.of(run, self.path.parent)
-        by_id = latest_run_id(self.path.parent, inventory, opened=True) != run["run_id"]
+        inventory = self.inventory
+        by_id = latest_run(self.results, inventory, opened=True) != self
         if run["narrowed_by"]:
             return "its command" + (f" with RUN={run['run_id']}" if by_id else "") + " resumes it"
         if not by_id:
@@ -343,73 +362,139 @@ def write_bytes(path: Path, data: bytes) -> None:
     files.replace(path, data)
 
 
-def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> str | None:
+def _is_place(path: Path) -> bool:
+    """Whether the folder holds the runs of one inventory."""
+    return (path / INVENTORY_FILE).exists()
+
+
+def _place_for(results: Path, inventory: Sequence[str]) -> Path:
+    """The folder of the inventory's runs, there or not: named after it, with a digest where another has that name."""
+    kept = origin.kept(inventory, results)
+    place = results / origin.folder_name(inventory)
+    with_digest = place.with_name(f"{place.name}-{hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:8]}")
+    for known in (with_digest, place):
+        if _is_place(known) and read_json_or([], known / INVENTORY_FILE) == kept:
+            return known
+    is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
+    return place if is_free and place.name not in (LATEST, NEW, *SHARED_FOLDERS) else with_digest
+
+
+def _places(results: Path) -> list[Path]:
+    """The folders of runs: that of each inventory, and the results themselves for runs of 1.0 that did not move."""
+    return [results, *sorted(path.parent for path in results.glob(f"*/{INVENTORY_FILE}"))]
+
+
+def _runs_in(place: Path) -> list[RunFolder]:
+    """The runs that lie directly in a folder."""
+    folders = (RunFolder(path) for path in place.glob("*/") if not path.is_symlink())
+    return [folder for folder in folders if folder.is_known]
+
+
+def known_runs(results: Path, inventory: Sequence[str] = (), *, copies: bool = False) -> list[RunFolder]:
+    """Runs of this controller, by id; of one inventory, or of all. With `copies` also those of other controllers."""
+    found = (run for place in _places(results) for run in _runs_in(place) if copies or not run.is_copy)
+    of_inventory = (run for run in found if not inventory or origin.is_same(run.inventory, inventory))
+    return sorted(of_inventory, key=lambda run: run.path.name)
+
+
+def find(results: Path, run_id: str) -> RunFolder:
+    """The run of this id, of whatever inventory; in `results` itself where there is none."""
+    folders = (RunFolder(place / run_id) for place in _places(results))
+    return next((folder for folder in folders if folder.is_known), RunFolder(results / run_id))
+
+
+def find_or_place(results: Path, run_id: str, inventory: Sequence[str]) -> RunFolder:
+    """The run of this id, or where a new one of the inventory belongs."""
+    folder = find(results, run_id)
+    return folder if folder.is_known else RunFolder(_place_for(results, inventory) / run_id)
+
+
+def keep_inventory(folder: RunFolder, results: Path, inventory: Sequence[str]) -> None:
+    """Make the folder of the inventory's runs, before the first of them."""
+    place = folder.path.parent
+    if place != results and not _is_place(place):
+        write_json(place / INVENTORY_FILE, origin.kept(inventory, results))
+
+
+def adopt(results: Path) -> list[RunFolder]:
+    """Move runs of release 1.0, `results/<run_id>`, to the folders of their inventories. Returns those that moved.
+
+    One that a controller works on stays until that has ended, and so do all that cannot be moved: they are read where
+    they are.
+    """
+    moved: list[RunFolder] = []
+    if _is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
+        return moved
+    with suppress(OSError), files.locked(results / TURN_FILE, ADVANCE_SECONDS, None):
+        for run in sorted(_runs_in(results), key=_opened_at):
+            with suppress(RunError, ValueError, OSError):  # damaged, moved by another command, or it cannot be moved
+                document = run.read_run()
+                # a silent controller on another host may live
+                seen = run_state.seen(document, 0.0) if is_open(document) else run.seen()
+                if seen.attended or (seen.attended is None and is_open(document)):
+                    continue
+                inventory = [] if run.is_copy else run.inventory  # its own is a path on another controller
+                folder = RunFolder(_place_for(results, inventory) / run.path.name)
+                keep_inventory(folder, results, inventory)
+                was_latest = _linked(results) == run
+                run.path.rename(folder.path)
+                moved.append(folder)
+                if seen.started:
+                    _link(folder.path.parent / LATEST, run.path.name)
+                if was_latest:
+                    remember(folder)
+    return moved
+
+
+def _linked(results: Path) -> RunFolder | None:
+    """The run that `results/latest` names, be it there or not."""
+    link = results / LATEST
+    return find(results, link.readlink().name) if link.is_symlink() else None
+
+
+def latest_run(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> RunFolder | None:
     """The latest run of the inventory that started; with `opened` also one that did not."""
-    link = results / LATEST
-    linked = link.readlink().name if link.is_symlink() else None
-    if linked and not opened and _belongs(results, linked, inventory):
+    linked = _linked(results)
+    if linked and not origin.is_same(linked.inventory, inventory):
+        linked = None
+    if linked and not opened:
         return linked
-    newest = next(runs_of(results, inventory, opened=opened), None)
-    if newest:
-        return newest
-    return linked if linked and _belongs(results, linked, inventory) else None
+    return next(iter(runs_of(results, inventory, opened=opened)), linked)
 
 
-def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> Iterator[str]:
+def runs_of(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> list[RunFolder]:
     """This controller's runs of the inventory that started, the newest first; with `opened` also those that did not."""
-    link = results / LATEST
-    linked = link.readlink().name if link.is_symlink() else None
-    times = []
-    for run_id in known_run_ids(results):
-        run = read_object(results / run_id / "run.json")
+    linked, times = _linked(results), []
+    for folder in known_runs(results, inventory):
+        run = read_object(folder.run_file)
         kept = run.get("state") or {}
-        if origin.is_same(origin.of(run, results), inventory) and (opened or not kept or kept.get("started_at")):
-            times.append((run_state.opened_at(run), run_id != linked, run_id))
-    yield from (run_id for *_, run_id in sorted(times, reverse=True))
-
-
-def _belongs(results: Path, run_id: str, inventory: Sequence[str]) -> bool:
-    return not inventory or origin.is_same(inventory_of(results, run_id), inventory)
-
-
-def inventory_of(results: Path, run_id: str) -> list[str]:
-    """The inventory of a run; empty where it is not known."""
-    return origin.of(read_object(results / run_id / "run.json"), results)
+        if opened or not kept or kept.get("started_at"):
+            times.append((run_state.opened_at(run), folder != linked, folder.path.name, folder))
+    return [folder for *_, folder in sorted(times, key=lambda known: known[:3], reverse=True)]
 
 
 def of_others(results: Path, inventory: Sequence[str], since: str = "") -> dict[str, list[str]]:
     """Runs of other inventories that were opened since then, by inventory as a command takes it."""
     found: dict[str, list[str]] = {}
-    for run_id in known_run_ids(results):
-        run = read_object(results / run_id / "run.json")
-        its = origin.of(run, results)
-        if not origin.is_same(its, inventory) and run_state.opened_at(run) >= since:
-            found.setdefault(origin.shown(its), []).append(run_id)
+    for folder in known_runs(results):
+        its = folder.inventory
+        if not origin.is_same(its, inventory) and _opened_at(folder) >= since:
+            found.setdefault(origin.shown(its), []).append(folder.path.name)
     return found
 
 
-def ensure_of(results: Path, run_id: str, inventory: Sequence[str]) -> None:
+def ensure_of(folder: RunFolder, inventory: Sequence[str]) -> None:
     """Raises RunError for a run of another inventory, which is still there."""
-    its = inventory_of(results, run_id)
+    its = folder.inventory
     if not origin.is_same(its, inventory) and all(Path(source).exists() for source in its):
         raise RunError(
-            f"run {run_id} is one of the inventory {origin.shown(its)}, not of {origin.shown(inventory)}: give that one"
+            f"run {folder.path.name} is one of the inventory {origin.shown(its)}, not of {origin.shown(inventory)}: "
+            "give that one"
         )
 
 
-def known_run_ids(results: Path) -> list[str]:
-    """Runs of this controller with a folder in results/."""
-    folders = (RunFolder(path) for path in results.glob("*/") if not path.is_symlink())
-    return sorted(folder.path.name for folder in folders if folder.is_known and not folder.is_copy)
-
-
-def newest_first(results: Path) -> list[str]:
-    """The known runs, the one that was opened last first."""
-
-    def opened_at(run_id: str) -> str:
-        return run_state.opened_at(read_object(results / run_id / "run.json"))
-
-    return sorted(known_run_ids(results), key=opened_at, reverse=True)
+def _opened_at(folder: RunFolder) -> str:
+    return run_state.opened_at(read_object(folder.run_file))
 
 
 def hint(name: str, known: Sequence[str]) -> str:
@@ -419,8 +504,10 @@ def hint(name: str, known: Sequence[str]) -> str:
 
 def mark_cleaned(results: Path, run_ids: Iterable[str]) -> None:
     """Record of those of the runs that are known here that nothing is left of them."""
-    for run_id in {*run_ids} & {*known_run_ids(results)}:
-        RunFolder(results / run_id).mark_cleaned()
+    asked = {*run_ids}
+    for folder in known_runs(results):
+        if folder.path.name in asked:
+            folder.mark_cleaned()
 
 
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
@@ -471,30 +558,38 @@ def search_too_short(search_seconds: float, round_seconds: float) -> str:
     )
 
 
-def remember(results: Path, run_id: str) -> None:
-    """Point `results/latest` at the run."""
+def remember(folder: RunFolder) -> None:
+    """Point `results/latest`, and the `latest` of its inventory, at the run."""
+    results, place = folder.results, folder.path.parent
     results.mkdir(parents=True, exist_ok=True)
-    draft = results / f".{LATEST}.{secrets.token_hex(4)}"
-    draft.symlink_to(run_id)
-    draft.replace(results / LATEST)
+    _link(results / LATEST, str(folder.path.relative_to(results)))
+    if place != results:
+        _link(place / LATEST, folder.path.name)
+
+
+def _link(link: Path, target: str) -> None:
+    draft = link.with_name(f".{LATEST}.{secrets.token_hex(4)}")
+    draft.symlink_to(target)
+    draft.replace(link)
 
 
 def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened: bool = False) -> RunFolder:
     """The folder of an existing run: by id, or for an empty id or `latest` the latest one of the inventory that
     started; with `opened` also one that did not. Raises RunError."""
-    chosen = latest_run_id(results, inventory, opened=opened) if run_id in ("", LATEST) else run_id
-    if not chosen:
-        tried = latest_run_id(results, inventory, opened=True)
-        if tried:
-            raise RunError(f"no run started yet: run {tried} is {RunFolder(results / tried).seen().line()}")
-        others = origin.others_line(of_others(results, inventory))
-        raise RunError(
-            f"there is no run of {origin.shown(inventory)} in {results}; those of others need their inventory: {others}"
-            if others
-            else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
-        )
-    check_run_id(chosen)
-    return RunFolder(results / chosen)
+    is_latest = run_id in ("", LATEST)
+    chosen = latest_run(results, inventory, opened=opened) if is_latest else find(results, run_id)
+    if chosen:
+        check_run_id(chosen.path.name)
+        return chosen
+    tried = latest_run(results, inventory, opened=True)
+    if tried:
+        raise RunError(f"no run started yet: run {tried.path.name} is {tried.seen().line()}")
+    others = origin.others_line(of_others(results, inventory))
+    raise RunError(
+        f"there is no run of {origin.shown(inventory)} in {results}; those of others need their inventory: {others}"
+        if others
+        else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
+    )
 
 
 def own(
@@ -502,14 +597,13 @@ def own(
 ) -> RunFolder | None:
     """The folder of a run of this controller, chosen as `resolve` does; None if it has no such run, or that one lies in
     another folder of the bucket than `in_bucket`. Raises RunError."""
-    chosen = latest_run_id(results, inventory, opened=opened) if run_id in ("", LATEST) else run_id
-    if not chosen:
+    is_latest = run_id in ("", LATEST)
+    if not is_latest:
+        check_run_id(run_id)
+    folder = latest_run(results, inventory, opened=opened) if is_latest else find(results, run_id)
+    if not folder or not folder.is_known or folder.is_copy:
         return None
-    check_run_id(chosen)
-    folder = RunFolder(results / chosen)
-    if not folder.is_known or folder.is_copy:
-        return None
-    ensure_of(results, chosen, inventory)
+    ensure_of(folder, inventory)
     lies_in = read_object(folder.run_file).get("folder")  # unknown where it is damaged
     return folder if not in_bucket or lies_in in (None, check_folder(in_bucket)) else None
 

@@ -13,12 +13,11 @@ from .folder import (
     LATEST,
     NEW,
     RunError,
-    RunFolder,
     check_run_id,
     is_in_time,
     is_open,
     is_unreported,
-    latest_run_id,
+    latest_run,
     read_object,
     runs_of,
 )
@@ -43,15 +42,14 @@ def choose_run_id(
     same of the same nodes, if it is unfinished or not reported yet (a controller that died is started again); or a new
     one (also for the word `new`)."""
     if requested == LATEST:
-        latest = latest_run_id(results, inventory, opened=True)
-        requested = latest if latest and not RunFolder(results / latest).is_copy else NEW
+        latest = latest_run(results, inventory, opened=True)
+        requested = latest.path.name if latest and not latest.is_copy else NEW
     if requested and requested != NEW:
         check_run_id(requested)
         return requested
     if requested == NEW:
         return new_run_id()
-    for number, run_id in enumerate(runs_of(results, inventory, opened=True)):
-        folder = RunFolder(results / run_id)
+    for number, folder in enumerate(runs_of(results, inventory, opened=True)):
         kept = read_object(folder.run_file)
         if (kept.get("profile"), kept.get("narrowed_by")) != (profile, narrowed_by):
             continue
@@ -61,7 +59,7 @@ def choose_run_id(
                 continue
             # of an earlier one that failed before a node began there is nothing to resume
             if is_open(run) and is_in_time(folder, run) and (number == 0 or not folder.seen().never_started):
-                return run_id
+                return folder.path.name
             if not is_open(run):  # what an older one has of the same nodes is out of date
                 break
         except (RunError, ValueError):

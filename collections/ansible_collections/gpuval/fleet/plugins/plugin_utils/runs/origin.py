@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.text import some_of
+
+#: Names of inventory files that do not say which inventory it is: their folder does.
+USUAL_NAMES = ("hosts", "inventory", "nodes")
+SUFFIX = re.compile(r"\.(ya?ml|ini|json|toml|cfg|py|sh)$")
+UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+MAX_NAME = 60
+#: The folder of runs whose inventory is not known.
+UNKNOWN = "unknown"
 
 
 def inventory_of(sources: Iterable[str]) -> list[str]:
@@ -31,11 +40,18 @@ def kept(inventory: Sequence[str], results: Path) -> list[str]:
     return [os.path.relpath(source, results) if Path(source).is_absolute() else source for source in inventory]
 
 
-def of(run: Mapping[str, Any], results: Path) -> list[str]:
-    """The inventory of a run; empty where it is not known."""
-    known = (run.get("origin") or {}).get("inventory") or []
-    found = (os.path.normpath(results / source) for source in known)
-    return [path if Path(path).exists() else source for path, source in zip(found, known, strict=True)]
+def restored(kept_inventory: Sequence[str], results: Path) -> list[str]:
+    """An inventory that `kept` made relative to the results."""
+    paths = (os.path.normpath(results / source) for source in kept_inventory)
+    return [path if Path(path).exists() else source for path, source in zip(paths, kept_inventory, strict=True)]
+
+
+def folder_name(inventory: Sequence[str]) -> str:
+    """A name for a folder that a reader knows the inventory by: ``baremetal`` for inventories/baremetal/hosts.yml."""
+    paths = [Path(source) for source in inventory]
+    stems = [SUFFIX.sub("", path.name) for path in paths]
+    names = [path.parent.name or stem if stem in USUAL_NAMES else stem for path, stem in zip(paths, stems, strict=True)]
+    return UNSAFE.sub("-", "+".join(names)).strip("-.")[:MAX_NAME] or UNKNOWN
 
 
 def is_same(one: Sequence[str], other: Sequence[str]) -> bool:

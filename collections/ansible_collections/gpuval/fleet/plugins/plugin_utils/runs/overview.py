@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of, table
-from . import cleanable, datasets, origin, plans, publishing, state
+from . import cleanable, datasets, plans, publishing, state
 from . import folder as run_folder
 
 VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
@@ -28,11 +28,11 @@ DAMAGED_ROW: dict[str, Any] = {
 def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
     """The runs of the inventory, the newest first: id, state, counts of verdicts, nodes, age.
 
-    One whose run.json is damaged may be of any inventory: its reason says what restores it.
+    The reason of one whose run.json is damaged says what restores it.
     """
     found = []
-    for run_id in run_folder.known_run_ids(results):
-        folder = run_folder.RunFolder(results / run_id)
+    for folder in run_folder.known_runs(results, inventory):
+        run_id = folder.path.name
         try:
             run, verdict = folder.read_run(), run_folder.read_object(publishing.verdict_file(folder))
             if run["run_id"] != run_id:
@@ -40,8 +40,7 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
         except run_folder.RunError as error:
             found.append({**DAMAGED_ROW, "run_id": run_id, "reason": str(error)})
             continue
-        if origin.is_same(origin.of(run, results), inventory):
-            found.append(_row(folder, run, verdict))
+        found.append(_row(folder, run, verdict))
     return sorted(found, key=lambda row: (str(row["opened_at"]), str(row["run_id"])), reverse=True)
 
 
@@ -125,7 +124,7 @@ def interrupted(folder: run_folder.RunFolder) -> str:
     what = "its nodes are done"
     if run["finished_at"] is None and state.of(run)["name"] != state.COLLECTING:
         what = "its nodes go on working" if state.of(run).get("started_at") else "no node has begun"
-    run_id, end = run["run_id"], cleanable.command(folder.path.parent, run["run_id"])
+    run_id, end = run["run_id"], cleanable.command(folder.results, run["run_id"])
     return f"run {run_id} is interrupted, {what}: the same command, with RUN={run_id}, resumes it, {end} ends it"
 
 

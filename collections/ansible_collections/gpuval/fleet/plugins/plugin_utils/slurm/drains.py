@@ -210,4 +210,4 @@ def _keep_open(results: Path, run_id: str, finished_at: str, nodes: Mapping[str,
 
 
 def _file(results: Path, run_id: str) -> Path:
-    return run_folder.RunFolder(results / run_id).state / FILE
+    return run_folder.find(results, run_id).state / FILE

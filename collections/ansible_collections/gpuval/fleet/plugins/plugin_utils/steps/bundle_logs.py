@@ -34,8 +34,8 @@ class BundleLogsOptions(RunOptions, ClusterAccess):
 
 def bundle_logs(action: RunAction, options: BundleLogsOptions) -> dict[str, Any]:
     folder = log_bundle.run_folder_of(options.results_dir, options.run_id, action.inventory)
-    action.name_newer(options.run_id, folder)
-    unknown = log_bundle.unknown_run(folder.parent, options.run_id)
+    action.name_newer(options.run_id, RunFolder(folder))
+    unknown = log_bundle.unknown_run(options.results_dir, options.run_id)
     if unknown:
         action.display.warning(f"{unknown}. What the nodes have comes into {folder}")
     if action.check_mode:

@@ -59,12 +59,14 @@ def clean_jobs(action: RunAction, options: CleanJobsOptions) -> dict[str, Any]:
 def _name_killed(action, options, run_ids):
     """Name the folders that jobs without their last records may have left: a clean of Slurm sees no node."""
     results = options.results_dir
-    for run_id in (run_ids or run_folder.known_run_ids(results)) if options.results_dir else ():
-        if (run_folder.read_object(results / run_id / "run.json").get("state") or {}).get("cleaned_at"):
+    if results is None:
+        return
+    for folder in [run_folder.find(results, run_id) for run_id in run_ids] or run_folder.known_runs(results):
+        if (run_folder.read_object(folder.run_file).get("state") or {}).get("cleaned_at"):
             continue
-        launches = run_folder.RunFolder(results / run_id).read_launches()
+        launches = folder.read_launches()
         if names := [name for name, launch in launches.items() if launch.get("contact")]:
-            left = f"{directory_of(options.node_dir)}/{run_id}"
+            left = f"{directory_of(options.node_dir)}/{folder.path.name}"
             action.display.warning(f"jobs that were killed may have left {left}: remove it on {some_of(names)}")
 
 

@@ -73,7 +73,7 @@ def _close(action, options):
             _forget_keys(folder)
         known |= {"round_ids": round_ids_of(folder), "nodes": holders(folder)}
         return {"changed": False, **known, "msg": f"run {run_id} is damaged"}
-    run_folder.ensure_of(results, run_id, action.inventory)
+    run_folder.ensure_of(folder, action.inventory)
     place = run.get("origin", {}).get("namespace", options.namespace)
     if place != options.namespace:
         raise run_folder.RunError(
@@ -90,22 +90,21 @@ def _close(action, options):
     run_ids = [run_id]
     if not options.run_id:  # what earlier runs left goes too
         run_ids += [other for other in found.left if other not in (run_id, *active)]
+    closed = [run_folder.find(results, other) for other in run_ids]
     if not action.check_mode:
-        for other in run_ids:  # the nodes' halves go with the runs' folders there
-            changed |= _forget_keys(run_folder.RunFolder(results / other))
+        for other in closed:  # the nodes' halves go with the runs' folders there
+            changed |= _forget_keys(other)
     earlier = [] if options.run_id else [one for one in found.all if one not in (run_id, *active)]
     deleted = 0
     if options.clean_store and not action.check_mode:
-        deleted = sum(_delete_objects(access, run_folder.RunFolder(results / one)) for one in (run_id, *earlier))
+        deleted = sum(_delete_objects(access, run_folder.find(results, one)) for one in (run_id, *earlier))
     return {
         "changed": changed or deleted > 0,
         "run_ids": run_ids,
         "marked_by": [run_id, *earlier],
-        "round_ids": [
-            round_id for other in run_ids for round_id in round_ids_of(run_folder.RunFolder(results / other))
-        ],
+        "round_ids": [round_id for other in closed for round_id in round_ids_of(other)],
         "active": active,
-        "nodes": sorted({node for other in run_ids for node in holders(run_folder.RunFolder(results / other))}),
+        "nodes": sorted({node for other in closed for node in holders(other)}),
         "deleted_objects": deleted,
     }
 
@@ -113,7 +112,7 @@ def _close(action, options):
 def _ensure_may_end(action, options, results, run_ids):
     """Ask whether to end runs whose controller lives. Raises RunError if that is declined, or cannot be asked."""
     for run_id in {} if options.force or action.check_mode else dict.fromkeys(run_ids):
-        folder = run_folder.RunFolder(results / run_id)
+        folder = run_folder.find(results, run_id)
         try:
             run, seen = folder.read_run(), folder.seen()
         except run_folder.RunError:  # damaged, or a copy
@@ -200,8 +199,7 @@ def _remember(options, outcomes, *, whole):
     are."""
     results, at = options.results_dir, run_folder.now()
     clean = [name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN]
-    for run_id in options.run_ids or run_folder.known_run_ids(results):
-        folder = run_folder.RunFolder(results / run_id)
+    for folder in [run_folder.find(results, one) for one in options.run_ids] or run_folder.known_runs(results):
         if folder.run_file.exists():
             run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
             if whole:
@@ -246,8 +244,8 @@ def round_ids_of(folder):
 
 def _opened(results, inventory):
     """Whether the latest run, of which run.json may be missing, is this controller's."""
-    latest = run_folder.latest_run_id(results, inventory)
-    return latest is not None and not run_folder.RunFolder(results / latest).is_copy
+    latest = run_folder.latest_run(results, inventory)
+    return latest is not None and not latest.is_copy
 
 
 def _delete_objects(access, folder):

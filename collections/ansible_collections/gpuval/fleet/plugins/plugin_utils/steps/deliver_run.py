@@ -67,7 +67,7 @@ def deliver_run(action: RunAction, options: DeliverRunOptions) -> dict[str, Any]
         built = build.build(request, sensitive, action.display.display)
         sent = _send(action, place, connection, request, built)
     except OSError as error:
-        folders = {"gpuval_results_dir": folder.path.parent}
+        folders = {"gpuval_results_dir": folder.results}
         if place and place[0] == "folder":
             folders["delivery_destination"] = project_path(place[1])
         problem = disk_problem(error, folders) or f"the delivery could not be written: {error}"

@@ -30,10 +30,10 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
     if own is not None:
         if not action.check_mode:
             file_recovery.recover(own, open_store(options.store), action.display.warning)
-        action.name_newer(options.run_id, own.path)
+        action.name_newer(options.run_id, own)
         _ensure_over(own, options.store)
         return _found(own)
-    if not (options.run_id or options.folder) and run_folder.known_run_ids(results):
+    if not (options.run_id or options.folder) and run_folder.known_runs(results):
         action.folder(options)  # the runs here are of other inventories, or none began; says so
     access = open_store(options.store)
     if not access.known():
@@ -45,9 +45,13 @@ def find_run(action: RunAction, options: FindRunOptions) -> dict[str, Any]:
     if run["finished_at"] is None:
         action.display.warning(f"run {run['run_id']} has not ended: it is judged as it stands, and only here")
     if action.check_mode:
-        folder = run_folder.RunFolder(results / run["run_id"])
+        folder = run_folder.find_or_place(results, run["run_id"], action.inventory)
         return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
-    return {**_found(imported_run.bring(store, run, results)), "changed": True, "store_started": started}
+    return {
+        **_found(imported_run.bring(store, run, results, action.inventory)),
+        "changed": True,
+        "store_started": started,
+    }
 
 
 def _ensure_over(folder, store):

@@ -66,7 +66,7 @@ def _judge(action, options):
     history = PeerHistory.of(applied_criteria.standings(folder))
     report = judging.report_on(
         folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
-        earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.path.parent)),
+        earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.results)),
     )  # fmt: skip
     if not folder.is_copy and run_folder.goes_on(folder, run) and folder.seen().attended:  # this command is its own
         report["run"].setdefault("resume", "the same command resumes it")

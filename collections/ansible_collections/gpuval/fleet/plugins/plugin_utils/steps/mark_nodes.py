@@ -91,7 +91,7 @@ def _drained(action, options):
     else:
         folder = action.folder(options)
         done = drains.mark(
-            folder.path.parent, run_folder.read_report(folder), options.nodes,
+            folder.results, run_folder.read_report(folder), options.nodes,
             incomplete=options.taint_incomplete, trial=trial,
         )  # fmt: skip
     message = f"{len(done.changes)} node(s) {'would be ' if trial else ''}changed"

@@ -92,7 +92,7 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         _recover(action, results, options)
         run_id = opening.choose_run_id(results, options.run_id, nodes, options.profile, narrowed, action.inventory)
-        folder = run_folder.RunFolder(results / run_id)
+        folder = run_folder.find_or_place(results, run_id, action.inventory)
         known = _known(action, folder)
         wanted = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
         less = shortened.of_stages([*stages, *gang_stages], action.task_vars, functools.partial(_template, action))
@@ -128,11 +128,13 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
 
 def _recover(action, results, options):
     """Restore damaged files of the run that may be resumed, from its store."""
-    run_id = options.run_id
-    if run_id in ("", run_folder.LATEST):
-        run_id = run_folder.latest_run_id(results, action.inventory, opened=True)
-    folder = run_folder.RunFolder(results / (run_id or run_folder.NEW))
-    if folder.is_known and not (folder.is_copy or action.check_mode):
+    if options.run_id == run_folder.NEW:
+        return
+    if options.run_id in ("", run_folder.LATEST):
+        folder = run_folder.latest_run(results, action.inventory, opened=True)
+    else:
+        folder = run_folder.find(results, options.run_id)
+    if folder and folder.is_known and not (folder.is_copy or action.check_mode):
         file_recovery.recover(folder, open_store(options.store), action.display.warning)
 
 
@@ -146,7 +148,7 @@ def _known(action, folder):
     if not folder.is_known:
         return None
     known = folder.read_run()
-    run_folder.ensure_of(folder.path.parent, folder.path.name, action.inventory)
+    run_folder.ensure_of(folder, action.inventory)
     return known
 
 
@@ -157,7 +159,7 @@ def _keep_criteria(action, folder, run, options, *, is_new):
         action.display.warning(remark)
     if held:
         baseline.read(Path(held), run["run_id"])
-    standings = applied_criteria.standings_before(folder.path.parent, run) if is_new and options.limit else []
+    standings = applied_criteria.standings_before(folder.results, run) if is_new and options.limit else []
     applied_criteria.keep_criteria(folder, options.criteria, options.baseline, standings)
 
 
@@ -170,17 +172,18 @@ def _opened(action, folder, run, options):
     """The run with its state and its origin, written."""
     worker = run_state.this_process(os.getppid(), run_folder.now())
     its_origin = {
-        "inventory": origin.kept(action.inventory, folder.path.parent),
+        "inventory": origin.kept(action.inventory, options.results_dir),
         "store": origin.store_of(options.store, project_path(options.store["state_dir"])),
         "namespace": options.namespace,
     }
     state = run_state.opened(run, worker, worker["since"])
     run = {**run, "origin": run.get("origin") or its_origin, "state": state}
+    run_folder.keep_inventory(folder, options.results_dir, action.inventory)
     folder.write_run(run)
-    lacking = guard.shortage(folder.path.parent)
+    lacking = guard.shortage(options.results_dir)
     if lacking > 0:
         action.display.warning(
-            f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {folder.path.parent}, or "
+            f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {options.results_dir}, or "
             "set it to a folder on another disk"
         )
     return run

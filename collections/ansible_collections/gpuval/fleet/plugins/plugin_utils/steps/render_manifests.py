@@ -48,9 +48,10 @@ def render_manifests(action: RunAction, options: RenderManifestsOptions) -> dict
     }
     if action.check_mode:
         return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
-    path = project_path(options.path) if options.path else action.folder(options).path / "manifests.yml"
+    opened = action.folder(options)
+    path = project_path(options.path) if options.path else opened.path / "manifests.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder.remember(options.results_dir, run["run_id"])  # from here on it may be applied
+    folder.remember(opened)  # from here on it may be applied
     files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
     message = (
         f"{len(objects)} objects for {len(placements)} node(s) in {path}: it has signed URLs and secrets of jobs. "

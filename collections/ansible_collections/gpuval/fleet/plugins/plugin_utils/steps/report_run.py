@@ -96,7 +96,7 @@ def _upload(action, store, folder, run, report_files):
 def _end_urls(action, store, folder):
     """The run is judged: no node has anything more to write, unless another run is at work with the store."""
     place = origin.store_of(store, project_path(store["state_dir"]))
-    active = cleanable.find(folder.path.parent, action.inventory, "", place).active
+    active = cleanable.find(folder.results, action.inventory, "", place).active
     try:
         if not {*active} - {folder.path.name}:
             open_store(store).end_urls()

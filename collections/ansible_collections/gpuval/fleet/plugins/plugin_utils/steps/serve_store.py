@@ -10,8 +10,8 @@ from ...module_utils.store import StoreError
 from ..core.paths import project_path
 from ..core.step_options import StoreOptions
 from ..runs import cleanable, origin, plans
+from ..runs import folder as run_folder
 from ..runs.action import RunAction
-from ..runs.folder import RunFolder
 from ..store import preflight
 from ..store.access import open_store
 from ..watch import launching
@@ -59,7 +59,7 @@ def _examined(action, access, deadline_seconds):
 
 def _ensure_loadable(action, access, options):
     """Raises PlanError where no node of a run that is to start could load what its stages need."""
-    folder = RunFolder(project_path(options.store["results_dir"]) / options.run_id)
+    folder = run_folder.find(project_path(options.store["results_dir"]), options.run_id)
     if folder.seen().started:
         return
     nodes = folder.read_run()["nodes"]

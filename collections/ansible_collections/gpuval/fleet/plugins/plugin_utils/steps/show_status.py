@@ -56,8 +56,8 @@ class StatusDisplay:
         results = options.results_dir
         self.own = folder.own(results, options.run_id, options.folder, action.inventory, opened=True)
         if self.own:
-            action.name_newer(options.run_id, self.own.path)
-        if not (self.own or options.run_id or options.folder) and folder.known_run_ids(results):
+            action.name_newer(options.run_id, self.own)
+        if not (self.own or options.run_id or options.folder) and folder.known_runs(results):
             action.folder(options)  # the runs here are of other inventories; says so
         access = open_store(options.store)
         if self.own and not action.check_mode:

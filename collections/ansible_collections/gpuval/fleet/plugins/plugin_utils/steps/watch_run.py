@@ -33,7 +33,7 @@ def watch_run(action: RunAction, options: WatchRunOptions) -> dict[str, Any]:
         return _show(action, watcher.plans())
     checks = criteria.beside_shipped(options.criteria)
     folder.advance(run_state.WORKING)
-    run_folder.remember(folder.path.parent, folder.path.name)
+    run_folder.remember(folder)
     with watcher:
         started = watcher.watch(folder, options, checks)
         return {"changed": bool(started), "started": started, "requests": watcher.requests}

@@ -53,7 +53,7 @@ def write_hostfile(action: RunAction, options: WriteHostfileOptions) -> dict[str
     formation.left_out |= barred
     for node, reason in formation.left_out.items():
         action.display.warning(f"{node} is left out: {reason}")
-    results = folder.path.parent
+    results = folder.results
     target = project_path(options.path) if options.path else folder.path / "hostfile"
     if not formation.gangs:
         message = "no two nodes of the run may work together: see the warnings above"

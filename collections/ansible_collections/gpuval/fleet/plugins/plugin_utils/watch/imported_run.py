@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,25 @@ from ..store import stored_runs
 UNREAD = "the results of the gangs cannot be read"
 
 
-def bring(store: Store, run: dict[str, Any], results: Path) -> run_folder.RunFolder:
+def bring(store: Store, run: dict[str, Any], results: Path, inventory: Sequence[str] = ()) -> run_folder.RunFolder:
     """Make or renew the copy: expected nodes, launches, criteria and baseline. Raises RunError.
 
     collect_run brings records, logs and series.
     """
-    folder = run_folder.RunFolder(results / run["run_id"])
+    folder = run_folder.find_or_place(results, run["run_id"], inventory)
     if folder.run_file.exists() and not folder.is_copy:
         raise run_folder.RunError(f"{folder.path} is a run of this controller: a copy does not replace it")
     if folder.run_file.exists():
         _check_same(folder, run, store)
+    run_folder.keep_inventory(folder, results, inventory)
     run_folder.write_json(folder.copied_file, _source(store, run))
     folder.write_run(run)
     _launches(store, run, folder)
     _judging(store, run, folder)
     _verdict(store, run, folder)
     _gangs(store, run, folder)
-    if run_folder.latest_run_id(results) is None or run_folder.own(results, "") is None:
-        run_folder.remember(results, run["run_id"])
+    if run_folder.latest_run(results) is None or run_folder.own(results, "") is None:
+        run_folder.remember(folder)
     return folder
 
 

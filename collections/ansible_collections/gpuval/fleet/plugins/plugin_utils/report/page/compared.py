@@ -14,7 +14,7 @@ from ...judge.analysis.distribution import LEAST_DIFFERENCE
 from ...judge.baseline import Baseline
 from ...judge.compare import FigureChange, Figures, ReportFigure, compare, medians
 from ...records import report_file
-from ...runs import applied_criteria, origin
+from ...runs import applied_criteria
 from ...runs import folder as run_folder
 from .nodes import FIGURES, figures
 
@@ -110,20 +110,18 @@ def with_baseline(report: Mapping[str, Any], now: Figures, directory: Path) -> t
 
 def earlier_run(report: Mapping[str, Any], directory: Path) -> EarlierRun | None:
     """The latest run before this one of the same inventory and profile that ended and shares a node with it."""
-    results, names = directory.parent, {node["name"] for node in report["nodes"]}
-    this_run = run_folder.read_object(directory / "run.json")
+    folder, names = run_folder.RunFolder(directory), {node["name"] for node in report["nodes"]}
+    this_run = run_folder.read_object(folder.run_file)
     runs = []
-    for run_id in run_folder.known_run_ids(results) if this_run.get("created_at") else ():
-        run = run_folder.read_object(results / run_id / "run.json")
-        before = (run.get("created_at") or "") < this_run["created_at"]
-        alike = run.get("profile") == this_run.get("profile") and origin.is_same(
-            origin.of(run, results), origin.of(this_run, results)
-        )
-        if before and alike and run.get("finished_at") and names & set(run.get("nodes", ())):
-            runs.append((run["created_at"], run_id))
-    for created_at, run_id in sorted(runs, reverse=True)[:MAX_SEARCHED]:
+    for earlier in run_folder.known_runs(folder.results, folder.inventory) if this_run.get("created_at") else ():
+        run = run_folder.read_object(earlier.run_file)
+        is_before = (run.get("created_at") or "") < this_run["created_at"]
+        is_alike = run.get("profile") == this_run.get("profile") and names & set(run.get("nodes", ()))
+        if is_before and is_alike and run.get("finished_at"):
+            runs.append((run["created_at"], earlier.path.name, earlier.path))
+    for created_at, run_id, path in sorted(runs, reverse=True)[:MAX_SEARCHED]:
         try:
-            nodes = list(_nodes(results / run_id / "report.json", names))
+            nodes = list(_nodes(path / "report.json", names))
             verdicts = {node["name"]: node["verdict"] for node in nodes}
             return EarlierRun(run_id, created_at, verdicts, {node["name"]: figures(node) for node in nodes})
         except _DAMAGED:
