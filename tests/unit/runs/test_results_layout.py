@@ -82,6 +82,14 @@ def test_inventories_of_one_file_name_do_not_share_a_folder(results):
     assert ids(results, [str(results.parent / "y/lab/hosts.yml")]) == ["r1"]
 
 
+@pytest.mark.parametrize("sources", [("lab", "lab/hosts.yml"), ("lab/hosts.yml", "lab")])
+def test_an_inventorys_folder_and_its_file_are_one_inventory(results, sources):
+    (results.parent / "lab").mkdir()
+    (results.parent / "lab/hosts.yml").write_text("")
+    places = [opened(results, f"r{number}", source).path.parent for number, source in enumerate(sources)]
+    assert places == [results / "lab"] * 2
+
+
 @pytest.mark.parametrize("taken", ["latest", "models"])
 def test_a_name_with_another_meaning_gets_a_digest(results, taken):
     (results.parent / taken).write_text("")

@@ -373,7 +373,8 @@ def _place_for(results: Path, inventory: Sequence[str]) -> Path:
     place = results / origin.folder_name(inventory)
     with_digest = place.with_name(f"{place.name}-{hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:8]}")
     for known in (with_digest, place):
-        if _is_place(known) and read_json_or([], known / INVENTORY_FILE) == kept:
+        sources = read_json_or([], known / INVENTORY_FILE) if _is_place(known) else None
+        if sources == kept or (sources and origin.is_same(origin.restored(sources, results), inventory)):
             return known
     is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
     return place if is_free and place.name not in (LATEST, NEW, *SHARED_FOLDERS) else with_digest
