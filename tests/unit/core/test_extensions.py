@@ -80,6 +80,17 @@ def test_classes_of_a_package_and_of_a_file_are_loaded_once(folder):
     assert ".plugins.module_utils.engines.gpuval_extension_" in engine.__module__, "what ships is beside it"
 
 
+def test_loading_writes_no_bytecode_which_a_group_could_change(folder, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    umask = os.umask(0o002)
+    try:
+        extensions.use([folder])
+        extensions.load_class("schedulers", "flux", object)
+    finally:
+        os.umask(umask)
+    assert not list(folder.rglob("__pycache__"))
+
+
 def test_what_ships_is_loaded_by_its_name():
     assert extensions.load_class("engines", "podman", ContainerEngine) is Podman
 
@@ -128,6 +139,15 @@ def make_link(folder):
     (folder / "engines/kata.py").symlink_to(folder / "engines/crun.py")
 
 
+def let_others_write_bytecode(folder):
+    (folder / "schedulers/flux/__pycache__").mkdir()
+    (folder / "schedulers/flux/__pycache__").chmod(0o777)
+
+
+def link_bytecode(folder):
+    (folder / "engines/__pycache__").symlink_to("/tmp")
+
+
 def name_badly(folder):
     (folder / "engines/crun.py").rename(folder / "engines/Crun-1.py")
 
@@ -162,6 +182,8 @@ def remove_the_folder(folder):
     [
         (make_writable, r"/site/stages/burn/defaults/main.yml: others can write it, and it is code: chmod go-w /.*"),
         (make_link, "/site/engines/kata.py: neither a file nor a folder: replace the link by what it leads to"),
+        (let_others_write_bytecode, "/site/schedulers/flux/__pycache__: others can write it, and it is code"),
+        (link_bytecode, "/site/engines/__pycache__: neither a file nor a folder: replace the link by what it leads to"),
         (name_badly, "/site/engines/Crun-1.py: engines has a file NAME.py, of small letters.*: rename or move it"),
         (take_the_name_of_a_stage, "gpuval ships one by the name training: rename it"),
         (take_the_name_of_a_role, "gpuval ships one by the name report: rename it"),

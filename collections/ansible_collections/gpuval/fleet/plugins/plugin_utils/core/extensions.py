@@ -131,7 +131,7 @@ def _checked(folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Sequence
                 raise SettingError(f"{SETTING} {folder / name}: no kind of extension{remark}")
         if not set(kinds) & KINDS.keys():
             raise SettingError(f"{SETTING} {given}: no folder {', '.join(KINDS)} in it: name the folder above those")
-        for path in _contents(folder):
+        for path in _contents(folder, with_bytecode=True):
             _check_owner(path)
         if folder.name in (other.name for other in resolved):
             raise SettingError(f"{SETTING} {given}: two extensions have the name {folder.name}: rename one")
@@ -150,16 +150,21 @@ def _check_owner(path: Path, *, is_way: bool = False) -> None:
         raise SettingError(f"{SETTING} {path}: others can write it, and it is code: chmod go-w {path}")
 
 
-def _contents(folder: Path) -> Iterator[Path]:
-    """All folders and files of the kinds, sorted by their path."""
+def _contents(folder: Path, *, with_bytecode: bool = False) -> Iterator[Path]:
+    """All folders and files of the kinds, sorted by their path; Python runs bytecode in place of the code beside it."""
+    is_left_out = _is_hidden if with_bytecode else _is_ignored
     for kind in sorted(KINDS):
         for path in sorted((folder / kind, *(folder / kind).rglob("*"))):
-            if os.path.lexists(path) and not any(map(_is_ignored, (path, *path.relative_to(folder).parents[:-1]))):
+            if os.path.lexists(path) and not any(map(is_left_out, (path, *path.relative_to(folder).parents[:-1]))):
                 yield path
 
 
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
 def _is_ignored(path: Path) -> bool:
-    return path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc"
+    return _is_hidden(path) or path.name == "__pycache__" or path.suffix == ".pyc"
 
 
 def _digest(folder: Path) -> str:
@@ -186,6 +191,7 @@ def _load_module(path: Path) -> ModuleType:
         raise SettingError(f"{SETTING} {path}: no Python in it: add {file}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # its folder may be open to a group
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -193,6 +199,8 @@ def _load_module(path: Path) -> ModuleType:
         if not isinstance(error, Exception):
             raise
         raise SettingError(f"{SETTING} {file}: {type(error).__name__}: {error}: correct it") from error
+    finally:
+        sys.dont_write_bytecode = writes_no_bytecode
     return module
 
 
