@@ -235,23 +235,12 @@ def modules() -> str:
 
 
 def document(path: Path) -> dict[str, Any]:
-    """DOCUMENTATION with its fragments, and RETURN; empty without it."""
+    """DOCUMENTATION and RETURN; empty without it. Fragments have no options."""
     parts = yaml.safe_load(path.read_text()) if path.suffix == ".yml" else parsed(strings(path))
     if "DOCUMENTATION" not in parts:
         return {}
     found = parts["DOCUMENTATION"]
-    options: dict[str, Any] = dict(found.get("options") or {})
-    fragments = found.get("extends_documentation_fragment", [])
-    for name in [fragments] if isinstance(fragments, str) else fragments:
-        if name.startswith("gpuval.fleet."):
-            fragment = strings(COLLECTION / "plugins" / "doc_fragments" / f"{name.split('.')[2]}.py")
-            for option, described in yaml.safe_load(fragment["DOCUMENTATION"]).get("options", {}).items():
-                options[option] = {**described, **options.get(option, {})}
-    return {
-        **found,
-        "options": options,
-        "returns": parts.get("RETURN") or {},
-    }
+    return {**found, "options": found.get("options") or {}, "returns": parts.get("RETURN") or {}}
 
 
 def parsed(texts: dict[str, str]) -> dict[str, Any]:

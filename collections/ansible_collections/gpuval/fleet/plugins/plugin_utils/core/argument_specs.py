@@ -24,12 +24,7 @@ def argument_spec(module: str) -> dict[str, Any]:
         document = yaml_file.load(data.read_text())["DOCUMENTATION"]
     else:
         document = yaml_file.load(import_module(f"{PLUGINS}.modules.{module}").DOCUMENTATION)
-    options = dict(document.get("options", {}))
-    for name in document.get("extends_documentation_fragment", []):
-        fragment = import_module(f"{PLUGINS}.doc_fragments.{name.rpartition('.')[2]}").ModuleDocFragment
-        for option, description in yaml_file.load(fragment.DOCUMENTATION).get("options", {}).items():
-            options[option] = {**description, **options.get(option, {})}
-    return _spec(options)
+    return _spec(document.get("options", {}))
 
 
 def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
