@@ -46,31 +46,31 @@ def ask(
         {peer: functools.partial(tcp.resolve, peer.address) for peer in peers},
         max(0.0, min(RESOLVE_SECONDS, deadline.left())),
     )
-    known = [peer for peer in peers if addresses.get(peer, (None, None))[0]]
+    resolved = [peer for peer in peers if addresses.get(peer, (None, None))[0]]
     for peer in peers:
-        if peer in known:
+        if peer in resolved:
             answers[peer.name]["address"] = addresses[peer][0]
         else:
             answers[peer.name].update(
                 state="unknown_name", message=f"the name {peer.address} is not known to this node"
             )
-    first = {peer: functools.partial(_first, answers[peer.name]["address"], peer.port, questions) for peer in known}
+    first = {peer: functools.partial(_first, answers[peer.name]["address"], peer.port, questions) for peer in resolved}
     for peer, result in in_parallel(first, deadline.left()).items():
         answers[peer.name]["state"] = result
-    there = [peer for peer in known if answers[peer.name]["state"] in tcp.ANSWERED]
-    for peer in there:  # one after the other: what is measured is the network, not this machine at work
+    answered = [peer for peer in resolved if answers[peer.name]["state"] in tcp.ANSWERED]
+    for peer in answered:  # one after the other: what is measured is the network, not this machine at work
         answers[peer.name].update(_latency(answers[peer.name]["address"], peer.port, questions, deadline))
     pings = {}
-    for peer in known:
+    for peer in resolved:
         mtu = _mtu(answers[peer.name]["address"], state, host)
         answers[peer.name]["mtu_bytes"] = mtu
         big = questions.check_size and mtu is not None and mtu <= 65535
         pings[peer] = functools.partial(ping.probe, answers[peer.name]["address"], mtu or 0, big)
     for peer, result in in_parallel(pings, deadline.left()).items():
         answers[peer.name]["ping"] = result
-    _ports(there, questions, answers, deadline)
+    _ports(answered, questions, answers, deadline)
     if questions.bulk_bytes:
-        for peer in there:
+        for peer in answered:
             if deadline.left() > BULK_SECONDS:
                 answers[peer.name]["bytes_per_second"] = tcp.receive(
                     answers[peer.name]["address"], questions.probe_port, questions.bulk_bytes, BULK_SECONDS
@@ -134,10 +134,10 @@ def _latency(address: str, port: int, questions: Questions, deadline: Deadline) 
 
 def _mtu(address: str, state: NetworkState, host: NetworkHost) -> Optional[int]:
     try:
-        way = host.way_to(address)
+        route = host.way_to(address)
     except HostNetworkError:
         return None
-    return state.interfaces[way["dev"]].mtu if way and way.get("dev") in state.interfaces else None
+    return state.interfaces[route["dev"]].mtu if route and route.get("dev") in state.interfaces else None
 
 
 def _ports(peers: list[Peer], questions: Questions, answers: dict[str, dict[str, Any]], deadline: Deadline) -> None:

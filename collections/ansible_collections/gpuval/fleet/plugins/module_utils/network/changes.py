@@ -60,12 +60,12 @@ class NetworkChange:
             return True if self.subject in interface.addresses else None
         return interface.mtu if self.kind == "mtu" else interface.state
 
-    def is_same(self, value: Any, other: Any) -> bool:
-        if self.kind == "route" and value and other:
-            return all(value.get(key) == other.get(key) for key in ("gateway", "dev"))
+    def is_same(self, value: Any, value_now: Any) -> bool:
+        if self.kind == "route" and value and value_now:
+            return all(value.get(key) == value_now.get(key) for key in ("gateway", "dev"))
         if self.kind == "sysctl":
-            return normal_value(value) == normal_value(other)
-        return value == other
+            return normal_value(value) == normal_value(value_now)
+        return value == value_now
 
     def __str__(self) -> str:
         if self.kind == "flap":
@@ -101,7 +101,7 @@ def plan_changes(
     downs: list[NetworkChange] = []
     mtus: list[NetworkChange] = []
     ups: list[NetworkChange] = []
-    others: list[NetworkChange] = []
+    rest_changes: list[NetworkChange] = []
     for entry, interfaces in _selected(declaration, state, plan):
         # all interfaces of an entry flap, or none
         is_flapping = entry.flap and any(
@@ -112,12 +112,12 @@ def plan_changes(
         )
         for interface in interfaces:
             name = interface.name
-            others += [
+            rest_changes += [
                 NetworkChange("address", address, None, True, name)
                 for address in entry.addresses
                 if address not in interface.addresses
             ]
-            others += _route_changes(name, entry, state, plan)
+            rest_changes += _route_changes(name, entry, state, plan)
             if entry.state == "up":
                 plan.links.append(name)
             if is_flapping and interface.up:
@@ -128,7 +128,7 @@ def plan_changes(
             if entry.mtu not in (None, interface.mtu):
                 mtus.append(NetworkChange("mtu", f"{name} mtu", interface.mtu, entry.mtu, name))
     # all down before the first comes up: ends of one link may be on this machine, and both must let go
-    plan.changes = [*downs, *mtus, *ups, *others, *_sysctl_changes(declaration, state, plan)]
+    plan.changes = [*downs, *mtus, *ups, *rest_changes, *_sysctl_changes(declaration, state, plan)]
     limits = "".join(f"{line}\n" for line in declaration.limits)
     for kind, path, declared, present in (
         ("hosts", HOSTS_FILE, block_of(declaration.hosts), state.hosts_block),

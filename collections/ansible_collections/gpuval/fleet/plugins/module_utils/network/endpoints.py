@@ -95,11 +95,11 @@ def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> 
         result["message"] = f"the name {host} is not known to the node: see /etc/resolv.conf"
         return result
     times: list[float] = []
-    made = lost = 0
+    tried = lost = 0
     end = time.monotonic() + seconds
-    while made < tries and time.monotonic() < end:
+    while tried < tries and time.monotonic() < end:
         state, spent, link = connect(address, port, min(seconds, REPEATED_SECONDS))
-        made += 1
+        tried += 1
         if link is not None and spent is not None:
             with link:
                 result["mtu_bytes"] = _path_mtu(link)
@@ -108,7 +108,7 @@ def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> 
         if state == "unreachable":
             break
         time.sleep(APART_SECONDS)
-    result["loss_ratio"] = lost / made
+    result["loss_ratio"] = lost / tried
     if not times:
         result.update(state="tcp", message=f"{host} port {port}: {state}")
         return result
@@ -175,19 +175,19 @@ def _http(
             got += len(data)
         spent = time.perf_counter() - begin
         accepted = not endpoint.size_bytes or 200 <= answer.status < 300
-        whole = accepted and (not endpoint.size_bytes or got >= size)
-        speed = got / spent if whole and got >= LEAST_BYTES and spent else None
+        complete = accepted and (not endpoint.size_bytes or got >= size)
+        speed = got / spent if complete and got >= LEAST_BYTES and spent else None
         result.update(received_bytes=got, bytes_per_second=speed)
         if not accepted:
             result["message"] = f"{endpoint.host}: {endpoint.method} answered with HTTP {answer.status}"
-        elif not whole:
+        elif not complete:
             why = f"within {seconds:g} s" if time.monotonic() >= end else "before it ended: is the file as large?"
             result["message"] = f"{endpoint.host}: {got} of {size} bytes passed {why}"
         else:
             result["state"] = "ok"
     except ssl.SSLCertVerificationError as error:
-        what, remedy = CERTIFICATES.get(error.verify_code, (f"is refused: {error.verify_message}", "renew it"))
-        result["message"] = f"{endpoint.host}: the certificate {what}: {remedy}"
+        problem, remedy = CERTIFICATES.get(error.verify_code, (f"is refused: {error.verify_message}", "renew it"))
+        result["message"] = f"{endpoint.host}: the certificate {problem}: {remedy}"
     except socket.timeout:
         if result["status"] is None:
             result["message"] = f"{endpoint.host} port {port}: no answer within {seconds:g} s"

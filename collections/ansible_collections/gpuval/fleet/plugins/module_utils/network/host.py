@@ -30,9 +30,9 @@ class Deadline:
     def left(self) -> float:
         return self._end - time.monotonic()
 
-    def check(self, what: str) -> None:
+    def check(self, step: str) -> None:
         if self.left() <= 0:
-            raise HostNetworkError(f"not done after {self.seconds:g} s, at: {what}")
+            raise HostNetworkError(f"not done after {self.seconds:g} s, at: {step}")
 
 
 class NetworkHost:
@@ -47,15 +47,15 @@ class NetworkHost:
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
-        done = self._run("ip", *words, timeout=seconds)
-        if done.missing:
+        outcome = self._run("ip", *words, timeout=seconds)
+        if outcome.missing:
             raise HostNetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
-        if done.timed_out:
+        if outcome.timed_out:
             raise HostNetworkError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
-        if not done.ok:
-            reason = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise HostNetworkError(f"`{command}`: {reason or f'exit {done.returncode}'}")
-        return done.stdout
+        if not outcome.ok:
+            reason = " ".join((outcome.stderr or outcome.stdout).split())[-300:]
+            raise HostNetworkError(f"`{command}`: {reason or f'exit {outcome.returncode}'}")
+        return outcome.stdout
 
     def state(self, sysctls: Iterable[str] = ()) -> NetworkState:
         drivers, physical = {}, set()

@@ -24,33 +24,33 @@ def block_of(entries: dict[str, str]) -> str:
 
 
 def read_block(text: str) -> Optional[str]:
-    found = BLOCK.search(text)
-    return found["lines"] if found else None
+    match = BLOCK.search(text)
+    return match["lines"] if match else None
 
 
 def set_block(text: str, lines: Optional[str]) -> str:
     """The text with this block instead of the one it has; None takes it out."""
-    found = BLOCK.search(text)
-    if found is None:
+    match = BLOCK.search(text)
+    if match is None:
         if lines is None:
             return text
         begin = BEGIN if text.endswith("\n") or not text else f"\n{NO_NEWLINE}"
         return f"{text}{begin}\n{lines}{END}\n"
     if lines is not None:
-        return f"{text[: found.start('lines')]}{lines}{text[found.end('lines') :]}"
-    before = text[: found.start()]
-    after = text[found.end() :]
-    if found["begin"] == NO_NEWLINE and not after:
+        return f"{text[: match.start('lines')]}{lines}{text[match.end('lines') :]}"
+    before = text[: match.start()]
+    after = text[match.end() :]
+    if match["begin"] == NO_NEWLINE and not after:
         before = before.removesuffix("\n")
     return before + after
 
 
 def other_addresses(text: str, entries: dict[str, str]) -> dict[str, str]:
     """Names that lines outside the block give another address: the first line of a name wins."""
-    found = {}
+    addresses = {}
     for line in set_block(text, None).splitlines():
         address, *names = line.partition("#")[0].split() or [""]
         for name in names:
-            if name in entries and entries[name] != address and name not in found:
-                found[name] = address
-    return found
+            if name in entries and entries[name] != address and name not in addresses:
+                addresses[name] = address
+    return addresses

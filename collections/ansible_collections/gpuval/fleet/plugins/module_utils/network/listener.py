@@ -30,13 +30,13 @@ STOP_SECONDS = 5
 
 def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
     """Listening sockets, and why there is none: `in_use` by a service is as good."""
-    found, others = {}, {}
+    sockets, refused = {}, {}
     for port in ports:
         try:
-            found[port] = _listen(port)
+            sockets[port] = _listen(port)
         except OSError as error:
-            others[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-    return found, others
+            refused[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+    return sockets, refused
 
 
 def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: float, askers: set[str]) -> None:
@@ -62,15 +62,15 @@ def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: f
 def stop(base: Path) -> bool:
     """End the listener of this node. Returns whether there was one."""
     path = base / FOLDER / NAME
-    known = _read(path)
-    if known is None:
+    state = _read(path)
+    if state is None:
         path.unlink(missing_ok=True)
         return False
-    pid = known["pid"]
-    alive = _start_time(pid) == known["started"]
+    pid = state["pid"]
+    alive = _start_time(pid) == state["started"]
     if alive:
         os.kill(pid, signal.SIGTERM)
-        _wait_until(lambda: _start_time(pid) != known["started"])
+        _wait_until(lambda: _start_time(pid) != state["started"])
     path.unlink(missing_ok=True)
     return alive
 
@@ -131,15 +131,15 @@ class GreetingService:
 
 def _listen(port: int) -> socket.socket:
     """On all addresses of both IP versions, or of IPv4 where there is no other."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
+    dualstack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dualstack else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dualstack)
 
 
 def _read(path: Path) -> Any:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return known if isinstance(known["pid"], int) and known["pid"] > 1 and "started" in known else None
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return state if isinstance(state["pid"], int) and state["pid"] > 1 and "started" in state else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -15,7 +15,7 @@ TaskName = TypeVar("TaskName")
 def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> dict[TaskName, Any]:
     """Results by key; keys of tasks that were not done in time are left out. A task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
-    done: queue.SimpleQueue = queue.SimpleQueue()
+    answers: queue.SimpleQueue = queue.SimpleQueue()
     for item in tasks.items():
         waiting.put(item)
 
@@ -25,7 +25,7 @@ def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> 
                 key, task = waiting.get_nowait()
             except queue.Empty:
                 return
-            done.put((key, task()))
+            answers.put((key, task()))
 
     end = time.monotonic() + seconds
     for _thread in range(min(AT_ONCE, len(tasks))):
@@ -33,7 +33,7 @@ def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> 
     results: dict[TaskName, Any] = {}
     while len(results) < len(tasks):
         try:
-            key, result = done.get(timeout=max(0.0, end - time.monotonic()))
+            key, result = answers.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
             break
         results[key] = result

@@ -44,19 +44,19 @@ def run(words: list[str]) -> Optional[dict[str, Any]]:
 def probe(address: str, mtu: int, check_size: bool) -> dict[str, Any]:
     """Small packets, then whole ones of the interface's size, then smaller ones until they go through."""
     small = run(command(address, 3))
-    found: dict[str, Any] = {"small": small, "large": None, "path_mtu_bytes": None}
+    sizes: dict[str, Any] = {"small": small, "large": None, "path_mtu_bytes": None}
     if not (check_size and small and small["received"]):
-        return found
+        return sizes
     large = run(command(address, 4, mtu))
-    found["large"] = large
+    sizes["large"] = large
     if large is None:
-        return found
+        return sizes
     if large["received"]:
-        found["path_mtu_bytes"] = mtu
-        return found
+        sizes["path_mtu_bytes"] = mtu
+        return sizes
     for size in SIZES:
         answer = run(command(address, 1, size)) if size < mtu else None
         if answer and answer["received"]:
-            found["path_mtu_bytes"] = size
+            sizes["path_mtu_bytes"] = size
             break
-    return found
+    return sizes

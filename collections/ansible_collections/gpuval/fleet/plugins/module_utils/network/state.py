@@ -73,14 +73,14 @@ def shown(state: NetworkState) -> dict[str, dict[str, Any]]:
 
 def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, HostInterface]:
     """Interfaces by name, from `ip -json -details address show`."""
-    found = {}
+    interfaces = {}
     for entry in _json(text, "ip address"):
         name = entry.get("ifname")
         if not name:
             continue
         listed = [info for info in entry.get("addr_info", []) if info.get("local")]
         plain = [info for info in listed if info.get("scope") != "link"]
-        found[name] = HostInterface(
+        interfaces[name] = HostInterface(
             name=name,
             up="UP" in entry.get("flags", []),
             carrier="LOWER_UP" in entry.get("flags", []),
@@ -96,7 +96,7 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
             driver=drivers.get(name),
             physical=name in physical,
         )
-    return found
+    return interfaces
 
 
 def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
@@ -115,9 +115,9 @@ def next_hop(text: str) -> Optional[dict[str, Any]]:
 
 def find_route(state: NetworkState, to: str, metric: Optional[int]) -> Optional[dict[str, Any]]:
     version = ipaddress.ip_network(to).version
-    wanted = DEFAULT_METRIC[version] if metric is None else metric
+    metric_value = DEFAULT_METRIC[version] if metric is None else metric
     for route in state.routes:
-        if route["dst"] == to and route["version"] == version and route["metric"] == wanted:
+        if route["dst"] == to and route["version"] == version and route["metric"] == metric_value:
             return route
     return None
 
@@ -157,8 +157,10 @@ def _cidr(info: dict[str, Any]) -> str:
     return f"{info['local']}/{info['prefixlen']}"
 
 
-def _json(text: str, what: str) -> list[dict[str, Any]]:
+def _json(text: str, words: str) -> list[dict[str, Any]]:
     try:
         return [entry for entry in json.loads(text or "[]") if isinstance(entry, dict)]
     except ValueError as error:
-        raise HostNetworkError(f"`{what}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error
+        raise HostNetworkError(
+            f"`{words}` does not answer in JSON ({error}): install iproute2 4.14 or newer"
+        ) from error

@@ -43,10 +43,10 @@ def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
     """An IP address of the name and the seconds that took; None when there is none."""
     begin = time.perf_counter()
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None, None
-    return str(found[0][4][0]), time.perf_counter() - begin
+    return str(addresses[0][4][0]), time.perf_counter() - begin
 
 
 def port_state(address: str, port: int, seconds: float, node: str) -> str:

@@ -78,21 +78,21 @@ def accept(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _fields(answer: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> dict[str, Any]:
-    return {name: _value(answer[name], field, f"{place}{name}") for name, field in fields.items() if name in answer}
+def _fields(answer: Mapping[str, Any], fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {name: _value(answer[name], field, f"{path}{name}") for name, field in fields.items() if name in answer}
 
 
-def _value(value: Any, field: Mapping[str, Any], place: str) -> Any:
+def _value(value: Any, field: Mapping[str, Any], path: str) -> Any:
     kind = field["type"]
     if value is None:
         return None
     if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
-        raise InvalidAnswerError(f"{place} is not of type {kind}")
+        raise InvalidAnswerError(f"{path} is not of type {kind}")
     if kind in ("dict", "complex") and "contains" in field:
-        return _fields(value, field["contains"], f"{place}.")
+        return _fields(value, field["contains"], f"{path}.")
     if kind == "list" and "elements" in field:
         element = {"type": field["elements"], **({"contains": field["contains"]} if "contains" in field else {})}
-        return [_value(item, element, f"{place}[]") for item in value]
+        return [_value(item, element, f"{path}[]") for item in value]
     return value
 
 

@@ -53,15 +53,15 @@ def pasteable(text: str, inventory: str = "", *, failed: str = FAILED_NODES, che
     of this process. ``failed``: path of the list of nodes to validate again.
     """
     if in_checkout() if checkout is None else checkout:
-        return _MAKE.sub(lambda found: _make(found, inventory), text)
+        return _MAKE.sub(lambda match: _make(match, inventory), text)
     sources = _sources(inventory) if inventory else _given()
     text = _PAGE.sub(rf"{DOCUMENTATION}\g<0>", text)
 
-    def playbook(found: re.Match[str]) -> str:
+    def playbook(match: re.Match[str]) -> str:
         try:
-            return f"`{_playbook(found[1], found[2], sources, failed)}`"
+            return f"`{_playbook(match[1], match[2], sources, failed)}`"
         except ValueError:  # quotes that do not close: words of a node, no command of gpuval's
-            return found[0]
+            return match[0]
 
     return _MAKE.sub(playbook, text)
 
@@ -93,16 +93,16 @@ def in_remedies(document: Any) -> None:
             in_remedies(item)
 
 
-def _make(found: re.Match[str], inventory: str) -> str:
-    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory and "INVENTORY=" not in found[2] else ""
-    return f"`make {found[1]}{chosen}{found[2]}`"
+def _make(match: re.Match[str], inventory: str) -> str:
+    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory and "INVENTORY=" not in match[2] else ""
+    return f"`make {match[1]}{chosen}{match[2]}`"
 
 
-def _playbook(target: str, rest: str, sources: Sequence[str], failed: str) -> str:
+def _playbook(target: str, words: str, sources: Sequence[str], failed: str) -> str:
     if target == "setup":
         return shlex.join([sys.executable, "-m", "pip", "install", "-r", str(REQUIREMENTS)])
     name, *options = (word.format(failed=failed) for word in TARGETS.get(target, (target,)))
-    for word in shlex.split(rest):
+    for word in shlex.split(words):
         variable, _, value = word.partition("=")
         if variable == "INVENTORY":
             sources = _sources(value)
@@ -123,5 +123,5 @@ def _sources(inventory: str) -> list[str]:
 
 def _given() -> list[str]:
     """The inventory that this process was given, each path below the working directory as a relative one."""
-    here = f"{Path.cwd()}/"
-    return [str(source).removeprefix(here) for source in context.CLIARGS.get("inventory") or ()]
+    folder = f"{Path.cwd()}/"
+    return [str(source).removeprefix(folder) for source in context.CLIARGS.get("inventory") or ()]

@@ -41,7 +41,7 @@ def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
         return ""
     within = [name for name, folder in folders.items() if path and (path == folder or folder in path.parents)]
     chosen = " or ".join(within or folders) or "gpuval_results_dir or gpuval_state_dir"
-    what = f"{path}: {error.strerror}" if path else error.strerror
+    happened = f"{path}: {error.strerror}" if path else error.strerror
     if error.errno in _FULL:
-        return f"{what}: free space, or set {chosen} to a folder on another disk"
-    return f"{what}: set {chosen} to a folder that you can write, or give {path or 'it'} to your user"
+        return f"{happened}: free space, or set {chosen} to a folder on another disk"
+    return f"{happened}: set {chosen} to a folder that you can write, or give {path or 'it'} to your user"

@@ -54,7 +54,7 @@ def one_line(text: str, limit: int = 400) -> str:
 
 def console_line(text: str) -> str:
     """Text as one line of a terminal, or of a CI job's log: no line of its own, and no command for the CI, is in it."""
-    return _CI_COMMAND.sub(lambda found: " ".join(found.group()), clean_text(text).replace("\n", " "))
+    return _CI_COMMAND.sub(lambda match: " ".join(match.group()), clean_text(text).replace("\n", " "))
 
 
 def markdown(text: str, limit: int = 400) -> str:
@@ -95,8 +95,8 @@ def safe_name(name: str) -> str:
     if NODE_NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
-    return f"{kept[:200] or 'node'}-{digest}"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
+    return f"{safe[:200] or 'node'}-{digest}"
 
 
 def clean_stream(source: BinaryIO, sink: BinaryIO) -> None:

@@ -37,10 +37,10 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        other = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        if not any((place / "run.json").is_file() for place in other.parents):
+        obstacle = next(place for place in (path, *path.parents) if os.path.lexists(place))
+        if not any((place / "run.json").is_file() for place in obstacle.parents):
             raise
-        other.rename(other.with_name(f"{other.name}.damaged-{secrets.token_hex(2)}"))
+        obstacle.rename(obstacle.with_name(f"{obstacle.name}.damaged-{secrets.token_hex(2)}"))
         path.mkdir(parents=True, exist_ok=True)
 
 

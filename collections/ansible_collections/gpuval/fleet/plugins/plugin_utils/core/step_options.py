@@ -71,9 +71,9 @@ TYPES = {
 @cache
 def load_step(name: str, folder: str = "steps") -> Step:
     """The function of that name in the file of that name in ``steps/`` or ``node_steps/``. Raises GpuvalError."""
-    known = sorted(path.stem for path in (UTILS / folder).glob("[a-z]*.py"))
-    if name not in known:
-        raise GpuvalError(f"step {name!r} is unknown{meant(name, known)}; plugin_utils/{folder} has a file for each")
+    steps = sorted(path.stem for path in (UTILS / folder).glob("[a-z]*.py"))
+    if name not in steps:
+        raise GpuvalError(f"step {name!r} is unknown{meant(name, steps)}; plugin_utils/{folder} has a file for each")
     step: Step = getattr(import_module(f"{PLUGINS}.plugin_utils.{folder}.{name}"), name)
     return step
 

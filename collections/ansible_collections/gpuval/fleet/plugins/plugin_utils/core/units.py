@@ -47,8 +47,8 @@ def _table() -> dict[str, tuple[str, Fraction]]:
     add("count", 1, "count")
     add("ratio", 1, "ratio")
     add("ratio", Fraction(1, 100), "%", "percent")
-    for thing in ("tokens", "samples", "requests", "examples", "images"):
-        add(f"{thing} rate", 1, f"{thing}/s", f"{thing}_per_second", f"{thing}/sec")
+    for noun in ("tokens", "samples", "requests", "examples", "images"):
+        add(f"{noun} rate", 1, f"{noun}/s", f"{noun}_per_second", f"{noun}/sec")
     return units
 
 
@@ -73,11 +73,11 @@ def exact(value: Number) -> Fraction:
     return Fraction(repr(value))
 
 
-def compatible(one: str, other: str) -> bool:
+def compatible(unit: str, target: str) -> bool:
     """Whether a figure in one unit can be converted to the other; unknown units are compatible with themselves only."""
-    if one == other:
+    if unit == target:
         return True
-    return one in _UNITS and other in _UNITS and _UNITS[one][0] == _UNITS[other][0]
+    return unit in _UNITS and target in _UNITS and _UNITS[unit][0] == _UNITS[target][0]
 
 
 def notation(unit: str) -> str:
@@ -147,9 +147,9 @@ def human(value: Number | None, unit: str) -> str:
     """A figure with its unit as people read it; ``None`` is "not a number"."""
     if value is None or not math.isfinite(value):
         return "not a number"
-    known = _UNITS.get(unit)
-    if known is not None:
-        dimension, base = known[0], value * _FACTORS[unit]
+    dimension_factor = _UNITS.get(unit)
+    if dimension_factor is not None:
+        dimension, base = dimension_factor[0], value * _FACTORS[unit]
         if dimension == "time":
             return duration(base)
         if dimension == "size":

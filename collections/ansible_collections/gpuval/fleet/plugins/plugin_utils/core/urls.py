@@ -20,7 +20,7 @@ def in_clear(url: str) -> bool:
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
-        here = ipaddress.ip_address(host).is_loopback
+        is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        here = host == "localhost"
-    return parts.scheme.lower() == "http" and not here
+        is_local = host == "localhost"
+    return parts.scheme.lower() == "http" and not is_local

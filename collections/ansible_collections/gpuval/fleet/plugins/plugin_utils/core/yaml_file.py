@@ -27,14 +27,14 @@ class StrictLoader(SafeLoader):
     """A safe loader that also refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
                 )
             if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
+                keys.add(key_node.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -102,8 +102,8 @@ def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:
             line = node.start_mark.line
             continue
         entries = node.value if isinstance(node, yaml.MappingNode) else []
-        found = next(((name, value) for name, value in entries if name.value == str(step)), None)
-        if found is None:
+        pair = next(((name, value) for name, value in entries if name.value == str(step)), None)
+        if pair is None:
             break
-        line, node = found[0].start_mark.line, found[1]
+        line, node = pair[0].start_mark.line, pair[1]
     return int(line) + 1

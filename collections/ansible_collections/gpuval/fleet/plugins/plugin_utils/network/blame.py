@@ -29,34 +29,34 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
     """Nodes that explain the bad pairs (True), worst first, and the pairs that no node explains."""
     open_pairs = {pair for pair, bad in tried.items() if bad}
     live = dict(tried)
-    found: list[Odd] = []
+    odd_nodes: list[Odd] = []
     while open_pairs:
         candidates = _candidates(live, open_pairs)
         if not candidates:
             break
         _rank, odd = max(candidates, key=lambda item: item[0])  # on a tie the first by name
-        found.append(odd)
-        gone = {pair for pair in live if _belongs(pair, odd)}
-        open_pairs -= gone
-        live = {pair: bad for pair, bad in live.items() if pair not in gone}
-    return found, sorted(open_pairs)
+        odd_nodes.append(odd)
+        explained = {pair for pair in live if _belongs(pair, odd)}
+        open_pairs -= explained
+        live = {pair: bad for pair, bad in live.items() if pair not in explained}
+    return odd_nodes, sorted(open_pairs)
 
 
 def both_ways(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Links that are bad in both directions, each once, and links that are bad in one."""
-    known = set(pairs)
-    both = [(one, two) for one, two in pairs if one < two and (two, one) in known]
-    single = [(one, two) for one, two in pairs if (two, one) not in known]
-    return both, single
+    linked = set(pairs)
+    mutual = [(one, two) for one, two in pairs if one < two and (two, one) in linked]
+    single = [(one, two) for one, two in pairs if (two, one) not in linked]
+    return mutual, single
 
 
 def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[tuple[float, int], Odd]]:
     into: dict[str, list[bool]] = {}
     out: dict[str, list[bool]] = {}
-    for (one, two), bad in live.items():
-        out.setdefault(one, []).append(bad)
+    for (source, two), bad in live.items():
+        out.setdefault(source, []).append(bad)
         into.setdefault(two, []).append(bad)
-    found = []
+    candidates = []
     for node in sorted({name for pair in open_pairs for name in pair}):
         sides = {"to": into.get(node, []), "from": out.get(node, [])}
         guilty = {side: tries for side, tries in sides.items() if _is_guilty(tries)}
@@ -65,8 +65,8 @@ def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[
             guilty = {"both": tries}
         for side, tries in guilty.items():
             count = sum(tries)
-            found.append(((count / len(tries), count), Odd(node, side, count, len(tries))))
-    return found
+            candidates.append(((count / len(tries), count), Odd(node, side, count, len(tries))))
+    return candidates
 
 
 def _is_guilty(tries: list[bool]) -> bool:

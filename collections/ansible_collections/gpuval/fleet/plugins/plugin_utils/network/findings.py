@@ -101,7 +101,7 @@ class Fleet:
 def find(fleet: Fleet) -> list[Finding]:
     """All findings, failures first."""
     pairs = fleet.pairs()
-    found = [
+    findings = [
         *_silent(fleet, pairs),
         *_reach(fleet, pairs),
         *_sizes(pairs),
@@ -111,15 +111,15 @@ def find(fleet: Fleet) -> list[Finding]:
         *_same_address(fleet),
         *_unlike(fleet),
     ]
-    return sorted(found, key=lambda finding: finding.level != "fail")
+    return sorted(findings, key=lambda finding: finding.level != "fail")
 
 
 def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    found = []
+    silent = []
     for name, answers in fleet.answers.items():
         if name in fleet.rejected:
             message = f"{name}: its answer is rejected: {fleet.rejected[name]}"
-            found.append(
+            silent.append(
                 Finding("fail", "answer", (name,), message, "Check what the node runs instead of gpuval's code.")
             )
         if answers is not None or name in fleet.rejected:
@@ -132,8 +132,8 @@ def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
             else "Check power, cable and address of the machine."
         )
         reason = fleet.reasons.get(name) or "no answer"
-        found.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {reached}", remedy))
-    return found
+        silent.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {reached}", remedy))
+    return silent
 
 
 def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
@@ -157,21 +157,21 @@ def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
     }
 
     def largest(pair: Pair) -> str:
-        asked = pairs[pair]
-        largest_bytes = asked.path_mtu_bytes or "smaller ones"
-        return f"packets of {asked.mtu_bytes} bytes do not pass unfragmented, at most {largest_bytes}"
+        measured = pairs[pair]
+        largest_bytes = measured.path_mtu_bytes or "smaller ones"
+        return f"packets of {measured.mtu_bytes} bytes do not pass unfragmented, at most {largest_bytes}"
 
     sample = "; ".join(sorted({largest(pair) for pair, bad in tried.items() if bad})[:2])
     return _findings("fail", "mtu", tried, MTU, SAME_MTU, link=largest, worst=lambda _odd: sample)
 
 
 def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    found = []
+    findings = []
     for name, answers in fleet.answers.items():
         for port, reason in (answers.not_listening if answers else {}).items():
             message = f"{name}: port {port} was not tested: the node cannot listen there: {reason}"
             remedy = "Run as root (ansible_become) for ports below 1024."
-            found.append(Finding("fail", "port", (name,), message, remedy))
+            findings.append(Finding("fail", "port", (name,), message, remedy))
     remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
     for port in fleet.ports:
         states = {
@@ -183,8 +183,8 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         counts = _counted(state for state in states.values() if state != "open")
         words = {side: (text.replace("{what}", f"port {port}"), then) for side, (text, then) in PORT.items()}
         link = {pair: f"port {port} is {state}" for pair, state in states.items()}.__getitem__
-        found += _findings("fail", "port", tried, words, remedy, link=link, worst=_always(counts))
-    return found
+        findings += _findings("fail", "port", tried, words, remedy, link=link, worst=_always(counts))
+    return findings
 
 
 def _always(text: str) -> Callable[[Odd], str]:
@@ -192,26 +192,26 @@ def _always(text: str) -> Callable[[Odd], str]:
 
 
 def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
-    found = []
-    for kind, what, key, is_rate in MEASURES:
+    findings = []
+    for kind, noun, key, is_rate in MEASURES:
         figures = {pair: getattr(asked, key) for pair, asked in pairs.items() if asked.reached}
         values = {pair: value for pair, value in figures.items() if value is not None}
         usual = _usual(values, fleet.zones, high=is_rate)
-        found += _slow_findings(kind, what, values, usual, is_rate=is_rate)
-    return found
+        findings += _slow_findings(kind, noun, values, usual, is_rate=is_rate)
+    return findings
 
 
 def _slow_findings(
-    kind: str, what: str, values: Mapping[Pair, float], usual: Mapping[Pair, float], *, is_rate: bool
+    kind: str, noun: str, values: Mapping[Pair, float], usual: Mapping[Pair, float], *, is_rate: bool
 ) -> list[Finding]:
     tried = {pair: _is_slow(value, usual[pair], is_rate=is_rate) for pair, value in values.items()}
 
     def compared(pair: Pair) -> str:
-        return f"{what}: {_shown(values[pair], is_rate)}, usual is {_shown(usual[pair], is_rate)}"
+        return f"{noun}: {_shown(values[pair], is_rate)}, usual is {_shown(usual[pair], is_rate)}"
 
     def worst(odd: Odd) -> str:
-        mine = [pair for pair, bad in tried.items() if bad and odd.node in pair]
-        return compared((min if is_rate else max)(mine, key=values.__getitem__))
+        pairs = [pair for pair, bad in tried.items() if bad and odd.node in pair]
+        return compared((min if is_rate else max)(pairs, key=values.__getitem__))
 
     return _findings("warn", kind, tried, SLOW, "Check the path between the two.", link=compared, worst=worst)
 
@@ -221,7 +221,7 @@ def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
 
 
 def _services(fleet: Fleet) -> list[Finding]:
-    found = []
+    findings = []
     measured_by: dict[str, dict[str, ServiceAnswers]] = {}
     for node, answers in fleet.answers.items():
         for name, service in (answers.services if answers else {}).items():
@@ -230,11 +230,11 @@ def _services(fleet: Fleet) -> list[Finding]:
         bad = {node: service for node, service in measured.items() if service.state != "ok"}
         if bad:
             reason = next(iter(bad.values())).message
-            who = f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
+            nodes_text = f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
             if len(bad) == len(measured):
-                who = "no node reaches it"
+                nodes_text = "no node reaches it"
             remedy = "Check name servers, routes, proxies and firewalls of the path."
-            found.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {who}: {reason}", remedy))
+            findings.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {nodes_text}: {reason}", remedy))
         for key, is_rate in (("tcp_seconds", False), ("bytes_per_second", True)):
             figures = {node: getattr(service, key) for node, service in measured.items() if node not in bad}
             values = {node: value for node, value in figures.items() if value}
@@ -245,8 +245,8 @@ def _services(fleet: Fleet) -> list[Finding]:
                 if _is_slow(value, usual, is_rate=is_rate):
                     figure = f"{key} {_shown(value, is_rate)}, usual is {_shown(usual, is_rate)}"
                     message = f"{node}: {name} is slow from here: {figure}"
-                    found.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
-    return found
+                    findings.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
+    return findings
 
 
 def _same_address(fleet: Fleet) -> list[Finding]:
@@ -260,17 +260,17 @@ def _same_address(fleet: Fleet) -> list[Finding]:
             if not (address.is_link_local or address.is_loopback):
                 claims.setdefault(str(address), set()).add(name)
     shared = {address: nodes for address, nodes in claims.items() if len(nodes) > 1}
-    others = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
-    found = []
+    rivals = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
+    findings = []
     for shared_address, nodes in shared.items():
         message = f"{' and '.join(sorted(nodes))} both have the address {shared_address}"
-        most = max(len(others[name]) for name in nodes)
+        most = max(len(rivals[name]) for name in nodes)
         # Not the node that is reached there, nor those that share addresses with fewer nodes than another does.
         guilty = nodes - {fleet.owners.get(shared_address, "")}
-        guilty = {name for name in guilty if len(others[name]) == most} or guilty
+        guilty = {name for name in guilty if len(rivals[name]) == most} or guilty
         remedy = "Give each node its own address."
-        found.append(Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty))))
-    return found
+        findings.append(Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty))))
+    return findings
 
 
 def _unlike(fleet: Fleet) -> list[Finding]:
@@ -278,23 +278,23 @@ def _unlike(fleet: Fleet) -> list[Finding]:
     values_of: dict[tuple[str, str], dict[str, object]] = {}
     for node, name, interface in _interfaces(fleet):
         link = interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
-        for what, value in (("MTU", interface.mtu), ("state", link)):
-            values_of.setdefault((name, what), {})[node] = value
-    found = []
-    for (name, what), values in values_of.items():
+        for kind, value in (("MTU", interface.mtu), ("state", link)):
+            values_of.setdefault((name, kind), {})[node] = value
+    findings = []
+    for (name, kind), values in values_of.items():
         counts = Counter(values.values())
         usual, count = counts.most_common(1)[0]
-        remedy = f"Set the same {what} of {name} on all nodes."
+        remedy = f"Set the same {kind} of {name} on all nodes."
         if count * 2 <= len(values) and len(counts) > 1:
-            shown = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
-            found.append(Finding("warn", "unlike", tuple(values), f"{name}: {what} differs: {shown}", remedy))
+            values_text = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
+            findings.append(Finding("warn", "unlike", tuple(values), f"{name}: {kind} differs: {values_text}", remedy))
             continue
         for unusual in (value for value in counts if value != usual):
             odd = [node for node, own in values.items() if own == unusual]
             named = some_of(sorted(odd), LISTED)
-            message = f"{named}: {name} has {what} {unusual}, {usual} on {count} of {len(values)}"
-            found.append(Finding("warn", "unlike", tuple(odd), message, remedy))
-    return found
+            message = f"{named}: {name} has {kind} {unusual}, {usual} on {count} of {len(values)}"
+            findings.append(Finding("warn", "unlike", tuple(odd), message, remedy))
+    return findings
 
 
 def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, Interface]]:
@@ -316,19 +316,19 @@ def _findings(
     worst: Callable[[Odd], str] = lambda _odd: "",
 ) -> list[Finding]:
     """Findings about nodes, and about links that no node explains."""
-    nodes, rest = blame(tried)
-    found = []
+    nodes, unexplained = blame(tried)
+    findings = []
     for odd in nodes:
         text, what_to_do = words[odd.side]
         message = text.format(bad=odd.bad, tried=odd.tried, worst=worst(odd))
-        found.append(Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do))
-    both, single = both_ways(rest)
-    found += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in both]
-    for one, two in single:
-        back = "" if (two, one) not in tried else "; the other direction is fine"
-        message = f"{one} -> {two}: {link((one, two))}{back}"
-        found.append(Finding(level, kind, (one, two), message, remedy, only=(one,)))
-    return found
+        findings.append(Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do))
+    mutual, single = both_ways(unexplained)
+    findings += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in mutual]
+    for source, two in single:
+        back = "" if (two, source) not in tried else "; the other direction is fine"
+        message = f"{source} -> {two}: {link((source, two))}{back}"
+        findings.append(Finding(level, kind, (source, two), message, remedy, only=(source,)))
+    return findings
 
 
 def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:

@@ -117,8 +117,8 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
     return lines
 
 
-def write(folder: Path, whole: dict[str, Any], text: str) -> None:
-    run_folder.write_json(folder / "matrix.json", whole)
+def write(folder: Path, matrix: dict[str, Any], text: str) -> None:
+    run_folder.write_json(folder / "matrix.json", matrix)
     run_folder.write_bytes(folder / "matrix.csv", text.encode())
 
 

@@ -38,11 +38,11 @@ def uncovered(peers: Mapping[str, Sequence[str]], zones: Mapping[str, str]) -> l
 
 def _offsets(count: int, degree: int) -> list[int]:
     """Steps around the circle of nodes, spread over all distances: neighbours, and across. Each makes two peers."""
-    wanted = max(1, degree // 2)
+    count_wanted = max(1, degree // 2)
     half = count // 2
-    found = [max(1, round(half ** (step / max(1, wanted - 1)))) for step in range(wanted)]
+    steps = [max(1, round(half ** (step / max(1, count_wanted - 1)))) for step in range(count_wanted)]
     result: list[int] = []
-    for wished in found:
+    for wished in steps:
         offset = wished
         while offset in result and offset < half:
             offset += 1
@@ -57,16 +57,16 @@ def _offsets(count: int, degree: int) -> list[int]:
 
 def _cover(names: Sequence[str], zones: Mapping[str, str], links: dict[str, set[str]], degree: int) -> None:
     """A link for each pair of zones that has none, between the least loaded nodes of the two."""
-    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, others in links.items() for other in others}
+    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, peers in links.items() for other in peers}
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(zones.get(name, ""), []).append(name)
-    for one, two in _pairs(links, zones):
-        if (one, two) in have:
+    for zone, two in _pairs(links, zones):
+        if (zone, two) in have:
             continue
-        first = min(members[one], key=lambda name: len(links[name]))
-        others = [name for name in members[two] if name != first]
-        second = min(others, key=lambda name: len(links[name]))
+        first = min(members[zone], key=lambda name: len(links[name]))
+        peers = [name for name in members[two] if name != first]
+        second = min(peers, key=lambda name: len(links[name]))
         if max(len(links[first]), len(links[second])) < degree + EXTRA:
             _join(links, first, second)
 
@@ -75,15 +75,15 @@ def _pairs(nodes: Mapping[str, object], zones: Mapping[str, str]) -> list[tuple[
     counts: dict[str, int] = {}
     for name in nodes:
         counts[zones.get(name, "")] = counts.get(zones.get(name, ""), 0) + 1
-    known = sorted(counts)
-    return [(one, two) for place, one in enumerate(known) for two in known[place:] if one != two or counts[one] > 1]
+    ordered = sorted(counts)
+    return [(one, two) for place, one in enumerate(ordered) for two in ordered[place:] if one != two or counts[one] > 1]
 
 
-def _pair(one: str, two: str) -> tuple[str, str]:
-    return (one, two) if one <= two else (two, one)
+def _pair(left: str, two: str) -> tuple[str, str]:
+    return (left, two) if left <= two else (two, left)
 
 
-def _join(links: dict[str, set[str]], one: str, two: str) -> None:
-    if one != two:
-        links[one].add(two)
-        links[two].add(one)
+def _join(links: dict[str, set[str]], node: str, two: str) -> None:
+    if node != two:
+        links[node].add(two)
+        links[two].add(node)

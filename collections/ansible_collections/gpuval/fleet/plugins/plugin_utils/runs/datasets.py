@@ -48,33 +48,33 @@ class DatasetSource:
 
 def parse(declared: Iterable[Any]) -> list[DatasetSource]:
     """Return the entries of `gpuval_datasets`. Raises ``DatasetError``."""
-    found: list[DatasetSource] = []
+    sources: list[DatasetSource] = []
     for number, entry in enumerate(declared or ()):
-        wanted = _wanted(f"gpuval_datasets[{number}]", entry)
-        if wanted.name in (one.name for one in found):
-            raise DatasetError(f"gpuval_datasets: two datasets have the name {wanted.name}: rename one")
-        found.append(wanted)
-    return found
+        source = _wanted(f"gpuval_datasets[{number}]", entry)
+        if source.name in (one.name for one in sources):
+            raise DatasetError(f"gpuval_datasets: two datasets have the name {source.name}: rename one")
+        sources.append(source)
+    return sources
 
 
-def _wanted(place: str, entry: Any) -> DatasetSource:
+def _wanted(setting: str, entry: Any) -> DatasetSource:
     if not isinstance(entry, Mapping):
-        raise DatasetError(f"{place}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
+        raise DatasetError(f"{setting}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
     unknown = sorted(map(str, set(entry) - KEYS))
     if unknown:
         near = meant(unknown[0], KEYS)
-        raise DatasetError(f"{place}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
+        raise DatasetError(f"{setting}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     name, source = str(entry.get("name") or ""), str(entry.get("source") or "")
     sha256 = str(entry.get("sha256") or "").lower()
     if not _NAME.fullmatch(name):
-        raise DatasetError(f"{place}.name: {name!r} must be 1 to 23 small letters, digits and _, a letter first")
+        raise DatasetError(f"{setting}.name: {name!r} must be 1 to 23 small letters, digits and _, a letter first")
     if not source or "\0" in source:
-        raise DatasetError(f"{place} ({name}): no source: give a folder, an archive, or {BUCKET}FOLDER of the bucket")
+        raise DatasetError(f"{setting} ({name}): no source: give a folder, an archive, or {BUCKET}FOLDER of the bucket")
     parts = source.removeprefix(BUCKET).strip("/").split("/")
     if source.startswith(BUCKET) and (set(parts) & {"", ".", ".."} or parts == ["models", FOLDER + name]):
-        raise DatasetError(f"{place} ({name}): {source!r} is no source: write {BUCKET} and a folder of the bucket")
+        raise DatasetError(f"{setting} ({name}): {source!r} is no source: write {BUCKET} and a folder of the bucket")
     if sha256 and not _SHA256.fullmatch(sha256):
-        raise DatasetError(f"{place} ({name}): sha256 {sha256[:80]!r} must be 64 hexadecimal digits")
+        raise DatasetError(f"{setting} ({name}): sha256 {sha256[:80]!r} must be 64 hexadecimal digits")
     return DatasetSource(name, source, sha256)
 
 

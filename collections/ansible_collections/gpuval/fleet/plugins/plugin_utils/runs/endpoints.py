@@ -35,33 +35,33 @@ def parse(value: Any) -> list[dict[str, Any]]:
         raise SettingError(
             f"{SETTING}: must be a list of at most {MOST} endpoints: {{name: s3, url: https://HOST/PATH}}"
         )
-    found = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value or [])]
-    names = [entry["name"] for entry in found]
+    endpoints = [_parse(entry, f"{SETTING}[{number}]") for number, entry in enumerate(value or [])]
+    names = [entry["name"] for entry in endpoints]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise SettingError(f"{SETTING}: two endpoints have the name {twice}: rename one")
-    return found
+    return endpoints
 
 
 def _parse(entry: Any, where: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise SettingError(f"{where}: must be a mapping: {{name: s3, url: https://HOST/PATH}}")
-    known = [*TEXTS, *FIGURES]
-    unknown = [str(key) for key in entry if key not in known]
+    keys = [*TEXTS, *FIGURES]
+    unknown = [str(key) for key in entry if key not in keys]
     if unknown:
-        raise SettingError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], known)}")
+        raise SettingError(f"{where}: unknown keys {', '.join(unknown)}{meant(unknown[0], keys)}")
     wrong = next((key for key in TEXTS if not isinstance(entry.get(key, ""), str)), None)
     if wrong:
         raise SettingError(f"{where}: {wrong} must be text")
     if not _NAME.fullmatch(entry.get("name", "")):
         raise SettingError(f"{where}: give a name of up to 64 letters, digits, '.', '_' and '-'")
-    found: dict[str, Any] = {key: entry[key] for key in TEXTS if entry.get(key)}
-    _check_urls(found, where)
+    endpoint: dict[str, Any] = {key: entry[key] for key in TEXTS if entry.get(key)}
+    _check_urls(endpoint, where)
     for key, (target, unit, example, most) in FIGURES.items():
         if entry.get(key) is not None:
-            found[target] = _figure(entry[key], f"{where}: {key}", unit, example, most)
-    _check_transfer(found, where)
-    return found
+            endpoint[target] = _figure(entry[key], f"{where}: {key}", unit, example, most)
+    _check_transfer(endpoint, where)
+    return endpoint
 
 
 def _check_urls(entry: Mapping[str, str], where: str) -> None:

@@ -33,19 +33,19 @@ class Decision:
     open: frozenset[str]
 
 
-def decide(known: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, whole: bool) -> Decision:
+def decide(open_before: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, whole: bool) -> Decision:
     """For a node of a report, whether a mark FAIL that it bears (`failed`) stays.
 
-    `known`: what was open until now, None where the mark does not say. `whole`: the run was not narrowed and had all
+    `open_before`: what was open, None where the mark does not say. `whole`: the run was not narrowed and had all
     stages of its profile.
     """
-    before = frozenset() if not failed else known or frozenset((UNKNOWN,))
+    before = frozenset() if not failed else open_before or frozenset((UNKNOWN,))
     if node["verdict"] == FAIL:
         return Decision(False, _bounded({*_unsettled(before, node, whole), *of_node(node)}))
     if not failed:
         return Decision(False, frozenset())
-    left = _unsettled(before, node, whole) if node["verdict"] == PASS else before
-    return Decision(bool(left), left)
+    open_now = _unsettled(before, node, whole) if node["verdict"] == PASS else before
+    return Decision(bool(open_now), open_now)
 
 
 def verdict_after(node: Mapping[str, Any], run: Mapping[str, Any], before: str | None, *, failed: bool) -> str | None:
@@ -113,12 +113,12 @@ def _settled(entry: str, node: Mapping[str, Any], whole: bool) -> bool:
     stage, _, name = entry.partition("/")
     if name in BETWEEN_NODES and not whole:
         return False
-    found = [check for check in node["checks"] if check["stage"] == stage and (not name or check["name"] == name)]
-    if any(check["verdict"] in ("fail", "missing") for check in found if check["severity"] == "required"):
+    checks = [check for check in node["checks"] if check["stage"] == stage and (not name or check["name"] == name)]
+    if any(check["verdict"] in ("fail", "missing") for check in checks if check["severity"] == "required"):
         return False
     ended_well = any(one["name"] == stage and one["state"] == "success" for one in node["stages"])
     if not name:
         return ended_well if stage else whole
-    if any(check["verdict"] == "pass" for check in found):
+    if any(check["verdict"] == "pass" for check in checks):
         return True
     return whole and (ended_well or not stage)  # the check is no more, or held by nothing in this run

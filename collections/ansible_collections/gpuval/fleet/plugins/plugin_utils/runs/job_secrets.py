@@ -31,21 +31,21 @@ def values(names: Iterable[str], store: Mapping[str, Any]) -> dict[str, str]:
     if not names:
         return {}
     path = store.get("secrets_file")
-    known = {**(flat(read(project_path(path))) if path else {}), **_texts(store.get("secrets") or {})}
-    found = {name: known.get(name) or os.environ.get(name, "") for name in names}
-    problems = [text for name, value in found.items() if (text := problem(name, value))]
+    given_here = {**(flat(read(project_path(path))) if path else {}), **_texts(store.get("secrets") or {})}
+    secrets = {name: given_here.get(name) or os.environ.get(name, "") for name in names}
+    problems = [text for name, value in secrets.items() if (text := problem(name, value))]
     if problems:
         raise SecretError("; ".join(problems))
-    return found
+    return secrets
 
 
 def hidden(store: Mapping[str, Any]) -> set[str]:
     """Values that no log may show, of jobs and of the store; a file of secrets that cannot be read hides none."""
-    known, path = _texts(store.get("secrets") or {}), store.get("secrets_file")
+    texts, path = _texts(store.get("secrets") or {}), store.get("secrets_file")
     with suppress(SecretError):  # the nodes have hidden its values before; a launch says what is wrong with it
-        known |= flat(read(project_path(path))) if path else {}
+        texts |= flat(read(project_path(path))) if path else {}
     keys = {str(store[name]) for name in ("secret_key", "session_token", "read_secret_key") if store.get(name)}
-    return keys | {value for name, value in known.items() if not name.endswith(USERNAME)}
+    return keys | {value for name, value in texts.items() if not name.endswith(USERNAME)}
 
 
 def problem(name: str, value: str) -> str:
@@ -84,11 +84,11 @@ def read(path: Path) -> dict[str, Any]:
 
 def flat(document: Mapping[str, Any]) -> dict[str, str]:
     """Values by variable: a key of an object NAME is NAME_KEY."""
-    found = _texts(document)
+    texts = _texts(document)
     for name, inner in document.items():
         if isinstance(inner, Mapping):
-            found |= {f"{name}_{key.upper()}": value for key, value in _texts(inner).items()}
-    return found
+            texts |= {f"{name}_{key.upper()}": value for key, value in _texts(inner).items()}
+    return texts
 
 
 def _texts(document: Mapping[str, Any]) -> dict[str, str]:

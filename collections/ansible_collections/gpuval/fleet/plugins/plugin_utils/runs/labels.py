@@ -18,10 +18,10 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
     """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
     last one over the others. Raises SettingError."""
     rack = hostvars.get("rack")
-    given = isinstance(rack, (str, int)) and not isinstance(rack, bool)
-    found = declared({"rack": str(rack)}) if given else {}
+    has_rack = isinstance(rack, (str, int)) and not isinstance(rack, bool)
+    labels = declared({"rack": str(rack)}) if has_rack else {}
     cluster = hostvars.get("kubernetes_labels")
-    return {**found, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
+    return {**labels, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
 
 
 def declared(value: Any) -> dict[str, str]:
@@ -30,7 +30,7 @@ def declared(value: Any) -> dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise SettingError("gpuval_labels is a dictionary of short texts, such as {rack: r12, row: b}")
-    found = {}
+    labels = {}
     for key, text in value.items():
         if not NAME.fullmatch(str(key)):
             raise SettingError(f"gpuval_labels: the name {str(key)[:80]!r} is not letters, digits, '.', '_', '-', '/'")
@@ -40,17 +40,17 @@ def declared(value: Any) -> dict[str, str]:
             raise SettingError(f"gpuval_labels: {key} is no text")
         line = "" if text is None else one_line(str(text), MAX_TEXT)
         if line:
-            found[str(key)] = line
-    if len(found) > MAX_LABELS:
-        raise SettingError(f"gpuval_labels has {len(found)} labels; {MAX_LABELS} are possible")
-    return found
+            labels[str(key)] = line
+    if len(labels) > MAX_LABELS:
+        raise SettingError(f"gpuval_labels has {len(labels)} labels; {MAX_LABELS} are possible")
+    return labels
 
 
-def of_cluster(labels: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """By our name the first label of a cluster's node that ``wanted`` (label: our name) maps to it."""
-    found: dict[str, str] = {}
-    for label, name in wanted.items():
+def of_cluster(labels: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """By our name the first label of a cluster's node that ``names`` (label: our name) maps to it."""
+    labels_found: dict[str, str] = {}
+    for label, name in names.items():
         ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]
-        if labels.get(label) and ours and len(found) < MAX_LABELS:
-            found.setdefault(ours, one_line(labels[label], MAX_TEXT))
-    return found
+        if labels.get(label) and ours and len(labels_found) < MAX_LABELS:
+            labels_found.setdefault(ours, one_line(labels[label], MAX_TEXT))
+    return labels_found

@@ -43,8 +43,8 @@ class Held:
 class NodeIdReader:
     """Makes mappings out of what ``gpuval_node_ids`` may be; reads a file once, however many nodes name it."""
 
-    def __init__(self, place: Callable[[str], Path]) -> None:
-        self._place = place
+    def __init__(self, path_of: Callable[[str], Path]) -> None:
+        self._place = path_of
         self._files: dict[str, dict[str, str]] = {}
 
     def __call__(self, value: Any) -> dict[str, str]:
@@ -95,7 +95,7 @@ def parse(text: str, name: str) -> dict[str, str]:
     return checked(entries, name)
 
 
-def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
+def checked(entries: Iterable[tuple[str, str]], subject: str) -> dict[str, str]:
     """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises SettingError,
     which names all that is wrong."""
     problems: list[str] = []
@@ -115,10 +115,10 @@ def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
         ids[worker] = identity
         owner = owners.setdefault(identity.casefold(), worker)
         if owner != worker:
-            same = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
-            problems.append(f"the id {identity} of {worker} is {same}, that of {owner}")
+            likeness = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
+            problems.append(f"the id {identity} of {worker} is {likeness}, that of {owner}")
     if problems:
-        raise SettingError(f"{what}: {some_of(problems, MAX_SHOWN, '; ')}")
+        raise SettingError(f"{subject}: {some_of(problems, MAX_SHOWN, '; ')}")
     return ids
 
 
@@ -135,20 +135,20 @@ def unsafe(identity: str) -> str:
     return "is a name that some systems keep for devices" if _RESERVED.fullmatch(identity) else ""
 
 
-def merged(mappings: Iterable[Mapping[str, str]], what: str = "gpuval_node_ids") -> dict[str, str]:
+def merged(mappings: Iterable[Mapping[str, str]], subject: str = "gpuval_node_ids") -> dict[str, str]:
     """Several mappings as one; they may say the same of a worker, but not two things. Raises SettingError."""
     pairs = dict.fromkeys(pair for mapping in mappings for pair in mapping.items())
-    return checked(pairs, what)
+    return checked(pairs, subject)
 
 
 def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
     """A mapping beside the nodes of a run: their ids, nodes without one, and workers that are not in the run."""
     names = list(nodes)
-    known = set(names)
+    nodes_set = set(names)
     return Held(
         ids={name: mapping[name] for name in names if name in mapping},
         unmapped=[name for name in names if name not in mapping],
-        unknown=sorted(worker for worker in mapping if worker not in known),
+        unknown=sorted(worker for worker in mapping if worker not in nodes_set),
     )
 
 
@@ -240,12 +240,12 @@ def _document(text: str, name: str) -> list[tuple[str, str]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise SettingError(f"the worker {key} is there twice: {found[key]} and {value}")
-        found[key] = value
-    return found
+        if key in fields:
+            raise SettingError(f"the worker {key} is there twice: {fields[key]} and {value}")
+        fields[key] = value
+    return fields
 
 
 class _Loader(yaml.BaseLoader):

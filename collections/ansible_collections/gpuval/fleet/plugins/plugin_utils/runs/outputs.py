@@ -23,13 +23,13 @@ def shipped() -> dict[str, dict[str, Any]]:
     return {one["name"]: {key: one[key] for key in IN_PLAN if key in one} for one in document["programs"]}
 
 
-def readers(asked: Any) -> list[dict[str, Any]]:
+def readers(declaration: Any) -> list[dict[str, Any]]:
     """The readers that a declaration asks for: a name, a list of names, or nothing. Raises SettingError."""
-    names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
+    names = declaration if isinstance(declaration, list | tuple) else [declaration] if declaration else []
     if len(names) > MAX_PROGRAMS:
         raise SettingError(f"{len(names)} programs, at most {MAX_PROGRAMS} are read")
-    known = shipped() if names else {}
+    listed = shipped() if names else {}
     for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise SettingError(f"no reader is called {name!r}{meant(name, known)}; there are {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)]
+        if not isinstance(name, str) or name not in listed:
+            raise SettingError(f"no reader is called {name!r}{meant(name, listed)}; there are {', '.join(listed)}")
+    return [listed[name] for name in dict.fromkeys(names)]

@@ -67,14 +67,14 @@ def watch_document(
     places: dict[str, int] = {}
     described = {}
     for name, node in nodes.items():
-        place = None
+        index = None
         if node.plan is not None and "heartbeat_seconds" in node.plan:
             stages = {stage["name"]: stage["expected_seconds"] for stage in node.plan["stages"]}
             expects = {"heartbeat_seconds": node.plan["heartbeat_seconds"], "stages": stages}
-            place = places.setdefault(json.dumps(expects), len(plans))
-            if place == len(plans):
+            index = places.setdefault(json.dumps(expects), len(plans))
+            if index == len(plans):
                 plans.append(expects)
-        described[name] = {"plan": place, "waits": node.waits, "launch": published_launch(node.launch)}
+        described[name] = {"plan": index, "waits": node.waits, "launch": published_launch(node.launch)}
     return {
         "schema": "gpuval.watch/1",
         "run_id": run["run_id"],
@@ -150,10 +150,10 @@ class WatchProgress:
     def note(self, run: Mapping[str, Any], key: str, stamp: str | None, record: Mapping[str, Any] | None) -> None:
         """What was found under a key: `record` is None for what was refused, `stamp` for what is not known to be what
         the store has."""
-        place = parse_key(run["folder"], key)
-        if place is None:
+        parts = parse_key(run["folder"], key)
+        if parts is None:
             return
-        name = f"{place[1]}/{place[2]}"
+        name = f"{parts[1]}/{parts[2]}"
         if record is None or stamp is None or record["state"] not in FINAL_STATES:
             self._new |= self._records.pop(name, None) is not None
             return

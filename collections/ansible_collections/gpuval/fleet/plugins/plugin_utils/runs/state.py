@@ -56,10 +56,10 @@ class Seen:
 
     def line(self) -> str:
         """The state, its reason and its controllers, in one line."""
-        what = f"{self.name} since {self.since}" + (f": {self.reason}" if self.reason else "")
+        text = f"{self.name} since {self.since}" + (f": {self.reason}" if self.reason else "")
         if self.attended and self.name not in (JUDGED, FAILED):
-            what += f", controller {self.who()}"
-        return what
+            text += f", controller {self.who()}"
+        return text
 
     def who(self) -> str:
         return ", ".join(f"{worker['host']} (pid {worker['pid']}, since {worker['since']})" for worker in self.workers)
@@ -74,8 +74,8 @@ def is_running(worker: Mapping[str, Any]) -> bool:
     """Whether a controller of this host is still there."""
     try:
         process = psutil.Process(worker["pid"])
-        same = abs(process.create_time() - worker["began"]) < SAME_START_SECONDS
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        is_same = abs(process.create_time() - worker["began"]) < SAME_START_SECONDS
+        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 
@@ -96,12 +96,12 @@ def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[s
     """The state of a run that a controller opens, resumes or attaches to: what works, or is collected, still does."""
     before = run.get("state") or {"name": OPENED, "since": at}
     stays = before["name"] in (WORKING, COLLECTING)
-    kept = {key: before[key] for key in ("started_at", "cleaned_at") if key in before}
+    times = {key: before[key] for key in ("started_at", "cleaned_at") if key in before}
     return {
         "name": before["name"] if stays else OPENED,
         "since": before["since"] if stays else at,
         "opened_at": at,
-        **kept,
+        **times,
         "workers": [*_others(before, worker), dict(worker)],
     }
 
@@ -118,18 +118,18 @@ def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping
 
 def only_opened(run: Mapping[str, Any], pid: int) -> bool:
     """Whether the run never started, and the controller `pid` of this host works on it, and no other does."""
-    state, this = of(run), {"host": socket.gethostname(), "pid": pid}
-    works = any((one["host"], one["pid"]) == (this["host"], pid) for one in state["workers"])
-    return works and not state.get("started_at") and not _others(state, this)
+    state, controller = of(run), {"host": socket.gethostname(), "pid": pid}
+    works = any((one["host"], one["pid"]) == (controller["host"], pid) for one in state["workers"])
+    return works and not state.get("started_at") and not _others(state, controller)
 
 
 def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:
     """The state after a step of the controller `pid` of this host; None where that is no step, or not its run."""
     state = run.get("state")
-    here = socket.gethostname()
+    host = socket.gethostname()
     if not state or name not in NEXT[state["name"]]:
         return None
-    if not any((worker["host"], worker["pid"]) == (here, pid) for worker in state["workers"]):
+    if not any((worker["host"], worker["pid"]) == (host, pid) for worker in state["workers"]):
         return None
     new = {**state, "name": name, "since": at}
     new.pop("reason", None)
@@ -167,10 +167,10 @@ def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:
     """One of its controllers works on it."""
     if not state["workers"]:
         return None
-    here = socket.gethostname()
-    if any(worker["host"] == here and is_running(worker) for worker in state["workers"]):
+    host = socket.gethostname()
+    if any(worker["host"] == host and is_running(worker) for worker in state["workers"]):
         return True
-    if all(worker["host"] == here for worker in state["workers"]):
+    if all(worker["host"] == host for worker in state["workers"]):
         return False
     limit = LOST_SECONDS if state["name"] == WORKING else QUIET_SECONDS
     return None if sign_age is None else sign_age < limit

@@ -49,19 +49,19 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
     if not answer.get("failed"):
         return {"state": CLEAN, "message": "", **lists}
     detail = f"{answer.get('msg', 'the clean failed')} {answer.get('module_stderr') or ''}".strip()
-    known = launch_errors.classify("", detail)
+    failure = launch_errors.classify("", detail)
     message = launch_errors.plain(detail)
-    if known.name == "not_started":  # nothing more is known than its message
+    if failure.name == "not_started":  # nothing more is known than its message
         return {"state": LEFT, "message": message, **lists}
-    state = NOT_REACHED if known.name in launch_errors.BEFORE_LOGIN else LEFT
-    return {"state": state, "class": known.name, "message": message, "remedy": f"{known.steps}, {_AGAIN}", **lists}
+    state = NOT_REACHED if failure.name in launch_errors.BEFORE_LOGIN else LEFT
+    return {"state": state, "class": failure.name, "message": message, "remedy": f"{failure.steps}, {_AGAIN}", **lists}
 
 
 def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
     """The outcome of an unreachable node; `name` is its class by a probe, which has its own remedy."""
     contact = launch_errors.contact(message)
-    known = launch_errors.NAMED.get(name or contact["class"])
-    steps = remedy or (known.steps if known else "")
+    failure = launch_errors.NAMED.get(name or contact["class"])
+    steps = remedy or (failure.steps if failure else "")
     fix = f"{steps}, {_AGAIN}" if steps else _AGAIN
     return {"state": NOT_REACHED, "class": name or contact["class"], "message": contact["message"], "remedy": fix}
 
@@ -80,10 +80,10 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
 def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The outcomes, where a node that is not reached or cannot run the clean counts as open only if a run may have left
     something on it (`holders`)."""
-    held = set(holders)
+    holding = set(holders)
     return {
         name: {"state": NOTHING, "message": "no run has left anything on it"}
-        if name not in held
+        if name not in holding
         and (outcome["state"] == NOT_REACHED or outcome.get("class") in launch_errors.NOTHING_WRITTEN)
         else outcome
         for name, outcome in outcomes.items()
@@ -92,10 +92,10 @@ def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dic
 
 def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Outcomes of the run's nodes that are not in this play: excluded by --limit, or removed from the inventory."""
-    known = set(inventory)
+    hosts = set(inventory)
     outcomes = {}
     for name in set(expected) - set(played):
-        if name in known:
+        if name in hosts:
             outcomes[name] = {"state": LEFT_OUT, "message": "what the run left on it stays"}
         else:
             outcomes[name] = {
@@ -120,31 +120,31 @@ def summarize(
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
-    asked = [name for name in names if outcomes[name]["state"] not in (LEFT_OUT, NOTHING)]
-    what = _runs(run_ids)
+    tried = [name for name in names if outcomes[name]["state"] not in (LEFT_OUT, NOTHING)]
+    subject = _runs(run_ids)
     if trial:
-        head = f"CLEAN (check mode, nothing was removed): {what}"
+        head = f"CLEAN (check mode, nothing was removed): {subject}"
     elif still:
-        head = f"CLEAN: {what}: {len(asked) - len(still)} of {len(asked)} nodes are clean, {len(still)} are not"
+        head = f"CLEAN: {subject}: {len(tried) - len(still)} of {len(tried)} nodes are clean, {len(still)} are not"
     elif goes_on:
-        head = f"CLEAN: {what}: removed from all of {len(asked)} nodes"
+        head = f"CLEAN: {subject}: removed from all of {len(tried)} nodes"
     else:
-        head = f"CLEAN: {what}: all of {len(asked)} nodes are clean"
+        head = f"CLEAN: {subject}: all of {len(tried)} nodes are clean"
     removed = [
         f"{count} {words[count > 1]}"
         for name, words in COUNTED.items()
         if (count := sum(len(outcome.get(name, ())) for outcome in outcomes.values()))
     ]
     lines = [head, f"- {'To be removed' if trial else 'Removed'}: {', '.join(removed) or 'nothing was there'}"]
-    kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
-    if kept:
-        lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
+    exempt = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
+    if exempt:
+        lines.append(f"- Left alone on purpose: {some_of(exempt, MAX_NAMED, '; ')}")
     for run_id, (nodes, command) in goes_on.items():
         lines.append(f"- Run {run_id} goes on, on {some_of(nodes, MAX_NAMED)}: to end it, {command}")
-    shown = [*still, *(name for name in names if outcomes[name]["state"] in (LEFT_OUT, NOTHING))]
-    lines += [_line(name, outcomes[name]) for name in shown[:MAX_LINES]]
-    if len(shown) > MAX_LINES:
-        lines.append(f"- and {len(shown) - MAX_LINES} more: {', '.join(shown[MAX_LINES:])}")
+    listed = [*still, *(name for name in names if outcomes[name]["state"] in (LEFT_OUT, NOTHING))]
+    lines += [_line(name, outcomes[name]) for name in listed[:MAX_LINES]]
+    if len(listed) > MAX_LINES:
+        lines.append(f"- and {len(listed) - MAX_LINES} more: {', '.join(listed[MAX_LINES:])}")
     return CleanSummary([one_line(line, 2000) for line in lines], dict(counts), still)
 
 

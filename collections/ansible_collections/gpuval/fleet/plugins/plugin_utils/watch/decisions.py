@@ -88,19 +88,19 @@ class NodeView:
     @property
     def complete(self) -> bool:
         """Every stage has a final record of the attempt asked for, or one that was refused."""
-        wanted = self.launch.get("attempt", 1)
-        again = set(self.launch.get("stages") or self.stages) if wanted > 1 else set()
+        attempt = self.launch.get("attempt", 1)
+        again = set(self.launch.get("stages") or self.stages) if attempt > 1 else set()
         return all(
-            self.refused.get(stage, 0) >= (wanted if stage in again else 1)
-            or (self.state(stage) in FINAL_STATES and (stage not in again or self.records[stage]["attempt"] >= wanted))
+            self.refused.get(stage, 0) >= (attempt if stage in again else 1)
+            or (self.state(stage) in FINAL_STATES and (stage not in again or self.records[stage]["attempt"] >= attempt))
             for stage in self.stages
         )
 
     @property
     def given_up(self) -> bool:
         """Its runner exits after every restart and the plan is incomplete."""
-        gone = self.launch.get("runner") == "gone" and self.restarts >= MAX_RESTARTS
-        return self.launched and gone and not self.complete
+        is_gone = self.launch.get("runner") == "gone" and self.restarts >= MAX_RESTARTS
+        return self.launched and is_gone and not self.complete
 
     @property
     def not_measured_again(self) -> bool:
@@ -232,13 +232,13 @@ def last_heartbeat(view: NodeView, now: float) -> str:
     return f"no heartbeat for {clock(now - view.last_contact_at)}{where}"
 
 
-def keep_started(known: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
+def keep_started(earlier: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
     """The launch to keep after one that may have failed: a runner started earlier may still work."""
-    if launch["state"] in LAUNCHED or known.get("state") not in LAUNCHED:
+    if launch["state"] in LAUNCHED or earlier.get("state") not in LAUNCHED:
         return dict(launch)
-    if known.get("attempt", 1) == launch["attempt"]:
-        return {**known, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
-    return {**launch, "directory": known.get("directory")}  # where the evidence of the earlier attempt lies
+    if earlier.get("attempt", 1) == launch["attempt"]:
+        return {**earlier, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
+    return {**launch, "directory": earlier.get("directory")}  # where the evidence of the earlier attempt lies
 
 
 def update(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:
@@ -268,18 +268,18 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
             stages.setdefault(stage, Counter())[view.state(stage)] += 1
     parts = []
     for stage, counts in stages.items():
-        shown = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in ("missing", "pending")]
-        if shown:
-            parts.append(f"{stage} {', '.join(shown)}")
+        texts = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in ("missing", "pending")]
+        if texts:
+            parts.append(f"{stage} {', '.join(texts)}")
     without = sum(view.launch.get("store_reachable") is False for view in views)
     if without:
         parts.append(f"{without} without the store")
-    done = sum(view.done for view in views)
-    line = f"{clock(elapsed)} nodes {done}/{len(views)} done"
-    each = [seconds_left(view) for view in views if not view.done]
-    left = 0.0 if None in each else max(filter(None, each), default=0.0)
-    if left:
-        line += f", about {clock(left)} left"
+    count_done = sum(view.done for view in views)
+    line = f"{clock(elapsed)} nodes {count_done}/{len(views)} done"
+    estimates = [seconds_left(view) for view in views if not view.done]
+    seconds = 0.0 if None in estimates else max(filter(None, estimates), default=0.0)
+    if seconds:
+        line += f", about {clock(seconds)} left"
     return " | ".join([line, *parts])
 
 
@@ -289,20 +289,20 @@ def forecast(views: Sequence[NodeView], at_once: int, moment: datetime) -> str:
     `at_once`: how many nodes work at once, 0 for all. Nodes without a declared number of GPUs count as such. A node
     that was not launched yet has a plan like that of one with the same stages.
     """
-    known = {tuple(view.stages): view.plan for view in views if view.launched}
+    plans = {tuple(view.stages): view.plan for view in views if view.launched}
     waiting = [
-        view if view.launched else replace(view, plan=known.get(tuple(view.stages), view.plan))
+        view if view.launched else replace(view, plan=plans.get(tuple(view.stages), view.plan))
         for view in views
         if not view.done
     ]
-    each = [left for view in waiting if (left := seconds_left(view)) is not None]
-    if not any(each) or len(each) < len(waiting):
+    estimates = [remaining for view in waiting if (remaining := seconds_left(view)) is not None]
+    if not any(estimates) or len(estimates) < len(waiting):
         return ""
-    seconds = max(each) * math.ceil(len(each) / (at_once or len(each)))
+    seconds = max(estimates) * math.ceil(len(estimates) / (at_once or len(estimates)))
     gpus = [view.plan.get("accelerator", {}).get("count") for view in waiting]
-    cost = f"{_hours(left * (number or 0) for left, number in zip(each, gpus, strict=True))} GPU-hours"
+    cost = f"{_hours(remaining * (number or 0) for remaining, number in zip(estimates, gpus, strict=True))} GPU-hours"
     if None in gpus:
-        cost = f"{_hours(each)} node-hours (gpuval_gpu_count is not declared)"
+        cost = f"{_hours(estimates)} node-hours (gpuval_gpu_count is not declared)"
     end = moment + timedelta(seconds=seconds)
     return f"by the plan the last node ends about {end:%Y-%m-%d %H:%M} UTC, after {units.duration(seconds)}; {cost}"
 
@@ -331,8 +331,8 @@ def seconds_left(view: NodeView) -> float | None:
 
 
 def clock(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    total = int(seconds)
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
 def to_fetch(

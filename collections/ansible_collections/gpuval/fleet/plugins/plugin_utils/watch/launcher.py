@@ -27,32 +27,32 @@ class Launcher:
         self,
         watched: WatchedRun,
         placement: Placement,
-        asked: windows.Window,
+        window: windows.Window,
         warn: Callable[[str], None],
         wait_for_node: float = 0.0,
     ) -> None:
-        """`asked`: the window that the command was given; `wait_for_node`: how many seconds a node is tried again on
+        """`window`: the window that the command was given; `wait_for_node`: how many seconds a node is tried again on
         which another run is at work."""
         self._wait_for_node = wait_for_node
-        self._watched, self._placement, self._asked, self._warn = watched, placement, asked, warn
+        self._watched, self._placement, self._asked, self._warn = watched, placement, window, warn
         #: Further attempts that wait for a place.
         self.ordered: dict[str, PlannedAttempt] = {}
         self.started: set[str] = set()
         self._store_problems: set[str] = set()
         self._remedies: set[str] = set()
-        self.window = asked
+        self.window = window
         memory = watched.memory
-        if memory.window not in (None, [asked.nodes, asked.transfers]):  # a new command overrides an earlier `window`
+        if memory.window not in (None, [window.nodes, window.transfers]):  # a new command overrides an earlier `window`
             windows.file_of(watched.folder).unlink(missing_ok=True)
-        memory.window = [asked.nodes, asked.transfers]
+        memory.window = [window.nodes, window.transfers]
         self.read_window()
 
     def read_window(self) -> None:
         """Apply a window that was set while the run is watched."""
-        wanted = windows.read(self._watched.folder, self._asked)
-        if wanted != self.window:
-            self.window = wanted
-            self._watched.say(f"window: {wanted}")
+        window = windows.read(self._watched.folder, self._asked)
+        if window != self.window:
+            self.window = window
+            self._watched.say(f"window: {window}")
 
     def plan_starts(self, now: float) -> None:
         """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry."""
@@ -138,15 +138,15 @@ class Launcher:
             view.tries = 0
         view.queued_until = until if waits else None
 
-    def fail(self, view: NodeView, found: Mapping[str, Any], now: float) -> None:
+    def fail(self, view: NodeView, failure: Mapping[str, Any], now: float) -> None:
         """Keep why a launch failed before it wrote the launch file itself."""
-        before, known = view.launch, self._watched.folder.read_launch(view.name)
-        attempt, stages = known.get("attempt", 1), known.get("stages", [])
-        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **found}
-        if "nonce" in known:
-            launch["nonce"] = known["nonce"]
+        before, earlier = view.launch, self._watched.folder.read_launch(view.name)
+        attempt, stages = earlier.get("attempt", 1), earlier.get("stages", [])
+        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **failure}
+        if "nonce" in earlier:
+            launch["nonce"] = earlier["nonce"]
         view.to_start, view.tried_at, view.queued_until = False, now, None
-        self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
+        self._watched.write_launch(view, keep_started(earlier, launch_errors.described(launch)))
         self._not_started(view, before)
 
     def end_second_measurements(self, now: float) -> None:

@@ -43,8 +43,8 @@ class StorePoller:
         for digests in (self._watched.folder.state / "returned").glob("*.json"):
             digests.unlink()  # of what nodes returned, which it may not have kept: that is fetched again
         for key in list(self._watched.memory.seen):
-            place = parse_key(self._watched.info["folder"], key)
-            file = self._watched.folder.evidence_file(place[2], place[1]) if place else None
+            parts = parse_key(self._watched.info["folder"], key)
+            file = self._watched.folder.evidence_file(parts[2], parts[1]) if parts else None
             if file is None or not os.path.lexists(file):  # there is none of a record that was refused
                 continue
             if is_whole(file, "records", self._watched.info["run_id"]):
@@ -71,7 +71,7 @@ class StorePoller:
         watched, began, has_read = self._watched, time.monotonic(), False
         errors: dict[str, StoreError] = {}
         lines: list[str | None] = [*self._guard(now)]
-        for entry in sorted(watched.store.list(f"{watched.info['folder']}/records/"), key=lambda one: one.modified):
+        for entry in sorted(watched.store.list(f"{watched.info['folder']}/records/"), key=lambda new: new.modified):
             if watched.memory.seen.get(entry.key) == entry.stamp or self._unread.get(entry.key, now) > now:
                 continue
             try:
@@ -171,7 +171,7 @@ class StorePoller:
             if view.launch.get("contact"):
                 watched.write_launch(view, launch_errors.heard_again(view.launch))
         message = record["message"]
-        shown = (one.records.get(stage, {}).get("message") for one in watched.views.values())
-        is_new = record["state"] == "running" and message.startswith(WAITING) and message not in shown
+        messages = (one.records.get(stage, {}).get("message") for one in watched.views.values())
+        is_new = record["state"] == "running" and message.startswith(WAITING) and message not in messages
         line = update(view, stage, record, time.monotonic() if now is None else now)
         return line or (f"{node} {stage}: {message}" if is_new else None)

@@ -29,7 +29,7 @@ def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
 
 
 def on_host(
-    what: str,
+    task: str,
     directory: str | None,
     stages: Sequence[str],
     connection: Sequence[str],
@@ -45,19 +45,19 @@ def on_host(
     followed as they begin, and shown where the run has `ended`. With a `become_user` the folder and the logs are that
     user's.
     """
-    if what == FOLLOW and not directory:
+    if task == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
-    if what == SHELL:
-        there = f"cd {shlex.quote(directory)}; " if directory else ""
-        remote = f'{there}exec "${{SHELL:-/bin/sh}}"'
+    if task == SHELL:
+        prefix = f"cd {shlex.quote(directory)}; " if directory else ""
+        remote = f'{prefix}exec "${{SHELL:-/bin/sh}}"'
     else:
         logs = shlex.join(f"{directory}/logs/{stage}.log" for stage in stages)
         follows = "" if ended else "-F "
         remote = f"exec tail -n {LINES} {follows}{logs} 2>/dev/null"  # it complains of logs that have not begun
     if become_user:  # a shell can ask for the password
-        asks = "" if what == SHELL else "-n "
+        asks = "" if task == SHELL else "-n "
         remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"
-    if what == SHELL:
+    if task == SHELL:
         return [connection[0], "-t", *connection[1:], remote] if connection else ["sh", "-c", remote]
     return cleaned([*connection, remote] if connection and not as_words else [*connection, "sh", "-c", remote])
 
@@ -78,8 +78,8 @@ def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
     return ["kubectl", *(f"--{name}={value}" for name, value in access.items() if value), *words]
 
 
-def in_pod(what: str, access: Mapping[str, str], pod: str, container: str) -> list[str]:
-    if what == SHELL:
+def in_pod(task: str, access: Mapping[str, str], pod: str, container: str) -> list[str]:
+    if task == SHELL:
         words = ("exec", "--stdin", "--tty", pod, f"--container={container}", "--", "sh", "-c", _ANY_SHELL)
         return kubectl(access, *words)
     return cleaned(kubectl(access, "logs", "--follow", f"--tail={LINES}", pod, f"--container={container}"))
@@ -92,8 +92,8 @@ def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 def containers(pod: Mapping[str, Any]) -> dict[str, str]:
     """Of each container, in order: waiting, running or terminated."""
     status = pod.get("status") or {}
-    known = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in known}
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in statuses}
 
 
 def container_after(pod: Mapping[str, Any], container: str) -> str | None:
@@ -105,28 +105,28 @@ def container_after(pod: Mapping[str, Any], container: str) -> str | None:
     return begun[0] if begun else "" if ended or not later else None
 
 
-def container_of(what: str, pod: Mapping[str, Any], wanted: str) -> str:
+def container_of(task: str, pod: Mapping[str, Any], container: str) -> str:
     """The wanted container, else the running one, else for its log the last that ran."""
     states = containers(pod)
     phase = (pod.get("status") or {}).get("phase", "Unknown")
     about = f"pod {pod['metadata']['name']} ({phase})"
     running = [name for name, state in states.items() if state == "running"]
     begun = [name for name, state in states.items() if state != "waiting"]
-    if wanted and wanted not in states:
-        raise ReachError(f"{about} has no container {wanted}, but {', '.join(states) or 'none yet'}")
-    allowed = running if what == SHELL else begun
-    chosen = [wanted] if wanted else (running or begun)[-1:]
+    if container and container not in states:
+        raise ReachError(f"{about} has no container {container}, but {', '.join(states) or 'none yet'}")
+    allowed = running if task == SHELL else begun
+    chosen = [container] if container else (running or begun)[-1:]
     if chosen and chosen[0] in allowed:
         return chosen[0]
-    known = ", ".join(f"{name} {state}" for name, state in states.items()) or "no container yet"
-    verb = "runs" if what == SHELL else "has begun"
-    raise ReachError(f"{wanted or 'no stage'} {'does not run' if wanted else verb} in {about}: {known}")
+    states_text = ", ".join(f"{name} {state}" for name, state in states.items()) or "no container yet"
+    verb = "runs" if task == SHELL else "has begun"
+    raise ReachError(f"{container or 'no stage'} {'does not run' if container else verb} in {about}: {states_text}")
 
 
 def beyond(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """Lines of `after`, the end of a log, that were not in `before`, its earlier end."""
     for start in range(len(before) + 1):
-        rest = list(before[start:])
-        if rest == list(after[: len(rest)]):
-            return list(after[len(rest) :])
+        tail = list(before[start:])
+        if tail == list(after[: len(tail)]):
+            return list(after[len(tail) :])
     return list(after)

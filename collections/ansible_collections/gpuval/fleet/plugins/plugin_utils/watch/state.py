@@ -39,8 +39,8 @@ class WatchedRun:
     def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
         self.folder, self.store, self.say = folder, store, say
         self.info = folder.read_run()
-        kept = run_folder.read_object(self._memory_file)
-        self.memory = Memory(**{key.name: kept[key.name] for key in fields(Memory) if key.name in kept})
+        stored = run_folder.read_object(self._memory_file)
+        self.memory = Memory(**{key.name: stored[key.name] for key in fields(Memory) if key.name in stored})
         launches, plans = folder.read_launches(), folder.read_plans()
         self.evidence = RunEvidence(launches=launches, problems=folder.read_problems())
         now = time.monotonic()
@@ -83,8 +83,8 @@ class WatchedRun:
 
     def join(self, nodes: Mapping[str, Any], now: float) -> list[NodeView]:
         """Add nodes to the run, behind those that wait for their turn. Returns their views."""
-        wanted = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
-        self.info, names = opening.merge(self.folder.read_run(), wanted)
+        document = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
+        self.info, names = opening.merge(self.folder.read_run(), document)
         self.folder.write_run(self.info)
         self.start_clock(now)
         for name in names:
