@@ -4,7 +4,7 @@ import time
 
 import goals
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import own_checks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import checks_without_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.attempts import Attempts
@@ -153,7 +153,7 @@ def test_what_does_not_begin_in_time_is_given_up_with_a_warning(ordered):
     assert queue.withdrawn == [ORDERED[0], ORDERED[2]], "what has begun goes on"
     assert [name for name in ORDERED if watched.views[name].done] == ["node-000"]
     assert lines[-1] == "node-000: not measured again: job 7 is pending (Resources); its first measurement stands"
-    (warning,) = own_checks.interruption_checks("node-000", watched.folder.read_launch("node-000"))
+    (warning,) = checks_without_criteria.interruption_checks("node-000", watched.folder.read_launch("node-000"))
     assert (warning["name"], warning["verdict"], warning["severity"]) == ("not_measured_again", "warn", "advisory")
     assert warning["reason"] == "not measured again: job 7 is pending (Resources)"
     launcher.end_second_measurements(now + 602)
@@ -193,7 +193,7 @@ def test_a_launch_that_fails_is_a_second_measurement_that_did_not_begin(ordered)
     view = watched.views["node-000"]
     watched.write_launch(view, {**view.launch, "state": "refused", "message": "the disk is full"})
     launcher.end_second_measurements(now + 1)
-    (warning,) = own_checks.interruption_checks("node-000", view.launch)
+    (warning,) = checks_without_criteria.interruption_checks("node-000", view.launch)
     assert warning["reason"] == "not measured again: the disk is full"
     assert queue.withdrawn == []
 
@@ -205,6 +205,6 @@ def test_a_node_that_is_lost_in_its_second_measurement_has_no_warning_in_place_o
     watched.write_launch(view, {**view.launch, "message": "", "contact": contact})
     view.attempt_ended = True
     launcher.end_second_measurements(now + 1)
-    assert view.done and own_checks.interruption_checks("node-000", view.launch) == []
+    assert view.done and checks_without_criteria.interruption_checks("node-000", view.launch) == []
     launcher.end_second_measurements(now + 601)
     assert view.name not in queue.withdrawn and not view.not_measured_again

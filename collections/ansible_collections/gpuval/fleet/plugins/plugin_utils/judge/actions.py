@@ -13,8 +13,8 @@ from ..core import yaml_file
 from ..core.paths import COLLECTION
 from ..records.failure_classes import NODE, OF_MACHINE, class_named, subject_of
 from ..records.states import RUN_ENDED
+from .checks_without_criteria import IN_USE
 from .identity import best_of, machine_names
-from .own_checks import IN_USE
 from .stage_end import OPEN_STATES
 from .unsteady import UNSTEADY
 from .verdict import headline, node_class

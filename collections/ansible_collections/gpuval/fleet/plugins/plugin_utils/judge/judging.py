@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import files
-from ..core.beside import by_halves
+from ..core.child_process import by_halves
 from ..core.errors import reason_of
 from ..records.documents import Record
 from ..records.evidence import EvidenceRefused, RunEvidence, check_launch, take_record

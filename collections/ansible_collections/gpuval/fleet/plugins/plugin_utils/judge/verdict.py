@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..core.beside import beside, by_halves
+from ..core.child_process import beside, by_halves
 from ..core.escape import one_line
 from ..core.text import natural_order
 from ..records.documents import EvidenceProblem, Record
@@ -28,7 +28,7 @@ from . import acceptance, coverage, not_tested, power, retries
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
-from .copies import find_copies
+from .copied_measurements import find_copies
 from .criteria import informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of

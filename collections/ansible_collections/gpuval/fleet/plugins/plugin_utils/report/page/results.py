@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.beside import processors
+from ...core.child_process import processors
 from ...core.escape import NODE_NAME
 from . import curves
 
