@@ -157,10 +157,8 @@ def _cidr(info: dict[str, Any]) -> str:
     return f"{info['local']}/{info['prefixlen']}"
 
 
-def _json(text: str, words: str) -> list[dict[str, Any]]:
+def _json(text: str, call: str) -> list[dict[str, Any]]:
     try:
         return [entry for entry in json.loads(text or "[]") if isinstance(entry, dict)]
     except ValueError as error:
-        raise HostNetworkError(
-            f"`{words}` does not answer in JSON ({error}): install iproute2 4.14 or newer"
-        ) from error
+        raise HostNetworkError(f"`{call}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error
