@@ -20,6 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 sys.path.insert(0, str(ROOT / "collections"))
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages as stage_files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import DOCUMENTATION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria as judged
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import sku_entries
@@ -193,7 +194,18 @@ def variables() -> str:
         "Set them in `group_vars/`, `host_vars/` or with `-e`. Use Ansible Vault or environment variables for secrets: "
         "`-e` exposes them in the process list. A default of `-` depends on other settings; the meaning says how.",
         *[section for role in roles() for section in settings(role)],
+        "## Profiles",
+        "What a profile (`profiles/NAME.yml`) changes; `-` is the default above.",
+        profile_settings(),
     )
+
+
+def profile_settings() -> str:
+    known = stage_files.profiles()
+    names = dict.fromkeys(name for profile in known.values() for name in profile.settings)
+    cells = {name: [profile.settings.get(name) for profile in known.values()] for name in names}
+    rows = [[f"`{name}`", *("-" if value is None else code(value) for value in row)] for name, row in cells.items()]
+    return table(["setting", *known], rows)
 
 
 def variable(name: str, option: dict[str, Any]) -> list[str]:
@@ -399,9 +411,7 @@ def property_row(key: str, value: Any, prefix: str = "") -> list[str]:
 
 def profiles() -> dict[str, list[str]]:
     """The stages of each profile, on each node and of several nodes."""
-    defaults = yaml.safe_load((COLLECTION / "roles" / SHARED / "defaults" / "main.yml").read_text())
-    gangs = defaults["gpuval_gang_stages"]
-    return {name: [*stages, *gangs.get(name, [])] for name, stages in defaults["gpuval_profiles"].items()}
+    return {name: [*profile.stages, *profile.gang_stages] for name, profile in stage_files.profiles().items()}
 
 
 def coverage() -> str:

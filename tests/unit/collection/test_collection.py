@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.step_options import StoreSettings
 from jsonschema import Draft202012Validator
 
@@ -45,12 +46,22 @@ def test_a_role_declares_its_variables_by_its_name_depends_on_no_other_and_is_li
     assert (link / "meta" / "main.yml").is_file()
 
 
-def test_the_variables_of_all_stages_are_linked_in_one_folder():
-    """A play that imports it has them all, without an end of sixteen roles on each of its hosts."""
-    files = (FLEET / "roles").glob("*/defaults/main.yml")
-    declared = {path.parents[1].name: path for path in files if re.search(r"^\w+_workload:", path.read_text(), re.M)}
-    links = {link.stem: link.resolve() for link in (FLEET / "roles/gpuval/defaults/stages").iterdir()}
-    assert links == declared
+def test_a_stage_or_a_profile_is_named_in_no_list_of_the_product():
+    """Each is found by its folder or file: a new one touches nothing else."""
+    names = [*extensions.found("stages"), *extensions.found("profiles")]
+    pattern = re.compile("|".join(rf"\b{name}\b" for name in names))
+    files = [
+        *(FLEET / "plugins").rglob("*.py"),
+        *(FLEET / "playbooks").rglob("*.yml"),
+        *(FLEET / "roles").glob("*/*/main.yml"),
+    ]
+    lists = [
+        f"{path.relative_to(FLEET)}: {text}"
+        for path in files
+        for text in re.findall(r"[\[({][^\[\](){}]*[\])}]", path.read_text())
+        if len(set(pattern.findall(text))) > 5
+    ]
+    assert lists == []
 
 
 LOGIC = re.compile(

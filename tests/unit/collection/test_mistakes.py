@@ -120,7 +120,7 @@ CRITERIA_MISTAKES = [
 def defaults():
     files = settings.ROLES.glob("*/defaults/main.yml")
     loaded = (DataLoader().load_from_file(str(file), trusted_as_template=True) for file in files)
-    return {name: value for values in loaded for name, value in values.items()}
+    return {"run_opens": True, **{name: value for values in loaded for name, value in values.items()}}
 
 
 @pytest.fixture

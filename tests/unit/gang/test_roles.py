@@ -24,10 +24,6 @@ PLAY = """
   vars: {variables}
   tasks:
     - import_role: {{name: gpuval.fleet.gpuval}}
-    - import_role: {{name: gpuval.fleet.collective}}
-    - import_role: {{name: gpuval.fleet.deepspeed}}
-    - import_role: {{name: gpuval.fleet.rdma_rails}}
-    - import_role: {{name: gpuval.fleet.fabric}}
     - import_role: {{name: gpuval.fleet.run, tasks_from: reopen}}
       when: false
     - copy: {{content: "{{{{ run_gang_workloads | to_json }}}}", dest: {folder}/{case}.json, mode: "0600"}}

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, opening
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import write_hostfile
@@ -55,10 +56,10 @@ def test_the_playbooks_say_so(name):
 
 
 def test_pairs_are_part_of_standard_and_burnin():
-    stages = yaml.safe_load((criteria.COLLECTION / "roles/gpuval/defaults/main.yml").read_text())["gpuval_gang_stages"]
+    gang_stages = {name: profile.gang_stages for name, profile in stages.profiles().items()}
     whole = ["collective", "deepspeed", "fabric"]
     long = ["collective", "deepspeed", "rdma_rails", "fabric"]
-    assert stages == {"quick": [], "standard": whole, "burnin": long, "soak": long}
+    assert gang_stages == {"quick": [], "standard": whole, "burnin": long, "soak": long}
 
 
 def test_who_joins_a_run_of_gangs_alone_narrows_it():

@@ -1,10 +1,8 @@
 """The profile soak: no counter of errors may rise, no clock may fall, and a run of days fits what limits it."""
 
-import ast
-
 import pytest
-import yaml
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CLOCK_SLACK_SECONDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
@@ -66,30 +64,19 @@ def test_the_clock_of_72_hours_is_compared_in_bounded_memory():
     assert GpuFigures().figures()["gpu_sm_clock_held_ratio"] is None
 
 
-def by_profile(text):
-    """The values of a setting by profile."""
-    return ast.literal_eval(f"{{{text.partition('{{')[2].partition('{')[2].partition('}')[0]}}}")
-
-
 def test_each_stage_of_a_soak_has_its_own_time_and_all_fit_its_deadline():
     """An inventory that names no time must not fall back to the minute of the profile standard."""
-    defaults = {
-        name: by_profile(value)
-        for path in (criteria.COLLECTION / "roles").glob("*/defaults/main.yml")
-        for name, value in (yaml.safe_load(path.read_text()) or {}).items()
-        if isinstance(value, str) and "'burnin':" in value
-    }
-    assert {"storage_seconds", "storage_max_written_bytes", "rdma_seconds", "inference_seconds"} < defaults.keys()
-    assert not [name for name, values in defaults.items() if "soak" not in values]
-    deadline = defaults.pop("gpuval_deadline_seconds")["soak"]
+    known = stages.profiles()
+    soak = dict(known["soak"].settings)
+    assert {"storage_seconds", "storage_max_written_bytes", "rdma_seconds", "inference_seconds"} < soak.keys()
+    assert soak.keys() == known["burnin"].settings.keys()
+    deadline = soak.pop("gpuval_deadline_seconds")
     of_gangs = ("collective_", "deepspeed_")  # they have limits of their own
-    own = [v["soak"] for name, v in defaults.items() if name.endswith("_seconds") and not name.startswith(of_gangs)]
+    own = [seconds for name, seconds in soak.items() if name.endswith("_seconds") and not name.startswith(of_gangs)]
     assert sum(own) < deadline - 4 * 3600  # 4 h for images, models and starts
 
 
 def test_a_soak_fits_signatures_certificates_and_records():
-    path = criteria.COLLECTION / "roles/gpuval/defaults/main.yml"
-    text = yaml.safe_load(path.read_text())["gpuval_deadline_seconds"]
-    deadline = by_profile(text)["soak"]
+    deadline = stages.profiles()["soak"].settings["gpuval_deadline_seconds"]
     assert 72 * 3600 < deadline < MAX_SIGNED_SECONDS
     assert deadline + CLOCK_SLACK_SECONDS < certificates.SERVER_LIFE.total_seconds()

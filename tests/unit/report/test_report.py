@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas, units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, extensions, schemas, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
@@ -20,7 +20,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import decisive, reasons, summary_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.settings import SHIPPED_STAGES
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -224,7 +223,7 @@ def test_the_block_of_a_run_names_its_page_and_its_inventory(mixed, tmp_path):
 def test_console_block_of_a_pass_says_what_was_measured():
     run = make_run()
     done = {"facts", "image", "endpoints", "training", "loading", "inference"}
-    untested = sorted(set(SHIPPED_STAGES) - done)
+    untested = sorted(set(extensions.found("stages")) - done)
     lines = final_block(judge(run, healthy(run)), width=20).splitlines()
     assert lines == [
         "=" * 20,

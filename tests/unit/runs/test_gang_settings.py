@@ -49,18 +49,15 @@ def test_a_search_that_holds_no_three_rounds_is_reported(seconds, round_seconds,
 def play():
     """Variables of a playbook with the roles' own defaults, and what is set beside them."""
 
-    def of(*roles, hosts=4, **variables):
+    def of(hosts=4, **variables):
         values = {"ansible_play_hosts_all": [f"node-{number}" for number in range(hosts)]}
-        for role in ("gpuval", "run", *roles):
+        for role in ("gpuval", "run"):
             file = str(settings.ROLES / role / "defaults/main.yml")
             values.update(DataLoader().load_from_file(file, trusted_as_template=True))
-        values.update(variables)
+        values.update({"run_opens": True, **variables})
         return values, Templar(loader=DataLoader(), variables=values)
 
     return of
-
-
-GANGS = ("collective", "deepspeed", "fabric")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ GANGS = ("collective", "deepspeed", "fabric")
     [({}, 3060), ({"fabric_seconds": 120}, 4300), ({"run_launch_seconds": 1800}, 12000), ({"hosts": 100}, 3500)],
 )
 def test_the_time_of_a_search_grows_with_that_of_its_rounds(play, variables, least):
-    values, templar = play(*GANGS, **variables)
+    values, templar = play(**variables)
     names = ("gpuval_gang_search_seconds", "run_gang_search_round_seconds")
     seconds, of_round = (float(templar.template(values[name])) for name in names)
     assert seconds >= max(least, 6 * of_round)
@@ -76,16 +73,19 @@ def test_the_time_of_a_search_grows_with_that_of_its_rounds(play, variables, lea
 
 
 def test_what_a_round_of_the_search_may_take_is_known_before_the_start(play):
-    def told(*roles, **variables):
-        values, templar = play(*roles, **variables)
+    def told(**variables):
+        values, templar = play(**variables)
         return check_settings._search_round_seconds(templar, values)
 
-    assert told(*GANGS) == 506
-    assert told(*GANGS, fabric_seconds=120) == 842
-    assert told(*GANGS, gpuval_profile="quick") == 0  # no gangs
-    assert told(*GANGS, gpuval_gang_search=False) == 506, "fabric is one of the stages"
-    assert told(*GANGS, gpuval_gang_search=False, gpuval_gang_stages={"standard": ["collective"]}) == 0
-    assert told() == 0  # a playbook that is for something else, such as that of the hostfile
+    assert told() == 506
+    assert told(fabric_seconds=120) == 842
+    assert told(gpuval_profile="quick") == 0  # no gangs
+    assert told(gpuval_gang_search=False) == 506, "fabric is one of the stages"
+    assert told(gpuval_gang_search=False, gpuval_gang_stages={"standard": ["collective"]}) == 0
+    values, templar = play()
+    del values["run_opens"]
+    # a playbook that is for something else, such as that of the hostfile
+    assert check_settings._search_round_seconds(templar, values) == 0
 
 
 @pytest.mark.parametrize(

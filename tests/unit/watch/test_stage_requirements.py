@@ -7,6 +7,7 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans, settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
@@ -17,7 +18,7 @@ MODULES = {
     "inference": ["transformers", "torch", "fastapi", "uvicorn", "pydantic", "openai", "accelerate"],
 }
 COMMANDS = {"loading": "rclone", "storage": "fio", "rdma": "ib_write_bw", "rdma_rails": "ib_write_bw"}
-STAGES = [stage for stage in settings.SHIPPED_STAGES if stage != "image"]
+STAGES = [stage for stage in extensions.found("stages") if stage != "image"]
 #: The programs of these need the runner's Python alone.
 WITHOUT_PYTHON = {"facts", "endpoints", "storage"}
 

@@ -6,7 +6,7 @@ import importlib.util
 import io
 import marshal
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...module_utils.engines._engine import ContainerEngine
@@ -31,6 +31,8 @@ SHARED = (
     *(f"network/{name}.py" for name in ("__init__", "endpoints", "errors", "parallel", "tcp")),
 )
 
+#: The package of an extension's stage, in its folder.
+PROGRAM = "program"
 SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_POINT = b"import sys\n\nfrom gpuval_runner.cli import main\n\nsys.exit(main())\n"
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # the zip format knows no earlier date
@@ -52,14 +54,19 @@ def runner_pyz(bytecode: bool = True) -> bytes:
     return SHEBANG + _zip([*entries, *(_bytecode(entries) if bytecode else ())])
 
 
-def workloads_zip() -> bytes:
-    """Return the workloads as a zip for ``PYTHONPATH``. Raises ``FileNotFoundError`` when the package is missing."""
-    return _zip(_package(WORKLOADS, "gpuval_workloads"))
+def workloads_zip(programs: Sequence[Path] = ()) -> bytes:
+    """Return the workloads as a zip for ``PYTHONPATH``. ``programs``, the folders ``NAME/program`` of extensions,
+    are its packages ``gpuval_stages.NAME``. Raises ``FileNotFoundError`` when a package is missing."""
+    entries = [*_package(WORKLOADS, "gpuval_workloads"), *([("gpuval_stages/__init__.py", b"")] if programs else [])]
+    for folder in programs:
+        entries += _package(folder, f"gpuval_stages/{folder.parent.name}")
+    return _zip(entries)
 
 
 def _package(folder: Path, name: str) -> list[Entry]:
     if not (folder / "__init__.py").is_file():
-        raise FileNotFoundError(f"{folder} is not a Python package: the collection is incomplete, install it again")
+        remedy = "add __init__.py" if folder.name == PROGRAM else "the collection is incomplete, install it again"
+        raise FileNotFoundError(f"{folder} is not a Python package: {remedy}")
     files = (path for path in folder.rglob("*") if path.is_file())
     wanted = (path for path in files if not LEFT_OUT & set(path.relative_to(folder).parts) and path.suffix != ".pyc")
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible import constants
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from . import answers, extensions
@@ -19,26 +19,13 @@ from .errors import GpuvalError, disk_problem, subject_of
 from .escape import console_line
 from .paths import project_path
 from .step_options import group_of, group_spec
-from .text import listed, some_of
+from .text import some_of
 
 
 def injected_settings(values: Mapping[str, Any]) -> list[str]:
     """Names of settings that a host's facts override: what a node says of itself, made variables by Ansible."""
     facts = values.get("ansible_facts") or () if constants.config.get_config_value("INJECT_FACTS_AS_VARS") else ()
     return answers.settings_among(facts)
-
-
-def extension_folders(templar: Any, values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The folders of ``gpuval_extensions``, and those that none may lie in; a template that fails is reported where
-    settings are checked."""
-    try:
-        given, *forbidden = (
-            templar.template(values.get(name))
-            for name in (extensions.SETTING, "gpuval_results_dir", "gpuval_state_dir")
-        )
-    except AnsibleError:
-        return [], []
-    return listed(given), [str(path) for path in forbidden if path]
 
 
 class Console:
@@ -94,7 +81,7 @@ class ControllerAction(OutputLimit, ActionBase):
         self._display = Console(self._display)
         self._refuse_foreign_settings(task_vars or {})
         self.task_vars = task_vars or {}
-        extensions.use(*extension_folders(self._templar, self.task_vars))
+        extensions.use_setting(self._templar, self.task_vars)
         options: dict[str, Any] = {}
         try:
             _checked, options = self.validate_argument_spec(self.spec())

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from ansible.errors import AnsibleError
 
 from .errors import SettingError
 from .paths import COLLECTION, ROLES, project_path
-from .text import meant
+from .text import listed, meant
 
 SETTING = "gpuval_extensions"
 #: By kind what a file's name ends with; what has no end is a folder.
@@ -46,10 +48,21 @@ def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> 
     _in_use.update(folders=tuple(map(project_path, folders)), forbidden=tuple(map(project_path, forbidden)))
 
 
+def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
+    """Set the folders to those of ``gpuval_extensions``. A template that fails is found where settings are checked."""
+    try:
+        folders, *forbidden = (
+            templar.template(values.get(name)) for name in (SETTING, "gpuval_results_dir", "gpuval_state_dir")
+        )
+    except AnsibleError:
+        folders, forbidden = (), []
+    use(listed(folders), [str(path) for path in forbidden if path])
+
+
 def found(kind: str) -> Mapping[str, Path]:
     """By name the folder or file of each of a kind, those that ship first. Raises SettingError for an extension that
     cannot be used."""
-    return _found(kind, **_in_use)
+    return _found(kind, _in_use["folders"], _in_use["forbidden"])
 
 
 def check() -> None:
@@ -58,9 +71,14 @@ def check() -> None:
         found(kind)
 
 
+def stage_files(pattern: str) -> tuple[Path, ...]:
+    """Files of the stages of extensions, such as ``files/criteria*.yml``. Raises SettingError."""
+    return _stage_files(pattern, _in_use["folders"], _in_use["forbidden"]) if _in_use["folders"] else ()
+
+
 def digests() -> dict[str, str]:
     """By the folder's name the SHA-256 of all that an extension has, sorted by path. Raises SettingError."""
-    return {folder.name: _digest(folder) for folder in _checked(**_in_use)}
+    return {folder.name: _digest(folder) for folder in _checked(_in_use["folders"], _in_use["forbidden"])}
 
 
 def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Interface]:
@@ -87,7 +105,7 @@ def is_shipped(path: Path) -> bool:
 def _found(kind: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> Mapping[str, Path]:
     shipped = _SHIPPED[kind]()
     named = dict(shipped)
-    for folder in _checked(folders=folders, forbidden=forbidden):
+    for folder in _checked(folders, forbidden):
         for path in _entries(folder, kind):
             name = path.name.removesuffix(KINDS[kind])
             reserved = {*shipped, *(role.name for role in ROLES.iterdir())} if kind == "stages" else shipped.keys()
@@ -109,6 +127,12 @@ def _entries(folder: Path, kind: str) -> list[Path]:
                 f"{SETTING} {path}: {kind} has {what}, of small letters, digits and '_': rename or move it"
             )
     return entries
+
+
+@cache
+def _stage_files(pattern: str, folders: tuple[Path, ...], forbidden: tuple[Path, ...]) -> tuple[Path, ...]:
+    own = (folder for folder in _found("stages", folders, forbidden).values() if not is_shipped(folder))
+    return tuple(path for folder in own for path in sorted(folder.glob(pattern)))
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import stages
 from .ansible_internal import Origin, PlayWorker, is_set_by_task
 from .paths import COLLECTION
 
@@ -44,5 +45,5 @@ def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[s
 
 
 def templar_of(action: Any, values: Mapping[str, Any]) -> Any:
-    """What templates with those variables: `.template(value)`."""
-    return action._templar.copy_with_new_env(available_variables=values)
+    """What templates with those variables, and with those of stages below them: `.template(value)`."""
+    return action._templar.copy_with_new_env(available_variables=stages.with_variables(action._templar, values))

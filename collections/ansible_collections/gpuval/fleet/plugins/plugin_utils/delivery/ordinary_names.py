@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 
+from ..core import extensions
+
 #: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
 ORDINARY = frozenset(
     {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
      "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",
-     "home", "data", "facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "collective",
-     "vendor_tools", "rdma", "storage", "combined_load", "endpoints",
-     "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd", "gaudi", "vm"}
+     "home", "data", "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd",
+     "gaudi", "vm"}
 )  # fmt: skip
 SHORTEST_NAME = 3
 
 
 def is_ordinary(name: str) -> bool:
-    """Whether a name is a common word or a number."""
-    return len(name) < SHORTEST_NAME or name.lower() in ORDINARY or not re.search("[A-Za-z]", name)
+    """Whether a name is a common word, a stage or a number."""
+    is_word = name.lower() in ORDINARY or name.lower() in extensions.found("stages")
+    return len(name) < SHORTEST_NAME or is_word or not re.search("[A-Za-z]", name)

@@ -13,12 +13,12 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import MISSING
 
+from ..core import extensions
 from ..core.parent_process import AbandonedError
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
-from ..runs.settings import SHIPPED_STAGES
 from . import console, evidence, forming, keys, rounds
 from . import document as gang_document
 from .forming import Candidate
@@ -225,7 +225,7 @@ class Gangs:
 
         Of jobs only what a lost node made fail: a search measures the network, not what a user's program does.
         """
-        stages = [stage for stage in stages if stage in SHIPPED_STAGES or self._lost(stage)]
+        stages = [stage for stage in stages if stage in extensions.found("stages") or self._lost(stage)]
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints: dict[str, str] = {}
         for name, members in self.document["gangs"].items():

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core import schemas, yaml_file
+from ..core import extensions, schemas, yaml_file
 from ..core.errors import SettingError
 from ..core.text import meant
-from ..runs import outputs, plans, settings
+from ..runs import outputs, plans
 
 MAX_FILE_BYTES = 256 << 10
 #: Of the files that a job copies to its nodes, together: they travel in the plan.
@@ -137,7 +137,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
     """What the schema cannot see, each with its place."""
-    if document["name"] in settings.SHIPPED_STAGES:
+    if document["name"] in extensions.found("stages"):
         yield ("name",), f"{document['name']} is a stage of gpuval: choose another name"
     names = Counter(step["name"] for step in document["steps"])
     for index, step in enumerate(document["steps"]):

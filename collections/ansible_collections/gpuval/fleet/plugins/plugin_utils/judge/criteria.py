@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..core import schemas, yaml_file
+from ..core import extensions, schemas, yaml_file
 from ..core.errors import GpuvalError
 from ..core.paths import COLLECTION
 from ..core.text import meant, pattern_of
@@ -19,6 +19,8 @@ from .kinds import KINDS
 
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
+#: In the folder of a stage.
+CRITERIA = "files/criteria*.yml"
 SHARED_CHECKS = COLLECTION / "skus/shared/checks.yml"
 #: Bytes per second and lane in one direction, by the generation of PCIe, encoding deducted.
 LANE_BYTES_PER_SECOND = {1: 2.5e8, 2: 5e8, 3: 9.85e8, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -52,7 +54,7 @@ def informational_of(checks: Sequence[Check]) -> tuple[Informational, ...]:
 
 def shipped_files() -> list[Path]:
     """The criteria files of the collection's own roles, and the SKU catalogue."""
-    return [*sorted(COLLECTION.glob("roles/*/files/criteria*.yml")), *sku_files()]
+    return [*sorted(COLLECTION.glob(f"roles/*/{CRITERIA}")), *sku_files()]
 
 
 def sku_files() -> list[Path]:
@@ -65,8 +67,9 @@ def _shipped() -> tuple[Criteria, ...]:
 
 
 def beside_shipped(paths: Iterable[str | Path]) -> Criteria:
-    """As `load`, after the shipped criteria, which a process reads once, and before it forks for all of its workers."""
-    return _merged([*_shipped(), *(read_file(Path(path)) for path in paths)])
+    """As `load`, after the criteria of extensions and the shipped ones, which a process reads once, and before it forks
+    for all of its workers."""
+    return _merged([*_shipped(), *map(read_file, extensions.stage_files(CRITERIA)), *map(read_file, map(Path, paths))])
 
 
 def load(paths: Iterable[str | Path]) -> Criteria:
@@ -129,6 +132,17 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
     except CriteriaError as error:
         problems.append(f"{path}: {error}")
     return problems
+
+
+def problems_of_extensions() -> list[str]:
+    """What is wrong with the criteria of extensions, each of which judges its own stage alone."""
+    found = []
+    for path in extensions.stage_files(CRITERIA):
+        stage = path.parents[1].name
+        wrong = problems_of(path, [stage])
+        foreign = [] if wrong else [check.name for check in read_file(path) if not check.name.startswith(f"{stage}_")]
+        found += wrong + [f"{path}: check '{name}': the name must begin with {stage}_: rename it" for name in foreign]
+    return [f"{extensions.SETTING}: {problem}" for problem in found]
 
 
 def doubtful_metrics(path: Path) -> list[str]:

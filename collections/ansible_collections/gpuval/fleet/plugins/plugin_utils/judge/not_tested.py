@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..core import extensions
 from ..core.escape import one_line
 from ..records import environment
 from ..records.documents import Record
-from ..runs.settings import SHIPPED_STAGES
 from .check import Check
 from .entries import not_applicable
 from .subject import Subject
@@ -62,7 +62,7 @@ def _stages(run: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Gap]:
     exempt = expected.get("exempt", {})
     why = f"not in the profile {run['profile']}" + (", or left out by tags" if "tags" in run["narrowed_by"] else "")
     alone = "a single node has no gang" if len(run["nodes"]) == 1 else why
-    for stage in SHIPPED_STAGES:
+    for stage in extensions.found("stages"):
         if stage not in expected["stages"] and stage not in OPTIONAL:
             reason = exempt.get(stage, alone if stage in run.get("gang_stages", ()) else why)
             yield stage, stage, one_line(reason, MAX_TEXT)

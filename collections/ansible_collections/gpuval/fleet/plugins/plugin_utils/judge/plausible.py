@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from ..core import units
+from ..core import extensions, schemas, units
 from ..core.paths import COLLECTION
 from ..core.text import pattern_of
 from ..records.documents import NodeMetric, Record
@@ -16,6 +18,8 @@ from .criteria import data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 
+#: In the folder of an extension's stage.
+OF_STAGE = "files/ranges.yml"
 RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
 _REMEDY = (
@@ -43,14 +47,24 @@ class Range:
 
 
 @functools.cache
-def ranges() -> tuple[Range, ...]:
-    return tuple(Range(**{**one, "metrics": tuple(one["metrics"])}) for one in read_document(RANGES))
+def ranges(of_stages: tuple[Path, ...] = ()) -> tuple[Range, ...]:
+    """Those of extensions' stages, then those that ship. Raises schemas.Invalid for a file that breaks its schema."""
+    entries: list[dict[str, Any]] = []
+    for path in (*of_stages, RANGES):
+        document = read_document(path)
+        schemas.validate("ranges", document, what=str(path))
+        entries += document
+    return tuple(Range(**{**one, "metrics": tuple(one["metrics"])}) for one in entries)
+
+
+def range_of(metric: str) -> Range:
+    """The first range that fits a name; the last of the file fits all."""
+    return _range_of(metric, extensions.stage_files(OF_STAGE))
 
 
 @functools.lru_cache(maxsize=8192)
-def range_of(metric: str) -> Range:
-    """The first range that fits a name; the last of the file fits all."""
-    return next(one for one in ranges() if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
+def _range_of(metric: str, of_stages: tuple[Path, ...]) -> Range:
+    return next(one for one in ranges(of_stages) if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:

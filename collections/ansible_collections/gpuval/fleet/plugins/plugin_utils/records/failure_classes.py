@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from ..core import yaml_file
+from ..core import extensions, yaml_file
+from ..core.errors import SettingError
 from ..core.paths import COLLECTION
 
 AGAIN = "then validate again with --limit {node}"
@@ -27,6 +29,8 @@ NOT_MEASURED_AGAIN = "not_measured_again"
 OWN_PROGRAM, PROGRAM = "own_program", "program"
 #: The files of the table, in the order in which a name is looked up.
 FILES = ("launch", "kubernetes", "slurm", "stages")
+#: The classes of a stage of an extension, in its folder.
+OF_STAGE = "files/failures.yml"
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,11 @@ class FailureClass:
 @functools.cache
 def read(placement: str) -> dict[str, tuple[FailureClass, ...]]:
     """The classes of a file by group, in its order."""
-    document = yaml_file.shipped(COLLECTION / f"failures/{placement}.yml", "failures")
+    return _groups(COLLECTION / f"failures/{placement}.yml")
+
+
+def _groups(path: Path) -> dict[str, tuple[FailureClass, ...]]:
+    document = yaml_file.shipped(path, "failures")
     return {group: tuple(map(_class_of, rows)) for group, rows in document["groups"].items()}
 
 
@@ -76,21 +84,41 @@ def find(text: str, among: Iterable[FailureClass]) -> FailureClass | None:
     return next((known for known in among if known.pattern is not None and known.pattern.search(text)), None)
 
 
-@functools.cache
 def all_classes() -> tuple[FailureClass, ...]:
-    """The whole table, in its order."""
-    return tuple(row for file in FILES for rows in read(file).values() for row in rows)
+    """The whole table, in its order, behind the classes of extensions' stages."""
+    return _all_classes(extensions.stage_files(OF_STAGE))
+
+
+@functools.cache
+def _all_classes(of_stages: tuple[Path, ...]) -> tuple[FailureClass, ...]:
+    own = tuple(row for path in of_stages for row in _of_stage(path))
+    return own + tuple(row for file in FILES for rows in read(file).values() for row in rows)
+
+
+def _of_stage(path: Path) -> list[FailureClass]:
+    """The classes of one stage of an extension. Raises SettingError for those of others."""
+    stage = path.parents[1].name
+    rows = [row for rows in _groups(path).values() for row in rows]
+    for row in rows:
+        if not row.name.startswith(f"{stage}_"):
+            raise SettingError(f"{path}: class '{row.name}': the name must begin with {stage}_: rename it")
+    return rows
+
+
+def class_named(name: str) -> FailureClass | None:
+    """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
+    return _class_named(name, extensions.stage_files(OF_STAGE))
 
 
 @functools.lru_cache(maxsize=4096)
-def class_named(name: str) -> FailureClass | None:
-    """The row of a class: that of the very name, else the first whose pattern fits; None for a check of a user's."""
-    return _by_name().get(name) or next((row for row in all_classes() if fnmatchcase(name, row.name)), None)
+def _class_named(name: str, of_stages: tuple[Path, ...]) -> FailureClass | None:
+    classes = _all_classes(of_stages)
+    return _by_name(of_stages).get(name) or next((row for row in classes if fnmatchcase(name, row.name)), None)
 
 
 def row_of(name: str) -> FailureClass:
     """The row of that very name, which code relies on. Raises KeyError."""
-    return _by_name()[name]
+    return _by_name(extensions.stage_files(OF_STAGE))[name]
 
 
 def subject_of(name: str, *, failed: bool = True) -> str:
@@ -117,9 +145,10 @@ def named_cause(record: Mapping[str, Any]) -> str:
     """
     cause = record["environment"].get("cause")
     words = (cause.get("class") if isinstance(cause, dict) else None, record["environment"].get("fault"))
-    return next((word for word in words if isinstance(word, str) and word in _by_name()), "")
+    known = _by_name(extensions.stage_files(OF_STAGE))
+    return next((word for word in words if isinstance(word, str) and word in known), "")
 
 
 @functools.cache
-def _by_name() -> dict[str, FailureClass]:
-    return {row.name: row for row in all_classes()}
+def _by_name(of_stages: tuple[Path, ...]) -> dict[str, FailureClass]:
+    return {row.name: row for row in _all_classes(of_stages)}

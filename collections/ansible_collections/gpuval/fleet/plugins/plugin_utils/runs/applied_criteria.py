@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..core import extensions
 from ..core.escape import safe_name
 from . import folder as run_folder
 
@@ -71,9 +72,10 @@ def keep_criteria(
     """
     path = criteria_file(folder)
     kept = {"criteria": [], "baseline": None, **kept_criteria(folder)}
+    given = [*_of_extensions(), *map(Path, criteria)] if criteria or not kept["criteria"] else []
     document = {
         "schema": "gpuval.judging/1",
-        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
+        "criteria": [_file(path) for path in given] or kept["criteria"],
         "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
     }
     kept_standings = list(standings) or kept.get("standings", [])
@@ -87,6 +89,11 @@ def keep_criteria(
         )
     if not path.exists() or path.read_bytes() != data:
         run_folder.write_bytes(path, data)
+
+
+def _of_extensions() -> tuple[Path, ...]:
+    """The criteria of extensions' stages, which another controller may not have."""
+    return extensions.stage_files("files/criteria*.yml")
 
 
 def _file(path: Path) -> dict[str, str]:
@@ -113,7 +120,7 @@ def judged_by(
     theirs = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:
-        if [_digest(file) for file in criteria] != theirs:
+        if [_digest(file) for file in [*map(str, _of_extensions()), *criteria]] != theirs:
             remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
     else:
         criteria = [

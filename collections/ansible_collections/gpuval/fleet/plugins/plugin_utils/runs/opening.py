@@ -37,6 +37,7 @@ def choose_run_id(
     profile: str,
     narrowed_by: list[str],
     inventory: Sequence[str] = (),
+    digests: Mapping[str, str] | None = None,
 ) -> str:
     """The id to validate under: the requested one (`latest` by its own id); or the inventory's newest run that asks the
     same of the same nodes, if it is unfinished or not reported yet (a controller that died is started again); or a new
@@ -51,7 +52,8 @@ def choose_run_id(
         return new_run_id()
     for number, folder in enumerate(runs_of(results, inventory, opened=True)):
         kept = read_object(folder.run_file)
-        if (kept.get("profile"), kept.get("narrowed_by")) != (profile, narrowed_by):
+        kept_choice = tuple(kept.get(key) for key in ("profile", "narrowed_by", "extensions"))
+        if kept_choice != (profile, narrowed_by, digests or None):
             continue
         try:
             run = folder.read_run()
@@ -95,6 +97,11 @@ def merge(
     if run["profile"] != wanted["profile"]:
         raise RunError(
             f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
+        )
+    if run.get("extensions") != wanted.get("extensions"):
+        raise RunError(
+            f"run {run['run_id']} was opened with other content of gpuval_extensions: restore that, or give another "
+            "gpuval_run_id, or none"
         )
     joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
     if not joined and run["finished_at"] is not None and not is_unreported(run):

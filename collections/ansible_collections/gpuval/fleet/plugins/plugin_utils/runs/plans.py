@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
+from ..core import extensions
 from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant
 from ..records import nonces
 from . import datasets, outputs
-from .settings import SHIPPED_STAGES
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -229,7 +229,9 @@ def select(
     With tags of gangs alone a node does what they need: it tells what it is, and brings images.
     """
     run_tags, skip_tags = list(run_tags), list(skip_tags)
-    absent = [tag for tag in run_tags if tag in SHIPPED_STAGES and tag not in {IMAGE, *profile, *gang_stages}]
+    absent = [
+        tag for tag in run_tags if tag in extensions.found("stages") and tag not in {IMAGE, *profile, *gang_stages}
+    ]
     if absent:
         raise PlanError(
             f"--tags {','.join(absent)}: no stage of this run, which has {', '.join([*profile, *gang_stages])}; "

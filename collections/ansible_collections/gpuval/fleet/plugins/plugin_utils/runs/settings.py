@@ -27,9 +27,14 @@ PREFIX = "gpuval_"
 STAGES = "gpuval_stages"
 #: Lists the variables of a site that look like settings.
 OWN = "gpuval_own_variables"
+#: In the variables of a play that opens a run.
+OPENS_RUN = "run_opens"
 #: Variables of hosts that the collection's inventories and playbooks set, and that no role declares.
 OF_HOSTS = frozenset(
-    {"kubernetes_selector", "kubernetes_skus", "kubernetes_label_groups", "kubernetes_labels", "kubernetes_node"}
+    {
+        *("kubernetes_selector", "kubernetes_skus", "kubernetes_label_groups", "kubernetes_labels", "kubernetes_node"),
+        OPENS_RUN,
+    }
 )
 #: A name this close to a setting is a mistyped one, whatever it begins with.
 VERY_CLOSE = 0.9
@@ -47,10 +52,6 @@ TYPES = {
     "path": "text",
 }
 MAX_SHOWN = 60
-SHIPPED_STAGES = (
-    *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools", "storage"),
-    *("rdma", "combined_load", "endpoints", "collective", "deepspeed", "rdma_rails", "fabric"),
-)
 _WORKLOAD = "_workload"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -98,14 +99,18 @@ class Declared:
     __hash__ = object.__hash__
 
 
+def declared() -> Declared:
+    """What all roles and the stages of extensions declare together."""
+    return _declared(tuple(dict.fromkeys([*sorted(ROLES.iterdir()), *extensions.found("stages").values()])))
+
+
 @cache
-def declared(roles: Path = ROLES) -> Declared:
-    """What all roles declare together."""
+def _declared(roles: tuple[Path, ...]) -> Declared:
     options: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     shared: frozenset[str] = frozenset()
     prefixes = set()
-    for role in sorted(roles.iterdir()):
+    for role in roles:
         prefixes.add(f"{role.name}_")
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
         for entry, spec in specs.items():
@@ -121,7 +126,8 @@ def declared(roles: Path = ROLES) -> Declared:
 
 def is_shipped(stage: str) -> bool:
     """Whether gpuval ships the program of the stage."""
-    return stage in SHIPPED_STAGES or stage.startswith(datasets.STAGE)
+    folder = extensions.found("stages").get(stage)
+    return stage.startswith(datasets.STAGE) or (folder is not None and extensions.is_shipped(folder))
 
 
 def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
@@ -238,9 +244,13 @@ def unknown(names: Iterable[str], known: Declared, own: Iterable[str] = ()) -> d
 
 
 def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
-    """Stages that are declared, by the shipped roles, by variables of the play or by jobs."""
+    """Stages that are declared, by gpuval, by extensions, by variables of the play or by jobs."""
     return sorted(
-        {*SHIPPED_STAGES, *jobs, *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))}
+        {
+            *extensions.found("stages"),
+            *jobs,
+            *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD)),
+        }
     )
 
 
@@ -272,7 +282,8 @@ def unknown_stages(
 
 def unknown_tags(tags: Iterable[str], option: str = "--tags") -> list[str]:
     """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
-    near = ((tag, meant(tag, SHIPPED_STAGES, 0.8)) for tag in tags if tag not in SHIPPED_STAGES)
+    known = extensions.found("stages")
+    near = ((tag, meant(tag, known, 0.8)) for tag in tags if tag not in known)
     return [f"{option} {tag}: no such stage{remark}" for tag, remark in near if remark]
 
 

@@ -14,7 +14,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..artifacts import dataset_source, images, model_source
 from ..cluster import pod_settings
-from ..core import extensions
+from ..core import extensions, stages
 from ..core.action import injected_settings
 from ..core.errors import GpuvalError
 from ..core.host_values import place_of, set_by_operator, templar_of, values_of
@@ -43,7 +43,6 @@ CHECKS = {
     "gpuval_container": partial(plans.checked_container, "gpuval"),
     "gpuval_datasets": datasets.parse,
     "gpuval_endpoints": endpoints.parse,
-    "gpuval_extensions": lambda _folders: extensions.check(),
     "gpuval_folder": folder.check_folder,
     "gpuval_gpu_temperature_max_celsius": declared.temperature,
     "gpuval_images": images.parse,
@@ -98,9 +97,15 @@ class SettingsCheck:
 
     def examine(self) -> tuple[list[str], list[str]]:
         """The problems, a line each, and remarks."""
+        try:
+            extensions.check()
+            stages.variables("")
+        except GpuvalError as error:
+            extensions.use(())  # what must be done whatever is set goes on without
+            return [str(error)], []
         known, task_vars = settings.declared(), self.action.task_vars
         hosts = task_vars["ansible_play_hosts"]
-        wrong: dict[str, list[str]] = {}
+        wrong: dict[str, list[str]] = dict.fromkeys(_problems_of_extensions(known), hosts)
         placed: set[str] = set()
         clusters: set[str] = set()
         names: dict[str, tuple[str, Mapping]] = {}
@@ -236,9 +241,9 @@ class SettingsCheck:
         return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
 
     def _unmet_needs(self, templar, values):
-        """What stages need that no other brings. Nothing where the playbook has no stages, or tags choose some: the
+        """What stages need that no other brings. Nothing where the playbook opens no run, or tags choose some: the
         opening of the run looks at those."""
-        if self._tags["ansible_run_tags"] not in ([], ["all"]):
+        if settings.OPENS_RUN not in values or self._tags["ansible_run_tags"] not in ([], ["all"]):
             return []
         names = ("run_stages", "run_workloads", "run_gang_stages", "run_gang_workloads")
         own, declared_own, of_gangs, declared_of_gangs = (_templated(templar, values, name) for name in names)
@@ -281,6 +286,19 @@ class SettingsCheck:
         return []
 
 
+def _problems_of_extensions(known):
+    """What is wrong with the criteria and the profiles in the folders of gpuval_extensions."""
+    usable = {"gpuval_deadline_seconds", *stages.variables("")}
+    found = criteria.problems_of_extensions()
+    for name, path in extensions.found("profiles").items():
+        chosen = {} if extensions.is_shipped(path) else stages.profiles()[name].settings
+        unusable = [setting for setting in chosen if setting not in usable]
+        found += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
+        right = {setting: value for setting, value in chosen.items() if setting in known.options}
+        found += [f"{path}: {problem}" for problem in settings.problems(right, known)]
+    return found
+
+
 def _templated(templar, values, name):
     try:
         return templar.template(values.get(name))
@@ -290,6 +308,8 @@ def _templated(templar, values, name):
 
 def _search_round_seconds(templar, values):
     """What a round of the search for a gang's bad node may take; 0 where the playbook, or the profile, has none."""
+    if settings.OPENS_RUN not in values:
+        return 0.0
     try:
         searches = boolean(templar.template(values["gpuval_gang_search"]), strict=False)
         if not searches and "fabric" not in templar.template(values["run_gang_stages"]):

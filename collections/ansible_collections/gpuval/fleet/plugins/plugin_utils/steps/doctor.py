@@ -11,6 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.release import __version__ as core_version
 
+from ..core import extensions
 from ..core.errors import GpuvalError
 from ..core.host_values import templar_of, values_of
 from ..core.paths import project_path
@@ -48,7 +49,7 @@ def doctor(action: RunAction) -> dict[str, Any]:
 def _services(action, placements, hosts):
     values = hosts[0]
     services = import_module("ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor.services")
-    rows = _settings(action)
+    rows = [*_settings(action), *_extensions()]
     for name in ("results_dir", "state_dir"):
         folder = _one(action, values, f"gpuval_{name}")
         rows.append(services.disk(f"gpuval_{name}", project_path(str(folder))))
@@ -93,6 +94,16 @@ def _settings(action):
         rows.append(DoctorRow("settings", FAILED, f"and {len(problems) - MOST_LINES} more"))
     rows += [DoctorRow("settings", WARNING, remark) for remark in remarks]
     return rows or [DoctorRow("settings", OK, f"those of {len(action.task_vars['ansible_play_hosts'])} node(s)")]
+
+
+def _extensions():
+    """What the folders of gpuval_extensions have; no row without any."""
+    own = {
+        kind: [name for name, path in extensions.found(kind).items() if not extensions.is_shipped(path)]
+        for kind in extensions.KINDS
+    }
+    text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names)
+    return [DoctorRow("extensions", OK, text)] if text else []
 
 
 def _one(action, values, name):

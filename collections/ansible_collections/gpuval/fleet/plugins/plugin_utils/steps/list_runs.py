@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core import extensions
 from ..core.paths import project_path
 from ..core.step_options import PathText
 from ..core.text import some_of
@@ -14,7 +15,6 @@ from ..jobs import stages as job_stages
 from ..runs import folder as run_folder
 from ..runs import origin, overview
 from ..runs.action import RunAction, RunOptions
-from ..runs.settings import SHIPPED_STAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def list_runs(action: RunAction, options: ListRunsOptions) -> dict[str, Any]:
 
 def _rerun(action, options, hosts):
     folder, target = action.own_folder(options), Path(options.rerun)
-    known = {*SHIPPED_STAGES, *job_stages.names(map(project_path, options.jobs))}
+    known = {*extensions.found("stages"), *job_stages.names(map(project_path, options.jobs))}
     names, settings = overview.rest(
         folder, lambda stage: stage in known or any(f"{stage}_workload" in hosts[name] for name in hosts)
     )

@@ -13,8 +13,10 @@ from typing import Any, Literal
 from ansible.template import trust_as_template
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
 
+from ..core import extensions
 from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
+from ..core.host_values import templar_of
 from ..core.paths import project_path
 from ..core.release import version
 from ..core.step_options import PathText, StoreOptions
@@ -25,7 +27,6 @@ from ..runs import applied_criteria, labels, node_ids, opening, origin, plans, s
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction, RunOptions
-from ..runs.settings import SHIPPED_STAGES
 from ..store import file_recovery, guard
 from ..store.access import open_store
 
@@ -91,7 +92,9 @@ def open_run(action: RunAction, options: OpenRunOptions) -> dict[str, Any]:
     nodes = {name: _expected(name, action.task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
     with contextlib.nullcontext() if action.check_mode else run_folder.turn(results):
         _recover(action, results, options)
-        run_id = opening.choose_run_id(results, options.run_id, nodes, options.profile, narrowed, action.inventory)
+        run_id = opening.choose_run_id(
+            results, options.run_id, nodes, options.profile, narrowed, action.inventory, extensions.digests() or None
+        )
         folder = run_folder.find_or_place(results, run_id, action.inventory)
         known = _known(action, folder)
         wanted = _wanted(run_id, options, [*profile, *options.gang_stages], narrowed, nodes)
@@ -165,7 +168,7 @@ def _keep_criteria(action, folder, run, options, *, is_new):
 
 def _template(action, text):
     """The value of an expression of the collection's own roles."""
-    return action._templar.template(trust_as_template(text))
+    return templar_of(action, action.task_vars).template(trust_as_template(text))
 
 
 def _opened(action, folder, run, options):
@@ -196,7 +199,7 @@ def _ensure_no_gang_asked(options, count):
         raise run_folder.RunError(
             f"{', '.join(stages)}: {count} host, and a gang has two or more: {advice} use `make validate`"
         )
-    jobs = [stage for stage in stages if stage not in SHIPPED_STAGES]
+    jobs = [stage for stage in stages if stage not in extensions.found("stages")]
     if jobs and (not options.limit or {*options.profile_stages} <= {plans.FACTS, plans.IMAGE}):
         raise run_folder.RunError(
             f"{', '.join(jobs)}: nodes: gang needs two hosts or more, and this run has {count}: {advice} leave the job "
@@ -227,6 +230,7 @@ def _wanted(run_id, options, stages, narrowed, nodes):
         "setups": setups.of_stages(workloads, stages),
         "nodes": nodes,
     }
+    wanted |= {"extensions": digests} if (digests := extensions.digests()) else {}
     return {**wanted, "only_idle": True} if options.only_idle else wanted
 
 

@@ -10,13 +10,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.result import NEEDED_VARIABLE
 
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
-from ..core import schemas
+from ..core import extensions, schemas
 from ..core.step_options import StoreOptions
 from ..jobs import stages as job_stages
 from ..runs import datasets, job_secrets, plans
@@ -58,16 +59,20 @@ def controller_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@cache
 def archives() -> dict[str, bytes]:
     """The runner and the workloads, by the names that the module's arguments have."""
-    return {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
+    return _archives(True, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
+
+
+def pod_archives() -> dict[str, bytes]:
+    """The same for pods, without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB."""
+    return _archives(False, extensions.stage_files(payload.PROGRAM), *extensions.found("engines").values())
 
 
 @cache
-def pod_archives() -> dict[str, bytes]:
-    """The same for pods, without bytecode: it is most of the runner's size, and a ConfigMap holds 1 MiB."""
-    return {"runner": payload.runner_pyz(bytecode=False), "workloads": payload.workloads_zip()}
+def _archives(bytecode: bool, programs: tuple[Path, ...], *_engines: Path) -> dict[str, bytes]:
+    """``_engines``: those that the runner has, for the cache."""
+    return {"runner": payload.runner_pyz(bytecode), "workloads": payload.workloads_zip(programs)}
 
 
 def encoded_archives() -> dict[str, str]:

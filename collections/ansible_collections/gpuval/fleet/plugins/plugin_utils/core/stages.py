@@ -1,0 +1,76 @@
+"""What stages and profiles declare in their files, as variables below all that Ansible has: inventory, play and -e."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ansible.parsing.dataloader import DataLoader
+
+from . import extensions, schemas, yaml_file
+from .errors import SettingError
+
+WORKLOAD = "_workload"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """``profiles/<name>.yml``; ``settings`` replace the defaults of stages."""
+
+    stages: Sequence[str]
+    gang_stages: Sequence[str] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def effort(self) -> tuple[float, int]:
+        """Its deadline in seconds, 0 for the usual one, and its number of stages."""
+        return self.settings.get("gpuval_deadline_seconds", 0), len(self.stages) + len(self.gang_stages)
+
+
+def profiles() -> dict[str, Profile]:
+    """By name those that ship, and those of extensions, the shortest first. Raises SettingError for a file that breaks
+    its schema."""
+    known = {name: _profile(path) for name, path in extensions.found("profiles").items()}
+    return dict(sorted(known.items(), key=lambda named: named[1].effort))
+
+
+def variables(profile: str) -> dict[str, Any]:
+    """The defaults of all stages, untemplated, with the settings of a profile in place of theirs."""
+    declared: dict[str, Any] = {}
+    for name, folder in extensions.found("stages").items():
+        declared |= defaults_of(name, folder)
+    known = profiles()
+    return {**declared, **(known[profile].settings if profile in known else {})}
+
+
+def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of a host, with those of stages that it does not set."""
+    return {**variables(str(templar.template(values.get("gpuval_profile")))), **values}
+
+
+@cache
+def defaults_of(name: str, folder: Path) -> Mapping[str, Any]:
+    """``defaults/main.yml`` of a stage, trusted as that of a role. Raises SettingError for what no stage may set."""
+    path = folder / "defaults" / "main.yml"
+    if not path.is_file():
+        raise SettingError(f"{path}: there is no such file: declare {name}{WORKLOAD} in it")
+    declared = DataLoader().load_from_file(str(path), trusted_as_template=True)
+    foreign = [key for key in declared or () if not str(key).startswith(f"{name}_")]
+    if foreign:
+        raise SettingError(f"{path}: {foreign[0]}: settings of the stage begin with {name}_: rename it")
+    if not declared or f"{name}{WORKLOAD}" not in declared:
+        raise SettingError(f"{path}: no {name}{WORKLOAD}: declare what the stage runs")
+    return dict(declared)
+
+
+@cache
+def _profile(path: Path) -> Profile:
+    document = yaml_file.parse(path, yaml_file.read(path))
+    try:
+        schemas.validate("profile", document, what=str(path))
+    except schemas.Invalid as error:
+        raise SettingError(str(error)) from error
+    return Profile(**{key: value for key, value in document.items() if key != "schema"})

@@ -1,0 +1,235 @@
+"""Stages and profiles as variables: those that ship, and those in a folder outside the collection."""
+
+import io
+import shutil
+import zipfile
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions, stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError, SettingError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import ROLES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import ordinary_names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, folder, plans, settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import check_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+
+from tests.kit.extension import FILES, write_extension
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes an extension, which this process uses; files by name beside those of the kit, None for one that lacks."""
+
+    def of(changed=(), files=FILES):
+        kept = {name: text for name, text in {**files, **dict(changed)}.items() if text is not None}
+        made = write_extension(tmp_path / "site", kept)
+        extensions.use([made])
+        return made
+
+    yield of
+    extensions.use(())
+
+
+def declaration(stage, **values):
+    """What a lookup gives for a stage, with the settings of a host."""
+    known = {"gpuval_environment": {}, "gpuval_images": {}, "ansible_play_hosts_all": ["a", "b"], **values}
+    templar = Templar(loader=DataLoader(), variables=known)
+    with_defaults = stages.with_variables(templar, known)
+    found = templar.copy_with_new_env(available_variables=with_defaults).template(with_defaults[f"{stage}_workload"])
+    return plans.stage(stage, found, ["facts", "image", stage])
+
+
+def test_profiles_are_their_files_the_shortest_first():
+    known = stages.profiles()
+    assert list(known) == ["quick", "standard", "burnin", "soak"]
+    assert known["quick"].gang_stages == []
+    declared = settings.declared()
+    for name, profile in known.items():
+        assert settings.problems(profile.settings, declared) == [], name
+        assert {*profile.stages, *profile.gang_stages} <= extensions.found("stages").keys()
+        usual = stages.variables("")
+        own = {key for key in profile.settings if key != "gpuval_deadline_seconds"}
+        assert {key for key in own if profile.settings[key] == usual[key]} == set(), "defaults are repeated"
+
+
+@pytest.mark.parametrize(
+    ("profile", "seconds"), [("quick", 20), ("standard", 300), ("burnin", 14400), ("soak", 259200), ("mine", 300)]
+)
+def test_a_profile_replaces_defaults_of_stages_and_a_host_those_of_the_profile(profile, seconds):
+    templar = Templar(loader=DataLoader(), variables={})
+    assert stages.with_variables(templar, {"gpuval_profile": profile})["training_seconds"] == seconds
+    chosen = {"gpuval_profile": trust_as_template(f"{{{{ '{profile}' }}}}"), "training_seconds": 7}
+    assert stages.with_variables(templar, chosen)["training_seconds"] == 7
+
+
+def test_a_stage_of_an_extension_is_one_of_all(write):
+    write()
+    assert declaration("burn", gpuval_profile="night")["timeout_seconds"] == 66
+    assert declaration("burn", gpuval_profile="night", burn_seconds=10)["timeout_seconds"] == 80
+    assert "burn" in settings.stages({})
+    assert not settings.is_shipped("burn")
+    assert settings.unknown_tags(["burns"]) == ["--tags burns: no such stage; is it burn?"]
+    assert "burn_seconds" in settings.declared().options
+    assert ordinary_names.is_ordinary("burn")
+    assert criteria.problems_of_extensions() == []
+    assert [check.name for check in criteria.beside_shipped([]) if check.stage == "burn"] == ["burn_turned"]
+    assert failure_classes.class_named("burn_turned").ladder == "gpu_damage"
+    assert plausible.range_of("burn_turns_count").high == 1000
+    extensions.use(())
+    assert "burn_seconds" not in settings.declared().options
+    assert failure_classes.class_named("burn_turned") is None
+    assert plausible.range_of("burn_turns_count").high > 1000
+    assert not ordinary_names.is_ordinary("burn")
+
+
+def test_its_program_travels_with_the_workloads(write):
+    write()
+    programs = extensions.stage_files("program")
+    for archives in (launching.archives(), launching.pod_archives()):  # of SSH and Slurm, and of pods
+        names = zipfile.ZipFile(io.BytesIO(archives["workloads"])).namelist()
+        assert {"gpuval_stages/__init__.py", "gpuval_stages/burn/__main__.py", "gpuval_stages/burn/words.py"} <= {
+            *names
+        }
+    assert payload.workloads_zip(programs) == payload.workloads_zip(programs)
+    added = len(payload.workloads_zip(programs)) - len(payload.workloads_zip())
+    assert 0 < added < 4000
+    (programs[0] / "__init__.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"burn/program is not a Python package: add __init__.py"):
+        payload.workloads_zip(programs)
+
+
+def test_what_a_run_is_judged_by_holds_the_criteria_of_extensions(write, tmp_path):
+    write()
+    run = folder.RunFolder(tmp_path / "results/r")
+    own = tmp_path / "own.yml"
+    own.write_text("schema: gpuval.criteria/1\nchecks: []\n")
+    applied_criteria.keep_criteria(run, [str(own)], "")
+    assert [file["name"] for file in applied_criteria.kept_criteria(run)["criteria"]] == ["criteria.yml", "own.yml"]
+    assert applied_criteria.judged_by(run, [str(own)], "")[2] == []
+    applied_criteria.keep_criteria(run, [], "")
+    assert len(applied_criteria.kept_criteria(run)["criteria"]) == 2
+    extensions.use(())
+    files, _, remarks = applied_criteria.judged_by(run, [], "")
+    assert "burn_turned" in [check.name for check in criteria.load(files)]
+    assert remarks == []
+
+
+CRITERION = FILES["stages/burn/files/criteria.yml"]
+FAILURES = FILES["stages/burn/files/failures.yml"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"stages/burn/defaults/main.yml": None}, "/main.yml: there is no such file: declare burn_workload in it"),
+        ({"stages/burn/defaults/main.yml": "burn_seconds: 1\n"}, "main.yml: no burn_workload: declare what the stage"),
+        (
+            {"stages/burn/defaults/main.yml": "burn_workload: {}\ntraining_seconds: 1\n"},
+            "main.yml: training_seconds: settings of the stage begin with burn_: rename it",
+        ),
+        (
+            {"stages/burn/files/failures.yml": FAILURES.replace("burn_turned", "training_*")},
+            "failures.yml: class 'training_*': the name must begin with burn_: rename it",
+        ),
+        ({"profiles/night.yml": "schema: gpuval.profile/1\n"}, 'night.yml: "stages" is a required property'),
+        ({"profiles/night.yml": "schema: [\n"}, "night.yml:2: not YAML"),
+    ],
+)
+def test_a_file_that_no_stage_or_profile_can_have_is_named(write, changed, problem):
+    write(changed)
+    with pytest.raises(GpuvalError) as error:
+        stages.variables("night")
+        failure_classes.class_named("burn_turned")
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "problem"),
+    [
+        ("burn_second: 1", "night.yml: burn_second: no setting of a stage; is it burn_seconds?"),
+        ("gpuval_retries: 0", "night.yml: gpuval_retries: no setting of a stage"),
+        ("burn_seconds: 5 min", "night.yml: burn_seconds 5 min: must be a number of seconds: write 300"),
+        ("training_seconds: -1", "night.yml: training_seconds -1: must be 0 or more"),
+    ],
+)
+def test_a_profile_sets_what_stages_have(write, chosen, problem):
+    write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\nsettings: {{{chosen}}}\n"})
+    (found,) = check_settings._problems_of_extensions(settings.declared())
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "name: burn_turned",
+            "name: training_speed",
+            "check 'training_speed': the name must begin with burn_: rename it",
+        ),
+        ("stage: burn", "stage: brun", "no stage brun; is it burn?"),
+        ("kind: min", "kind: mni", "is none of"),
+    ],
+)
+def test_criteria_of_an_extension_judge_its_own_stage(write, old, new, problem):
+    write({"stages/burn/files/criteria.yml": CRITERION.replace(old, new)})
+    (found,) = criteria.problems_of_extensions()
+    assert found.startswith("gpuval_extensions: ")
+    assert problem in found
+
+
+def test_a_stage_that_ships_is_loaded_alike_from_outside(monkeypatch, tmp_path):
+    """rdma_rails in a folder outside is the stage that it is inside: settings, plan, criteria, classes and ranges."""
+
+    def seen():
+        declared = settings.declared()
+        known = failure_classes.class_named
+        return {
+            "options": {name: option for name, option in declared.options.items() if name.startswith("rdma_rails_")},
+            "defaults": {name: value for name, value in declared.defaults.items() if name.startswith("rdma_rails_")},
+            "plan": declaration("rdma_rails", rdma_rails_seconds=7, gpuval_profile="burnin"),
+            "checks": [check for check in criteria.beside_shipped([]) if check.stage == "rdma_rails"],
+            "actions": [known(name).ladder for name in ("rdma_rails_bad", "rdma_rails_unexplained")],
+            "range": plausible.range_of("rdma_rails_ratio").high,
+            "stage": "rdma_rails" in settings.stages({}),
+            "tag": settings.unknown_tags(["rdma_rail"]),
+            "word": ordinary_names.is_ordinary("rdma_rails"),
+        }
+
+    inside = seen()
+    shutil.copytree(ROLES / "rdma_rails", tmp_path / "site/stages/rdma_rails")
+    write_extension(tmp_path / "site", {})
+    roles = tmp_path / "roles"
+    shutil.copytree(ROLES, roles, symlinks=True, ignore=shutil.ignore_patterns("rdma_rails"))
+    for module in (extensions, settings):
+        monkeypatch.setattr(module, "ROLES", roles)
+    monkeypatch.setattr(extensions, "COLLECTION", tmp_path / "nowhere")
+    monkeypatch.setattr(criteria, "COLLECTION", tmp_path)
+    for cached in (extensions._shipped_stages, extensions._found, extensions._stage_files, criteria._shipped):
+        cached.cache_clear()
+    monkeypatch.setattr(extensions, "is_shipped", lambda path: roles in path.parents)
+    try:
+        assert "rdma_rails" not in extensions.found("stages")
+        extensions.use([tmp_path / "site"])
+        assert extensions.found("stages")["rdma_rails"] == tmp_path / "site/stages/rdma_rails"
+        outside = seen()
+    finally:
+        extensions.use(())
+        monkeypatch.undo()
+        for cached in (extensions._shipped_stages, extensions._found, extensions._stage_files, criteria._shipped):
+            cached.cache_clear()
+    assert outside == inside
+
+
+def test_an_extension_that_is_broken_is_found_by_its_use(write):
+    made = write()
+    (made / "profiles/night.yml").chmod(0o666)
+    extensions._checked.cache_clear()
+    extensions._found.cache_clear()
+    extensions.use([made])
+    with pytest.raises(SettingError, match=r"night.yml: others can write it"):
+        stages.profiles()
