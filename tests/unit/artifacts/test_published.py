@@ -26,9 +26,10 @@ def release(tmp_path, monkeypatch):
 
 
 def default(**settings):
-    text = yaml.safe_load((FLEET / "roles/gpuval/defaults/main.yml").read_text())["gpuval_images"]
+    defaults = yaml.safe_load((FLEET / "roles/gpuval/defaults/main.yml").read_text())
     known = {"gpuval_sku": "h200", "gpuval_runtime": "docker", "gpuval_placement": "ssh", "gpuval_pods": {}, **settings}
-    return Templar(DataLoader(), variables=known).template(trust_as_template(text))
+    known |= {"gpuval_extensions": [], "gpuval_scheduler": trust_as_template(defaults["gpuval_scheduler"])}
+    return Templar(DataLoader(), variables=known).template(trust_as_template(defaults["gpuval_images"]))
 
 
 def test_a_checkout_promises_no_image():

@@ -248,7 +248,9 @@ def test_a_clean_asks_for_no_more_with_a_history(kit, tmp_path):
         closed = run_commands.clean_run(results).result
         kit.forget_requests()
         options = {"run_ids": closed["run_ids"], "results_dir": str(results), "kubeconfig": str(kit.kubeconfig)}
-        done = run_action("clean_cluster", {**options, "context": "", "namespace": "gpuval"})
+        done = run_action(
+            "clean_scheduler", {**options, "placement": "kubernetes", "context": "", "namespace": "gpuval"}
+        )
         assert not done.failed and closed["run_ids"] == [f"run-{number:02}"], done.text
         counts.append(len(kit.requests))
     assert set(counts) == {counts[0]}, counts

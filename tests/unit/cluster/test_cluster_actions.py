@@ -1,4 +1,4 @@
-"""The steps clean_cluster and mark_nodes in a play, against the API server for tests."""
+"""The steps clean_scheduler and mark_nodes in a play, against the API server for tests."""
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
@@ -16,14 +16,14 @@ def put_secret(kit, run_id):
     )
 
 
-def test_clean_cluster_in_check_mode_then_for_real(project):
+def test_clean_scheduler_in_check_mode_then_for_real(project):
     for run_id in (RUN, "other"):
         put_secret(project.kit, run_id)
-    trial = project.play("clean_cluster", "--check", "--diff", run_ids=[RUN])
+    trial = project.play("clean_scheduler", "--check", "--diff", placement="kubernetes", run_ids=[RUN])
     assert trial.returncode == 0, trial.stdout
     assert f"-Secret of-{RUN}" in trial.stdout and "changed=1" in trial.stdout
     assert len(project.kit.all("Secret")) == 2
-    done = project.play("clean_cluster", "-vvv", run_ids=[RUN])
+    done = project.play("clean_scheduler", "-vvv", placement="kubernetes", run_ids=[RUN])
     assert done.returncode == 0, done.stdout
     assert f"CLEAN: run {RUN} in namespace gpuval: removed: 1 Secret" in done.stdout
     assert "c2lnbmVk" not in done.stdout  # what a Secret holds is not even fetched
@@ -31,9 +31,9 @@ def test_clean_cluster_in_check_mode_then_for_real(project):
 
 
 @pytest.mark.slow  # its process waits for an API server that may be starting
-def test_clean_cluster_that_lacks_a_rule_fails_with_it(project):
+def test_clean_scheduler_that_lacks_a_rule_fails_with_it(project):
     project.kit.deny("list", "", "secrets")
-    done = project.play("clean_cluster", run_ids=[RUN])
+    done = project.play("clean_scheduler", placement="kubernetes", run_ids=[RUN])
     assert done.returncode != 0
     assert "secrets" in done.stdout and "verbs" in done.stdout
 

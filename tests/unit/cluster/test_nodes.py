@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import AccessRequest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 from tests.kit.node_objects import AMD_LABELLER, BARE_H200, DOKS_MI300X, EKS_P5, GKE_H100, GPU_TAINT, h200, node
@@ -423,8 +424,8 @@ def test_a_cluster_is_judged_by_one_list():
     findings = probing.judge(targets, [h200("a"), h200("b", gpus=7), h200("other")])
     states = {name: finding.state for name, finding in findings.items()}
     assert states == {"a": "reachable", "b": "reachable", "c": "node_missing"}
-    assert probing.short(findings) == ["b"]
-    lines = probing.summary(findings, 0.25)
+    assert ssh_findings.fewer_gpus(findings) == ["b"]
+    lines = ssh_findings.summary_of_cluster(findings, 0.25)
     assert lines[0] == "cluster: 2 of 3 node(s) can be worked on, 0.2 s"
     assert "  node_missing (1): c" in lines and "  fewer GPUs than expected (1): b" in lines
     assert any("->" in line for line in lines)

@@ -90,14 +90,15 @@ def test_options_come_from_the_signature(tmp_path):
     assert spec["store"]["options"]["bucket"] == {"type": "str", "required": True}
     assert spec["results_dir"] == {"type": "str", "default": "results"}
     assert spec_of("open_run")["criteria"] == {"type": "list", "elements": "path", "default": []}
-    assert spec_of("watch_run")["placement"]["choices"] == ["ssh", "kubernetes", "slurm"]
+    assert spec_of("reach_node")["what"]["choices"] == ["shell", "follow"]
     assert spec_of("watch_run")["kubeconfig"]["type"] == "path"
     step = step_options.load_step("list_runs")
     given = {"run_id": "", "results_dir": str(tmp_path), "jobs": [], "rerun": ""}
     options = step_options.step_arguments(step, given)["options"]
     assert (options.results_dir, options.rerun) == (tmp_path, "")
-    given = {"run_ids": [], "results_dir": "", "node_dir": "", "deadline_seconds": 1}
-    assert step_options.step_arguments(step_options.load_step("clean_jobs"), given)["options"].results_dir is None
+    step = step_options.load_step("clean_scheduler")
+    given = {name: option.get("default") for name, option in step_options.step_spec(step).items()} | {"results_dir": ""}
+    assert step_options.step_arguments(step, given)["options"].results_dir is None
 
 
 def test_a_step_that_is_unknown_is_refused_with_the_nearest_name():

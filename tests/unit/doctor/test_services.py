@@ -2,9 +2,11 @@
 
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.doctor import services
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm import scheduler
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.slurm.commands import Slurm
 
 from tests.kit.ports import free_port
@@ -118,13 +120,17 @@ def test_rclone(monkeypatch, tmp_path):
 
 
 def test_slurm(monkeypatch):
-    monkeypatch.setattr(services.shutil, "which", lambda name: None if name == "sbatch" else f"/usr/bin/{name}")
-    assert "no sbatch on PATH" in services.slurm().text
-    monkeypatch.setattr(services.shutil, "which", lambda name: f"/usr/bin/{name}")
-    answers = Slurm(lambda *_command: (0, "NodeName=n1 State=IDLE\n", ""))
-    assert services.slurm(answers).state == "ok"
-    refuses = Slurm(lambda *_command: (1, "", "Access/permission denied"))
-    assert "check that slurmctld runs" in services.slurm(refuses).text
+    def row(*answer):
+        monkeypatch.setattr(scheduler, "Slurm", lambda: Slurm(lambda *_command: answer))
+        (found,) = services.schedulers(SimpleNamespace(task_vars={}), {"slurm", "ssh"}, {})
+        assert found.name == "Slurm"
+        return found
+
+    monkeypatch.setattr(scheduler.shutil, "which", lambda name: None if name == "sbatch" else f"/usr/bin/{name}")
+    assert "no sbatch on PATH" in row(0, "", "").text
+    monkeypatch.setattr(scheduler.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert row(0, "NodeName=n1 State=IDLE\n", "").state == "ok"
+    assert "check that slurmctld runs" in row(1, "", "Access/permission denied").text
 
 
 def test_the_python_of_workloads_on_this_machine():

@@ -21,9 +21,10 @@ def test_folders_of_killed_jobs_are_named_until_the_run_is_clean(tmp_path, monke
         launch = {**STARTED, "node": name, **contact}
         (folder / f".state/launches/{name}.json").write_text(json.dumps(launch))
     options = {"run_ids": ["run-1"], "results_dir": str(tmp_path / "results"), "node_dir": "/scratch/gpuval"}
-    done = run_action("clean_jobs", options)
+    options["placement"] = "slurm"
+    done = run_action("clean_scheduler", options)
     assert not done.failed, done.text
     assert "jobs that were killed may have left /scratch/gpuval/run-1: remove it on gpu-1" in done.text
     assert "gpu-2" not in done.text
-    assert "may have left" not in run_action("clean_jobs", options).text
-    assert "may have left" not in run_action("clean_jobs", {**options, "run_ids": []}).text
+    assert "may have left" not in run_action("clean_scheduler", options).text
+    assert "may have left" not in run_action("clean_scheduler", {**options, "run_ids": []}).text

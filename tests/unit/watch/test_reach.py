@@ -9,7 +9,7 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import reach_node
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import scheduler as kubernetes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.reach import FOLLOW, SHELL, ReachError
 
@@ -189,8 +189,8 @@ def test_a_log_in_pods_is_followed_into_the_next_container(tmp_path, monkeypatch
     looks = iter([begun, begun, between, between, training, done, done])
     logs = iter(["one\n", "one\ntwo\n", "one\ntwo\nthree\n", "four\n", "four\nfive\n"])
     cluster = SimpleNamespace(list=lambda *_, **__: ([next(looks)], ""), log=lambda *_, **__: next(logs))
-    monkeypatch.setattr(reach_node, "Cluster", lambda _access: contextlib.nullcontext(cluster))
-    monkeypatch.setattr(reach_node, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(kubernetes, "Cluster", lambda _access: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(kubernetes, "FOLLOW_SECONDS", 0.0)
     results = lay_out(tmp_path)
     started(results, "r1")
     options = {"results_dir": str(results), "node": "node-1", "placement": "kubernetes", "what": FOLLOW}

@@ -8,6 +8,7 @@ import functools
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import published
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import listed
@@ -16,6 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets, endpoints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.scheduler import TRAITS, scheduler_of
 
 
 def _filter(function):
@@ -47,6 +49,14 @@ def published_images(sku: str) -> dict[str, dict[str, str]]:
     return published.images(known.vendor if known else sku)
 
 
+@_filter
+def scheduler_traits(placement, folders) -> dict[str, object]:
+    """What roles and playbooks ask of a scheduler."""
+    extensions.use(listed(folders), None)
+    scheduler = scheduler_of(placement)
+    return {trait: getattr(scheduler, trait) for trait in TRAITS}
+
+
 class FilterModule:
     def filters(self):
         return {
@@ -56,6 +66,7 @@ class FilterModule:
             "model_folder": folder_name,
             "network_environment": _filter(networks.environment),
             "network_names": _filter(networks.names),
+            "scheduler": scheduler_traits,
             "published_images": published_images,
             "usual_search_seconds": usual_search_seconds,
         }

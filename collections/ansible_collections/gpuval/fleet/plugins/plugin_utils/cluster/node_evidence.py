@@ -1,22 +1,29 @@
-"""What a cluster knows of a run on one node, for the logs bundle: objects and the output of containers. Pure."""
+"""What a cluster knows of a run on one node, for the logs bundle: objects and the output of containers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from ...module_utils.host_evidence import Part
-from ...module_utils.redaction import is_secret
+from ...module_utils.host_evidence import Part, pack
+from ...module_utils.redaction import SecretRedactor, is_secret
+from ..core.escape import one_line
 from ..watch import reach
+from ..watch.scheduler import KeepArchive, KeepState
 from . import names
+from .api import Cluster, ClusterError
 
 Thing = Mapping[str, Any]
 #: Left out of a Node: hundreds of images.
 _LEFT_OUT = ("images",)
 ATTEMPTS = 9
+WORKERS = 8
+OUTPUT_LINES = 20_000
 
 
 @dataclass
@@ -106,3 +113,43 @@ def _document(name: str, manifest: Thing) -> Part:
     status = {key: value for key, value in (manifest.get("status") or {}).items() if key not in _LEFT_OUT}
     text = yaml.safe_dump({**manifest, "status": status}, sort_keys=False, allow_unicode=True, width=200)
     return Part(name, text.encode())
+
+
+def gather(
+    cluster: Cluster,
+    run_id: str,
+    nodes: Sequence[str],
+    secrets: Collection[str],
+    archive: KeepArchive,
+    state: KeepState,
+    limit_bytes: int,
+    deadline: float,
+) -> None:
+    """An archive for each node that the cluster knows, by the monotonic deadline, or the state of its evidence."""
+    selector = names.run_selector(run_id)
+    jobs, pods = (cluster.list(kind, selector, untrimmed=True)[0] for kind in ("Job", "Pod"))
+    events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
+    objects = by_node(run_id, nodes, cluster.list("Node")[0], jobs, pods, events)
+    redact = SecretRedactor({*secrets, *secrets_in([*jobs, *pods])})
+
+    def output(pod: str, container: str) -> Part:
+        if time.monotonic() >= deadline:
+            return Part("", note="not read: the time limit was reached")
+        try:
+            text = cluster.log(pod, container, limit_bytes=limit_bytes, tail_lines=OUTPUT_LINES)
+        except ClusterError as error:
+            return Part("", note=f"cannot be read: {one_line(str(error), 300)}")
+        return Part("", text.encode())
+
+    def gather_node(node: str) -> None:
+        known = objects[node]
+        if known.node is None and not (known.jobs or known.events):
+            message = "the cluster has neither the node nor anything of this run on it"
+            state(node, "missing", message)
+            return
+        data, notes = pack(parts(known, output), redact, limit_bytes, now=time.time())
+        message = "" if known.jobs else "the cluster no longer has a Job of this run for the node"
+        archive(node, data, message, notes)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(gather_node, nodes))

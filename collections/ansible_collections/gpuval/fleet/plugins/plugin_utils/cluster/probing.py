@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ..core.text import some_of
 from ..ssh import findings as ssh_findings
 from . import nodes, pod_settings
 from .pod_settings import PodSettings, PodSettingsError
@@ -67,21 +65,3 @@ def judge(targets: Iterable[ProbedNode], found: Iterable[Mapping[str, Any]]) -> 
         )
         for one in targets
     }
-
-
-def short(findings: Mapping[str, ssh_findings.ProbeFinding]) -> list[str]:
-    """The nodes that work can be placed on, but that offer fewer GPUs than expected."""
-    return [name for name, finding in findings.items() if finding.state == ssh_findings.REACHABLE and finding.message]
-
-
-def summary(findings: Mapping[str, ssh_findings.ProbeFinding], seconds: float) -> list[str]:
-    """The lines for the operator: counts, then each class with its nodes, the first messages and the remedy."""
-    ready = sum(finding.state == ssh_findings.REACHABLE for finding in findings.values())
-    rest = ssh_findings.summary(findings, seconds, Path())[1:]
-    lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]
-    few = short(findings)
-    if few:
-        lines.append(f"  fewer GPUs than expected ({len(few)}): {some_of(few, ssh_findings.SHOWN)}")
-        lines.append(f"    {few[0]}: {findings[few[0]].message}")
-        lines.append(f"      -> {findings[few[0]].remedy}")
-    return lines

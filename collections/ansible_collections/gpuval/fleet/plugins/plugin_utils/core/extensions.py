@@ -32,6 +32,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 #: How a role declares its stage.
 _DECLARATION = re.compile(r"^([a-z][a-z0-9_]*)_workload:", re.MULTILINE)
 _PACKAGE = "ansible_collections.gpuval.fleet"
+#: How a file of what ships names its scheduler.
+_NAMED = re.compile(r'^    name = "([a-z][a-z0-9_]*)"$', re.MULTILINE)
 _PARENTS = {
     "schedulers": f"{_PACKAGE}.plugins.plugin_utils.",
     "engines": f"{_PACKAGE}.plugins.module_utils.engines.",
@@ -43,9 +45,14 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _in_use: dict[str, tuple[Path, ...]] = {"folders": (), "forbidden": ()}
 
 
-def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> None:
-    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one."""
-    _in_use.update(folders=tuple(map(project_path, folders)), forbidden=tuple(map(project_path, forbidden)))
+def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] | None = ()) -> None:
+    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one.
+
+    Without `forbidden` (None) those that were set before count.
+    """
+    _in_use["folders"] = tuple(map(project_path, folders))
+    if forbidden is not None:
+        _in_use["forbidden"] = tuple(map(project_path, forbidden))
 
 
 def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
@@ -235,6 +242,14 @@ def _shipped_stages() -> Mapping[str, Path]:
     return {match[1]: path.parents[1] for path, match in declarations if match}
 
 
+@cache
+def _shipped_schedulers() -> Mapping[str, Path]:
+    """By name the files of `plugin_utils` with one."""
+    files = (COLLECTION / "plugins/plugin_utils").glob("*/*scheduler.py")
+    names = ((_NAMED.search(path.read_text()), path) for path in sorted(files))
+    return {match[1]: path for match, path in names if match}
+
+
 def _shipped_files(folder: str, end: str) -> Callable[[], Mapping[str, Path]]:
     return lambda: {path.stem: path for path in sorted((COLLECTION / folder).glob(f"[a-z]*{end}"))}
 
@@ -243,6 +258,6 @@ def _shipped_files(folder: str, end: str) -> Callable[[], Mapping[str, Path]]:
 _SHIPPED: Mapping[str, Callable[[], Mapping[str, Path]]] = {
     "stages": _shipped_stages,
     "profiles": _shipped_files("profiles", ".yml"),
-    "schedulers": _shipped_files("schedulers", ""),
+    "schedulers": _shipped_schedulers,
     "engines": _shipped_files("plugins/module_utils/engines", ".py"),
 }

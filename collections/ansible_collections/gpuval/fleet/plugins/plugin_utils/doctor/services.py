@@ -1,10 +1,9 @@
-"""What the controller needs beyond itself: rclone, the store, Slurm, a cluster. Each check is that of a run."""
+"""What the controller needs beyond itself: rclone, the store, schedulers. Each check is that of a run."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,19 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 
 from ...module_utils import placement
 from ...module_utils.store import StoreError
-from ..cluster.api import Cluster, ClusterAccess, ClusterError
+from ..core import extensions
+from ..core.errors import GpuvalError
 from ..runs import plans
-from ..slurm.commands import Slurm, SlurmError
 from ..store import guard, preflight
 from ..store.access import open_store
 from ..store.address import listening_addresses
 from ..store.embedded import EmbeddedStore
 from ..store.rclone import find_rclone
 from ..watch import launching
+from ..watch.scheduler import scheduler_of
 from .controller import FAILED, OK, SKIPPED, WARNING, DoctorRow, free_space
 
 RCLONE_SECONDS = 20
-CLUSTER_SECONDS = 20.0
-SLURM_COMMANDS = ("scontrol", "squeue", "sbatch", "scancel", "srun")
 
 
 def rclone() -> DoctorRow:
@@ -116,24 +114,14 @@ def workloads(python: str, stages: Sequence[str], declared: Mapping[str, Any], r
     )
 
 
-def slurm(slurm: Slurm | None = None) -> DoctorRow:
-    lacking = [name for name in SLURM_COMMANDS if shutil.which(name) is None]
-    if lacking:
-        return DoctorRow(
-            "Slurm", FAILED, f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
-        )
-    try:
-        return DoctorRow("Slurm", OK, f"slurmctld answers, {len((slurm or Slurm()).nodes())} node(s)")
-    except (SlurmError, ValueError) as error:
-        return DoctorRow("Slurm", FAILED, f"{error}: check that slurmctld runs and that this user may ask it")
-
-
-def kubernetes(access: ClusterAccess) -> DoctorRow:
-    try:
-        with Cluster(access, deadline_seconds=CLUSTER_SECONDS) as cluster:
-            nodes, _version = cluster.list("Node")
-    except ClusterError as error:
-        return DoctorRow("kubeconfig", FAILED, str(error))
-    return DoctorRow(
-        "kubeconfig", OK, f"the API server answers, {len(nodes)} node(s); `make prepare` checks permissions"
-    )
+def schedulers(action: Any, placements: Set[str], values: Mapping[str, Any]) -> list[DoctorRow]:
+    """Whether each scheduler answers; one of which nothing is asked has no row."""
+    rows = []
+    for name in sorted(extensions.found("schedulers").keys() & placements):
+        scheduler = scheduler_of(name)
+        try:
+            if answer := scheduler(action, None).answers(values):
+                rows.append(DoctorRow(scheduler.row_name, OK, answer))
+        except GpuvalError as error:
+            rows.append(DoctorRow(scheduler.row_name, FAILED, str(error)))
+    return rows

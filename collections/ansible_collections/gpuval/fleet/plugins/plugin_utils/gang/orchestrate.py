@@ -74,7 +74,7 @@ class GangContext:
     for the user; `address` is a member's address in a round. `repeatable`: checks whose figures may be measured again.
     """
 
-    run_round: Callable[[RunFolder], None]
+    run_round: Callable[[RunFolder], object]
     judge: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     publish: Callable[[Mapping[str, Any]], None]
     display: Callable[[str], None]

@@ -144,7 +144,7 @@ def context(
     access: StoreBackend,
     checks: Sequence[Check],
     judge: Callable[[Mapping[str, Any] | None], dict[str, Any]],
-    run_round: Callable[[RunFolder], None],
+    run_round: Callable[[RunFolder], object],
     display: Any,
 ) -> GangContext:
     """The context of gangs; ``run_round`` is the placement's, ``judge`` that of `judge_of`."""

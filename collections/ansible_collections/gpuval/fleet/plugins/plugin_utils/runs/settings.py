@@ -155,7 +155,7 @@ def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
 
 
 #: Settings that name what ships or an extension has, with its kind and what else they may be.
-NAMED = {"gpuval_runtime": ("engines", ("host", "auto"))}
+NAMED = {"gpuval_runtime": ("engines", ("host", "auto")), "gpuval_placement": ("schedulers", ())}
 
 
 def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..core.escape import one_line
 from ..runs import failed_checks
 from ..runs import folder as run_folder
 from ..runs.failed_checks import FAIL, PASS
+from ..watch.scheduler import NodeVerdicts
 from .commands import Slurm, SlurmError
 from .nodes import DRAINED
 
@@ -47,19 +48,6 @@ class SlurmNode:
     @property
     def is_foreign(self) -> bool:
         return bool(self.states & OUT.union(DRAINED)) and not self.run_id
-
-
-@dataclass
-class NodesDrained:
-    """changes: by node its state before and after. missing: nodes that Slurm has not. foreign: nodes to drain that are
-    out of service for others. kept: by node that stays drained what it is to pass yet. problem: why some are unchanged.
-    """
-
-    changes: dict[str, tuple[str, str]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    kept: dict[str, frozenset[str]] = field(default_factory=dict)
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,10 +90,10 @@ def decide(
 
 def mark(
     results: Path, report: Mapping[str, Any], chosen: Collection[str] = (), *, incomplete: bool, trial: bool
-) -> NodesDrained:
+) -> NodeVerdicts:
     """Drain and resume the nodes of a report, or the chosen ones. Raises SlurmError where Slurm cannot be asked."""
     slurm = Slurm()
-    run, done, seen = report["run"], NodesDrained(), read(slurm)
+    run, done, seen = report["run"], NodeVerdicts(), read(slurm)
     wanted: dict[str, Drain] = {}
     opened: dict[str, dict[str, frozenset[str]]] = {}
     shared = Counter(judged["name"].partition(".")[0] for judged in report["nodes"])
@@ -125,11 +113,11 @@ def mark(
         if drain.state == FOREIGN:
             done.foreign.append(f"{name} ({one_line(drain.reason, 80) or 'no reason'})")
         elif drain.state == KEEP and judged["verdict"] != FAIL:
-            done.kept[name] = drain.open
+            done.still[name] = drain.open
         elif drain.state in (DRAIN, RESUME):
             wanted[name] = drain
             before = f"{'+'.join(sorted(seen[name].states))} {seen[name].reason}"
-            done.changes[name] = (before, f"{drain.state} {drain.reason if drain.state == DRAIN else ''}")
+            done.changes[name] = (f"{before}\n", f"{drain.state} {drain.reason if drain.state == DRAIN else ''}\n")
         if drain.state in (DRAIN, KEEP):
             opened.setdefault(drain.reason.split(":")[1], {})[name] = drain.open
     if not trial:
@@ -139,10 +127,10 @@ def mark(
     return done
 
 
-def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> NodesDrained:
+def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bool) -> NodeVerdicts:
     """Resume the nodes, or the chosen ones, that these runs, or any, drained. Raises SlurmError where Slurm cannot be
     asked."""
-    slurm, done = Slurm(), NodesDrained()
+    slurm, done = Slurm(), NodeVerdicts()
     seen = read(slurm)
     chosen = {name if name in seen else name.partition(".")[0] for name in chosen}
     for name, node in seen.items():
@@ -151,7 +139,7 @@ def release(run_ids: Collection[str], chosen: Collection[str] = (), *, trial: bo
         if node.states & OUT:
             done.foreign.append(f"{name} ({'+'.join(sorted(node.states))})")
         else:
-            done.changes[name] = (f"{'+'.join(sorted(node.states))} {node.reason}", RESUME)
+            done.changes[name] = (f"{'+'.join(sorted(node.states))} {node.reason}\n", f"{RESUME}\n")
     if not trial:
         _apply(slurm, dict.fromkeys(done.changes, Drain(RESUME)), done)
     return done
@@ -162,7 +150,7 @@ def read(slurm: Slurm) -> dict[str, SlurmNode]:
     return {one["name"]: SlurmNode(one["name"], frozenset(one["state"]), one["reason"]) for one in slurm.nodes()}
 
 
-def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodesDrained) -> None:
+def _apply(slurm: Slurm, wanted: Mapping[str, Drain], done: NodeVerdicts) -> None:
     """Drain and resume, nodes with the same reason at once. Nodes that could not be changed are none of ``done``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, drain in wanted.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import getpass
 import os
 import time
@@ -11,14 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible.module_utils.parsing.convert_bool import boolean
-
 from ...module_utils.store import StoreError
 from ..core.errors import GpuvalError, SettingError
-from ..core.escape import one_line
 from ..core.units import duration
 from ..gang import keys
-from ..judge.check import Check
 from ..records import launch_errors
 from ..records.failure_classes import row_of
 from ..records.states import FINAL_STATES, LAUNCHED
@@ -28,9 +23,7 @@ from ..runs.folder import RunFolder
 from ..ssh import findings
 from ..watch import launching
 from ..watch.decisions import NodeView, keep_started
-from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
 from ..watch.placement import Event, LaunchEnd, NodeNews, NodeOutages, Placement, PlannedAttempt
-from ..watch.watch import RunWatch, RunWatcher, WatchLimits
 from . import nodes, script
 from .commands import Slurm, SlurmError
 from .jobs import ENDED, JobEnd, SlurmJob, end_of, members_of, of_run, pending
@@ -460,51 +453,3 @@ def directory_of(chosen: object) -> str:
     if chosen:
         return str(chosen).rstrip("/")
     return "/var/lib/gpuval" if os.geteuid() == 0 else f"/var/tmp/gpuval-{getpass.getuser()}"  # noqa: S108 - as on SSH
-
-
-class SlurmWatcher(RunWatcher):
-    """A watcher by Slurm's commands on the controller, which holds nothing open between runs."""
-
-    @functools.cached_property
-    def _slurm(self) -> Slurm:
-        return Slurm()
-
-    def plans(self) -> dict[str, str]:
-        hosts = self._task_vars["ansible_play_hosts"]
-        return {name: launching.shown(self._order(self._options.run, name).plan) for name in hosts}
-
-    def _order(self, run: Mapping[str, Any], name: str) -> JobOrder:
-        expected = run["nodes"][name]
-        later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
-        wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
-        chosen = values_for(self._action, name, self._task_vars, wanted)
-        settings = script.JobSettings.of(chosen)
-        force = boolean(chosen["gpuval_force"], strict=False)
-        plan = plan_of(run, name, chosen, chosen[self._workloads])
-        declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
-        requirements = launching.requirements(expected, declared, "host")
-        return JobOrder(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
-
-    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        run, display = folder.read_run(), self._action._display
-        store = launching.NodeStore.of(self._options.store, run, "slurm")
-        placement = SlurmPlacement(
-            self._slurm,
-            run,
-            folder,
-            store,
-            lambda name: self._order(run, name),
-            self._task_vars["ansible_play_hosts"],
-            self._task_vars["ansible_play_hosts_all"],
-            display.warning,
-        )
-        started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
-        placement.finish()
-        return started
-
-    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
-        return one_line(member["address"], 200)
-
-    @property
-    def requests(self) -> int:
-        return self._slurm.asked

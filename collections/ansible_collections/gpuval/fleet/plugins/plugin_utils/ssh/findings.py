@@ -437,3 +437,21 @@ def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path
         if len(new) > SHOWN:
             lines.append(f"    and {len(new) - SHOWN} more: ssh-keygen -lf {shlex.quote(str(pin_file))}")
     return lines
+
+
+def fewer_gpus(findings: Mapping[str, ProbeFinding]) -> list[str]:
+    """The nodes that work can be placed on, but that offer fewer GPUs than expected."""
+    return [name for name, finding in findings.items() if finding.state == REACHABLE and finding.message]
+
+
+def summary_of_cluster(findings: Mapping[str, ProbeFinding], seconds: float) -> list[str]:
+    """The lines for the operator: counts, then each class with its nodes, the first messages and the remedy."""
+    ready = sum(finding.state == REACHABLE for finding in findings.values())
+    rest = summary(findings, seconds, Path())[1:]
+    lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]
+    few = fewer_gpus(findings)
+    if few:
+        lines.append(f"  fewer GPUs than expected ({len(few)}): {some_of(few, SHOWN)}")
+        lines.append(f"    {few[0]}: {findings[few[0]].message}")
+        lines.append(f"      -> {findings[few[0]].remedy}")
+    return lines

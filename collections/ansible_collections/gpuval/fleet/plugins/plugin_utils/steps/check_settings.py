@@ -28,6 +28,7 @@ from ..runs.action import RunAction
 from ..ssh.findings import key_file_problem
 from ..ssh.target import SSH
 from ..store import access
+from ..watch.scheduler import scheduler_of
 
 MOST_NAMED = 5
 MOST_LINES = 40
@@ -140,7 +141,8 @@ class SettingsCheck:
         for variable, option in (("ansible_run_tags", "--tags"), ("ansible_skip_tags", "--skip-tags")):
             for problem in settings.unknown_tags(map(str, task_vars.get(variable) or ()), option):
                 wrong[problem] = hosts
-        if placed == {"kubernetes"} and len(clusters) > 1:
+        known_placements = placed & extensions.found("schedulers").keys()
+        if len(placed) == 1 and len(clusters) > 1 and any(scheduler_of(name).in_pods for name in known_placements):
             wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = hosts
         if len(placed) > 1:
             wrong[

@@ -28,7 +28,7 @@ def doctor(action: RunAction) -> dict[str, Any]:
     hosts = [values_of(action, name, action.task_vars) for name in action.task_vars["ansible_play_hosts_all"]]
     placements = {_one(action, values, "gpuval_placement") for values in hosts}
     rows = [controller.python(), controller.ansible(core_version)]
-    rows += controller.packages({"kubernetes"} & placements)
+    rows += controller.packages(placements)
     rows += [controller.configuration(constants.config.get_config_value, constants.CONFIG_FILE)]
     rows += [controller.ssh(shutil.which, sum(_is_over_ssh(action, values) for values in hosts))]
     if any(row.state == FAILED and row.name in ("Python", "packages") for row in rows):
@@ -54,11 +54,7 @@ def _services(action, placements, hosts):
         folder = _one(action, values, f"gpuval_{name}")
         rows.append(services.disk(f"gpuval_{name}", project_path(str(folder))))
     rows.append(services.rclone())
-    if "slurm" in placements:
-        rows.append(services.slurm())
-    if "kubernetes" in placements:
-        names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
-        rows.append(services.kubernetes(services.ClusterAccess(*(_one(action, values, name) for name in names))))
+    rows += services.schedulers(action, placements, _asked(action, values))
     local = next((one for one in hosts if not _is_over_ssh(action, one)), None)
     try:
         if local and placements == {"ssh"}:
@@ -113,3 +109,9 @@ def _one(action, values, name):
 def _is_over_ssh(action, values):
     connection = str(_one(action, values, "ansible_connection") or action.connection)
     return _one(action, values, "gpuval_placement") == "ssh" and connection.rpartition(".")[2] != "local"
+
+
+def _asked(action, values):
+    """How to get at the API of a cluster."""
+    names = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
+    return {name: _one(action, values, name) for name in names}

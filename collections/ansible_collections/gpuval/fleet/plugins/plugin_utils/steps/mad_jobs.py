@@ -22,11 +22,11 @@ from ..mad.documents import MadError, located
 from ..mad.models import CREDENTIALS_IN_URL
 from ..runs import datasets, job_secrets
 from ..runs.action import RunAction
+from ..watch.scheduler import scheduler_of
 
 #: A run reads its jobs until its nodes have their plans; no run lasts longer.
 KEPT_SECONDS = 7 * 86_400
 FOLDER = re.compile(r"(/[^/:,\s]+)+/?")
-IN_PODS, IN_SLURM = "kubernetes", "slurm"
 REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?")
 
 
@@ -61,7 +61,8 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
     secrets_file = _secrets_file(options, found.root)
     known = job_secrets.read(secrets_file) if secrets_file else {}
     asked = context.parse(options.context)
-    in_pods = options.placement == IN_PODS
+    scheduler = scheduler_of(options.placement)
+    in_pods = scheduler.in_pods
     if in_pods and not (options.registry or options.images or asked.image):
         raise MadError(f"models on a cluster need images: {planning.BY_REGISTRY}, or name images in gpuval_mad_images")
     models = tags.select(found, options.tags)
@@ -81,7 +82,7 @@ def mad_jobs(action: RunAction, options: MadJobsOptions) -> dict[str, Any]:
         named={tag.whole for tag in tags.parse(options.tags)},
         images={str(name): str(image) for name, image in options.images.items()},
         in_pods=in_pods,
-        in_slurm=options.placement == IN_SLURM,
+        in_slurm=scheduler.runs_batch_files,
         keep_alive_seconds=options.keep_alive_seconds,
         keep_folder=options.keep_folder,
         pipeline=options.pipeline,
@@ -112,7 +113,7 @@ def _check(options):
         raise MadError("gpuval_mad_keep_folder: is no absolute path without colons and commas")
     if options.registry and not REGISTRY.fullmatch(options.registry):
         raise MadError("gpuval_mad_registry: is no registry: write HOST[:PORT]/PATH, such as registry.example:5000/mad")
-    if options.runtime == "host" and options.placement not in (IN_PODS, IN_SLURM):
+    if options.runtime == "host" and scheduler_of(options.placement).over_ssh:
         raise MadError("gpuval_runtime is host, and models run in containers: set it to auto, docker or podman")
     if not options.repository:
         raise MadError("gpuval_mad_repository is empty: set it to a folder or a git address (`make mad REPO=...`)")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ansible.template import trust_as_template
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import human_bytes
@@ -40,7 +40,6 @@ class OpenRunOptions(RunOptions):
     baseline: PathText = ""
     folder: str = ""
     namespace: str = ""
-    placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
     profile: str
     gang_stages: Sequence[str] = ()
     gangs_alone: bool = False

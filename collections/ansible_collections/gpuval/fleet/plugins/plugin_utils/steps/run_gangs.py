@@ -14,8 +14,8 @@ from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction
 from ..store.access import open_store
+from ..watch.scheduler import scheduler_of
 from ..watch.watch import WatchOptions
-from .watch_run import WATCHERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def run_gangs(action: RunAction, options: RunGangsOptions) -> dict[str, Any]:
     session.ensure_valid(options)
     limits = replace(options, **session.LIMITS)
     checks = criteria.beside_shipped(options.criteria)
-    with WATCHERS[options.placement](action, options, action.task_vars, gangs=True) as watcher:
+    with scheduler_of(options.placement)(action, options, gangs=True) as watcher:
         judge = session.judge_of(folder, checks, options.criteria, options.baseline)
         context = session.context(
             folder, access, checks, judge, lambda below: watcher.watch(below, limits, checks), action.display

@@ -1,4 +1,4 @@
-"""Launch the plans of a run and watch it until every node is done, over SSH, on Kubernetes or on Slurm."""
+"""Launch the plans of a run and watch it until every node is done by its scheduler."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.api import ClusterAccess
-from ..cluster.watcher import ClusterWatcher
 from ..judge import criteria
 from ..runs import folder as run_folder
 from ..runs import state as run_state
 from ..runs.action import RunAction
-from ..slurm.placement import SlurmWatcher
-from ..watch.ssh_placement import SshWatcher
+from ..watch.scheduler import scheduler_of
 from ..watch.watch import WatchOptions
-
-#: By the option `placement`.
-WATCHERS: dict[str, Any] = {"ssh": SshWatcher, "kubernetes": ClusterWatcher, "slurm": SlurmWatcher}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +23,7 @@ def watch_run(action: RunAction, options: WatchRunOptions) -> dict[str, Any]:
     folder = action.folder(options)
     if not action.check_mode and run_folder.is_unreported(folder.read_run()):
         return {"changed": False, "started": [], "requests": 0, "msg": "its nodes are done: it is collected"}
-    watcher = WATCHERS[options.placement](action, options, action.task_vars)
+    watcher = scheduler_of(options.placement)(action, options)
     if action.check_mode:
         return _show(action, watcher.plans())
     checks = criteria.beside_shipped(options.criteria)

@@ -1,9 +1,8 @@
 """The interface of a placement: how plans reach nodes, and how evidence that is not in the store reaches the watch.
 
-Implementations: `watch.ssh_placement.SshPlacement` and `cluster.placement.ClusterPlacement`. A further one subclasses
-`Placement`, defines `busy`, `launch`, `fetch`, `wait` and `close`, and is chosen by the option `placement` of the
-action. `launch` and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch
-writes the node's plan file and launch file into the run's folder; the watch reads both when the launch has ended.
+A scheduler's `watch` makes one (watch/scheduler.py). It defines `busy`, `launch`, `fetch`, `wait` and `close`. `launch`
+and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch writes the node's
+plan file and launch file into the run's folder; the watch reads both when the launch has ended.
 """
 
 from __future__ import annotations

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ansible import context
 
 from ..core.paths import ROLES
-from ..judge.check import Check
-from ..runs.folder import RunFolder
-from ..runs.plans import PlanError
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
-from ..store.access import open_store
-from . import launching
 from .decisions import NodeView
 from .placement import Event, LaunchEnd, NodeNews, Placement, PlannedAttempt
-from .watch import RunWatch, RunWatcher, WatchLimits
 
 #: Task files of the role `run` with one task each.
 TASKS = ROLES / "run/tasks"
-#: The arguments of a launch that check mode shows.
-SHOWN = ("run", "run_id", "results_dir", "store")
-
-SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
 TURN_SECONDS = 0.5
 
@@ -45,9 +35,9 @@ class SshPlacement(Placement):
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._seconds, self._arguments = seconds, dict(arguments)
-        self._tasks = NodeTasks(action, task_vars, min(_forks(), MAX_WORKERS))
+        self._tasks = NodeTasks(action, task_vars, min(forks(), MAX_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
-        self._sends = NodeTasks(action, task_vars, transfers or _forks())
+        self._sends = NodeTasks(action, task_vars, transfers or forks())
         #: Launches that wait for the node's images, with the time of their order and the seconds left then.
         self._ordered: dict[str, tuple[PlannedAttempt, float, float]] = {}
 
@@ -107,44 +97,5 @@ class SshPlacement(Placement):
         self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._arguments, **arguments}, self._seconds[kind])
 
 
-class SshWatcher(RunWatcher):
-    """A watcher over SSH, which holds nothing open between runs."""
-
-    def plans(self) -> dict[str, str]:
-        launching.warm_schemas()
-        names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
-        arguments = {key: getattr(self._options, key) for key in SHOWN}
-        arguments["results_dir"] = str(self._options.results_dir)  # no Path can be a variable
-        tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
-        try:
-            for name in names:
-                tasks.submit(name, "launch", TASKS / "launch.yml", arguments, SHOW_SECONDS)
-            while tasks.busy:
-                for outcome in tasks.wait(SHOW_SECONDS):
-                    if outcome.failed:
-                        problems.append(f"{outcome.node}: {outcome.message}")
-                    else:
-                        plans[outcome.node] = (outcome.result or {}).get("diff", {}).get("after", "")
-        finally:
-            tasks.close()
-        if problems:
-            raise PlanError("; ".join(problems))
-        return plans
-
-    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        access = open_store(self._options.store)
-        launching.warm(access.connection())
-        seconds = {kind: getattr(self._options, f"{kind}_seconds") for kind in ("launch", "fetch", "send")}
-        place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options.store}
-        placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, place)
-        try:
-            return RunWatch(limits, folder, access, checks, placement, self._action._display).run()
-        finally:
-            placement.close()
-
-    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
-        return member["address"]
-
-
-def _forks() -> int:
+def forks() -> int:
     return context.CLIARGS.get("forks") or 5

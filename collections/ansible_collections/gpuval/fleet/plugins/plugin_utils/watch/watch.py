@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, Self
+from typing import Any
 
 from ...module_utils.store import Store, StoreError
 from ..core.parent_process import Parent
@@ -25,7 +24,6 @@ from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, class_of_loss, forecast, last_heartbeat, lost_after, lost_contact, progress, to_fetch
 from .launcher import Launcher
-from .orders import GANG_WORKLOADS, WORKLOADS
 from .placement import Event, LaunchEnd, NodeNews, Placement
 from .poller import StorePoller
 from .publisher import WatchPublisher
@@ -62,7 +60,7 @@ class WatchLimits:
 class WatchOptions(RunOptions, WatchLimits):
     """Options of steps that watch a run; those that name SSH or pods have no effect on other placements."""
 
-    placement: Literal["ssh", "kubernetes", "slurm"] = "ssh"
+    placement: str = "ssh"
     store: StoreOptions
     criteria: Sequence[PathText] = ()
     #: gpuval.run/1 in check mode, where it is not written.
@@ -299,34 +297,3 @@ class RunWatch:
         contact = {**contact, "class": class_of_loss(contact["class"]), "message": message}
         self.watched.write_launch(view, {**known, "contact": contact})
         self.display.warning(f"{view.name}: {message}")
-
-
-class RunWatcher(ABC):
-    """Watches runs of one kind of placement. A context manager; `plans` needs no entering."""
-
-    def __init__(self, action: Any, options: Any, task_vars: Mapping[str, Any], *, gangs: bool = False) -> None:
-        self._action, self._options, self._task_vars, self._gangs = action, options, task_vars, gangs
-        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        return
-
-    @abstractmethod
-    def plans(self) -> Mapping[str, str]:
-        """The plan of each node, as text for people. Raises PlanError."""
-
-    @abstractmethod
-    def watch(self, folder: run_folder.RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
-        """Watch a run, or a round of gangs. Returns the nodes on which a plan was started."""
-
-    @property
-    def requests(self) -> int:
-        """Requests to a cluster's API so far."""
-        return 0
-
-    @abstractmethod
-    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
-        """The address of a member of a gang, for the others."""

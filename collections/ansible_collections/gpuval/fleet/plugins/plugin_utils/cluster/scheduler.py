@@ -1,0 +1,296 @@
+"""Kubernetes as gpuval's steps use it: watch, probe, reach, marks, evidence, clean."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+
+from ..core.host_values import templar_of, values_of
+from ..core.paths import project_path
+from ..judge.check import Check
+from ..runs import failed_checks, node_ids
+from ..runs import folder as run_folder
+from ..runs.folder import RunError, RunFolder
+from ..ssh import findings as ssh_findings
+from ..watch import launching, reach
+from ..watch.scheduler import KeepArchive, KeepState, NodeProbes, NodeVerdicts, Scheduler
+from ..watch.watch import RunWatch, WatchLimits
+from . import cleaning, inventory, joining, marks, names, node_evidence, permissions, probing
+from .api import Cluster, ClusterAccess, ClusterError, Forbidden, Missing
+from .gangs import member_address
+from .orders import NodeOrders
+from .placement import ClusterPlacement
+from .pod_diagnosis import PodLimits
+from .pod_settings import PodSettingsError
+
+ANSWER_SECONDS = 20.0
+FOLLOW_SECONDS = 2.0
+FOLLOW_LINES = 5000
+
+
+class KubernetesScheduler(Scheduler):
+    """The API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
+
+    name = "kubernetes"
+    row_name = "kubeconfig"
+    work = "pods"
+    in_pods = True
+    bears_marks = True
+
+    _cluster: Cluster
+
+    def __enter__(self) -> Self:
+        self._cluster = Cluster(self._options)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._cluster.close()
+
+    def plans(self) -> dict[str, str]:
+        hosts = self._task_vars["ansible_play_hosts"]
+        orders = NodeOrders(self._action, self._task_vars, self._options.run, self._workloads)
+        return {name: launching.shown(orders.order(name).plan) for name in hosts}
+
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
+        run, display = folder.read_run(), self._action._display
+        store = launching.NodeStore.of(self._options.store, run, self.name)
+        placement = ClusterPlacement(
+            self._cluster,
+            run,
+            folder,
+            store,
+            NodeOrders(self._action, self._task_vars, run, self._workloads).order,
+            self._task_vars["ansible_play_hosts"],
+            self._task_vars["ansible_play_hosts_all"],
+            display.warning,
+            PodLimits(
+                self._options.patience_seconds,
+                self._options.start_seconds,
+                self._options.admission_seconds,
+            ),
+            self._join_rule(),
+        )
+        if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
+            limits = replace(limits, max_transfers=0)
+        try:
+            started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
+            placement.finish()
+        finally:
+            placement.close()
+        return started
+
+    def _join_rule(self) -> joining.Rule | None:
+        options = self._options
+        if self._gangs or not options.accept_new_nodes:
+            return None
+
+        def matches(name: str) -> bool:
+            return bool(self._cluster.list("Node", options.selector, fields=f"metadata.name={name}")[0])
+
+        labels = options.label_groups or inventory.LABEL_GROUPS
+        ids = node_ids.NodeIdReader(project_path)(options.ids)
+        return joining.Rule(matches, options.skus, ids, self._action._display.display, labels)
+
+    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
+        """The name of the member's pod, or the node's own address. Raises RunError."""
+        name, hostvars = member["node"], self._task_vars["hostvars"]
+        settings = NodeOrders(self._action, self._task_vars, {}).pod_settings(name)
+        facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
+        try:
+            return member_address(run_id, name, self._options.namespace, settings, facts.get("addresses"))
+        except PodSettingsError as error:
+            raise RunError(str(error)) from None
+
+    @property
+    def requests(self) -> int:
+        return sum(self._cluster.asked.values())
+
+    def probe(self) -> NodeProbes:
+        """From one LIST of nodes per cluster."""
+        targets = [target for target in map(self._target, self._hosts()) if target]
+        began = time.monotonic()
+        judged = {}
+        for kubeconfig, context in dict.fromkeys(target.cluster for target in targets):
+            with Cluster(ClusterAccess(kubeconfig, context)) as cluster:
+                found, _version = cluster.list("Node")
+            judged.update(probing.judge([one for one in targets if one.cluster == (kubeconfig, context)], found))
+        findings = {target.node: judged[target.node] for target in targets}
+        seconds = time.monotonic() - began
+        lines = ssh_findings.summary_of_cluster(findings, seconds)
+        return NodeProbes(findings, seconds, lines, {"short": ssh_findings.fewer_gpus(findings)})
+
+    def _target(self, name: str) -> probing.ProbedNode | None:
+        values = values_of(self._action, name, self._task_vars)
+        templar = templar_of(self._action, values)
+        try:
+            chosen = {key: templar.template(values[key]) for key in probing.VARIABLES if key in values}
+        except AnsibleError as error:
+            raise AnsibleActionFail(f"{name}: {error.message}") from None
+        return probing.target(name, chosen)
+
+    def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
+        options, display = self._options, self._action.display
+        run_id = folder.read_run()["run_id"]
+        selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"
+        with Cluster(options) as cluster:
+            pod = reach.newest(cluster.list("Pod", selector)[0])
+            if pod is None:
+                raise reach.ReachError(
+                    "the cluster has no pod of this run on it: its turn has not come, or it was cleaned"
+                )
+            wanted = names.container_name(options.stage) if options.stage else ""
+            container = reach.container_of(options.what, pod, wanted)
+            access = {"kubeconfig": options.kubeconfig, "context": options.context, "namespace": options.namespace}
+            words = reach.in_pod(options.what, access, pod["metadata"]["name"], container)
+            is_one = options.what == reach.SHELL or bool(wanted)  # kubectl ends with the container
+            if (is_one and shutil.which("kubectl")) or self._action.check_mode:
+                return words
+            if options.what == reach.SHELL:
+                raise reach.ReachError(f"a shell needs kubectl, which is not installed here: {shlex.join(words)}")
+            while container:
+                display.display(f"{container}:")
+                _follow(display, cluster, pod["metadata"]["name"], container)
+                container = "" if wanted else _container_after(cluster, pod["metadata"]["name"], container)
+            return []
+
+    def answers(self, values: Mapping[str, Any]) -> str:
+        access = ClusterAccess(
+            *(str(values.get(name) or "") for name in ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace"))
+        )
+        with Cluster(access, deadline_seconds=ANSWER_SECONDS) as cluster:
+            found, _version = cluster.list("Node")
+        return f"the API server answers, {len(found)} node(s); `make prepare` checks permissions"
+
+    def mark(self) -> NodeVerdicts:
+        try:
+            with Cluster(self._options) as cluster:
+                return self._mark(cluster)
+        except Forbidden as error:
+            raise AnsibleActionFail(f"no verdict is changed on the nodes: {error}\n{permissions.BIND_MARKS}") from None
+
+    def _mark(self, cluster: Cluster) -> NodeVerdicts:
+        options, trial = self._options, self._action.check_mode
+        before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+        left: dict[str, frozenset[str]] = {}
+        if options.state == "absent":
+            done = marks.remove_marks(cluster, options.nodes, options.marked_by, trial=trial)
+            noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
+        else:
+            wanted, left = self._wanted(before)
+            noted = self._note(cluster, before, {name: left[name] for name in left if left[name]})
+            done = marks.set_marks(cluster, wanted, taint=options.taint, trial=trial)
+            settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
+            noted += self._note(cluster, before, settled)
+        changes = {name: (change.before, change.after) for name, change in done.changes.items()}
+        problem = f"others keep changing {', '.join(done.busy)}: run it again" if done.busy else ""
+        still = {name: left[name] for name in done.kept}
+        return NodeVerdicts(changes, done.missing, [], done.busy, still, problem, bool(noted))
+
+    def _wanted(self, before: Mapping[str, Any]) -> tuple[dict[str, marks.Mark], dict[str, frozenset[str]]]:
+        """By node its mark, and what it is to pass yet before FAIL goes."""
+        report = run_folder.read_report(self._action.folder(self._options))
+        run = report["run"]
+        chosen = set(self._options.nodes)
+        wanted: dict[str, marks.Mark] = {}
+        left: dict[str, frozenset[str]] = {}
+        for node in report["nodes"]:
+            name = node["name"]
+            if chosen and name not in chosen:
+                continue
+            bears = before.get(name)
+            failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
+            decision = failed_checks.decide(_open(bears), node, failed=failed, whole=failed_checks.is_whole(run, node))
+            verdict = failed_checks.verdict_after(node, run, marks.verdict_of(bears), failed=failed)
+            if verdict is None:
+                continue
+            cleared = verdict != node["verdict"] and not decision.stays
+            wanted[name] = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
+            left[name] = decision.open
+        return wanted, left
+
+    def _note(self, cluster: Cluster, before: Mapping[str, Any], left: Mapping[str, frozenset[str]]) -> int:
+        """Write what is open on the nodes, where it is not there. Returns how many were changed."""
+        changed = 0
+        for name, entries in left.items():
+            if name in before and (_open(before[name]) or frozenset()) != entries:
+                changed += 1
+                if not self._action.check_mode:
+                    note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
+                    try:
+                        cluster.patch("Node", name, {"metadata": {"annotations": note}})
+                    except Missing:  # the marks tell of it
+                        changed -= 1
+        return changed
+
+    def gather(
+        self, run_id: str, nodes: Sequence[str], secrets: Collection[str], archive: KeepArchive, state: KeepState
+    ) -> None:
+        """An archive for each node that the cluster knows; others are named, not failed."""
+        seconds = self._options.seconds
+        deadline = time.monotonic() + seconds
+        try:
+            with Cluster(self._options, deadline_seconds=min(60.0, seconds)) as cluster:
+                limit_bytes = self._options.limit_bytes
+                node_evidence.gather(cluster, run_id, nodes, secrets, archive, state, limit_bytes, deadline)
+        except ClusterError as error:
+            for node in nodes:
+                state(node, "unreachable", f"the cluster: {error}")
+            self._action.display.warning(f"no evidence of the cluster: {error}")
+
+    def clean(self) -> dict[str, Any]:
+        options, run_ids, trial = self._options, self._options.run_ids, self._action.check_mode
+        with Cluster(options) as cluster:
+            cleaned = cleaning.clean(cluster, run_ids, options.deadline_seconds, trial=trial, volumes=options.volumes)
+        if options.results_dir and not options.keep_models and not trial and not cleaned.left:  # volumes may be left
+            run_folder.mark_cleaned(options.results_dir, run_ids)
+        lines = cleaning.lines(run_ids, cleaned, options.namespace, trial=trial)
+        self._action.display.display(*lines)
+        before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)
+        return {
+            "changed": bool(cleaned.count),
+            "failed": bool(cleaned.left),
+            "removed": cleaned.removed,
+            "left": [asdict(left) for left in cleaned.left],
+            "diff": {"before": before, "after": ""},
+            "msg": "; ".join(lines),
+        }
+
+
+def _open(node: Mapping[str, Any] | None) -> frozenset[str] | None:
+    annotations = (node or {"metadata": {}})["metadata"].get("annotations") or {}
+    return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
+
+
+def _container_after(cluster: Cluster, pod: str, container: str) -> str:
+    """The container that follows, when it has begun; empty if none does."""
+    after = None
+    while after is None:
+        there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
+        after = reach.container_after(there[0], container) if there else ""
+        if after is None:
+            time.sleep(FOLLOW_SECONDS)
+    return after
+
+
+def _follow(display: Any, cluster: Cluster, pod: str, container: str) -> None:
+    """The log of a container as it grows, until the container has ended."""
+    before: list[str] = []
+    ended = False
+    while True:
+        lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reach.LINES).splitlines()
+        display.display(*reach.beyond(before, lines))
+        before = lines or before
+        if ended:
+            return
+        there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
+        ended = not there or reach.containers(there[0]).get(container) != "running"
+        if not ended:
+            time.sleep(FOLLOW_SECONDS)
+        elif not there:
+            return

@@ -1,0 +1,179 @@
+"""Slurm as gpuval's steps use it: watch, probe, reach, marks, clean."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..judge.check import Check
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..ssh.findings import summary_of_cluster
+from ..watch import launching, reach
+from ..watch.orders import GANG_WORKLOADS, PLAN_VARIABLES, plan_of, values_for
+from ..watch.scheduler import NodeProbes, NodeVerdicts, Scheduler
+from ..watch.watch import RunWatch, WatchLimits
+from . import drains, nodes, script
+from .commands import Slurm, SlurmError
+from .jobs import SlurmJob, members_of, of_run
+from .placement import VARIABLES, JobOrder, SlurmPlacement, directory_of
+
+COMMANDS = ("scontrol", "squeue", "sbatch", "scancel", "srun")
+CLEAN_POLL_SECONDS = 1.0
+
+
+class SlurmScheduler(Scheduler):
+    """Slurm's commands on the controller. It holds nothing open between runs."""
+
+    name = "slurm"
+    title = row_name = "Slurm"
+    runs_batch_files = True
+    has_drains = True
+    still_words = ("still drained", "resumes them")
+
+    @functools.cached_property
+    def _slurm(self) -> Slurm:
+        return Slurm()
+
+    def plans(self) -> dict[str, str]:
+        hosts = self._task_vars["ansible_play_hosts"]
+        return {name: launching.shown(self._order(self._options.run, name).plan) for name in hosts}
+
+    def _order(self, run: Mapping[str, Any], name: str) -> JobOrder:
+        expected = run["nodes"][name]
+        later = [GANG_WORKLOADS] if expected.get("gang_stages") else []
+        wanted = (self._workloads, *later, *PLAN_VARIABLES, *VARIABLES)
+        chosen = values_for(self._action, name, self._task_vars, wanted)
+        settings = script.JobSettings.of(chosen)
+        force = boolean(chosen["gpuval_force"], strict=False)
+        plan = plan_of(run, name, chosen, chosen[self._workloads])
+        declared = {**chosen[self._workloads], **(chosen[GANG_WORKLOADS] if later else {})}
+        requirements = launching.requirements(expected, declared, "host")
+        return JobOrder(plan, settings, directory_of(chosen["gpuval_node_dir"]), force, requirements)
+
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
+        run, display = folder.read_run(), self._action._display
+        store = launching.NodeStore.of(self._options.store, run, self.name)
+        placement = SlurmPlacement(
+            self._slurm,
+            run,
+            folder,
+            store,
+            lambda name: self._order(run, name),
+            self._task_vars["ansible_play_hosts"],
+            self._task_vars["ansible_play_hosts_all"],
+            display.warning,
+        )
+        started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
+        placement.finish()
+        return started
+
+    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
+        return one_line(member["address"], 200)
+
+    @property
+    def requests(self) -> int:
+        return self._slurm.asked
+
+    def probe(self) -> NodeProbes:
+        began = time.monotonic()
+        known = {one["name"]: one for one in self._slurm.nodes()}
+        findings = {}
+        for name in self._hosts():
+            (reservation,) = values_for(self._action, name, self._task_vars, ("gpuval_slurm_reservation",)).values()
+            findings[name] = nodes.finding(name, known.get(name), reservation=reservation)
+        seconds = time.monotonic() - began
+        return NodeProbes(findings, seconds, summary_of_cluster(findings, seconds))
+
+    def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
+        """A step in the node's job, which needs no login on the node."""
+        run = folder.read_run()
+        run_id, attempt = run["run_id"], folder.read_launch(node).get("attempt", 1)
+        job = of_run(self._slurm.jobs(), run_id).get((members_of(run, node)[0], attempt))
+        if job is None or job.state != "RUNNING":
+            state = f"job {job.id} is {job.state}" if job else "it has no job of this run"
+            raise reach.ReachError(f"{state}: `srun --nodelist={node} --pty bash` makes a job for a shell")
+        (base,) = values_for(self._action, node, self._task_vars, ("gpuval_node_dir",)).values()
+        directory = f"{directory_of(base)}/{run_id}/{node}"
+        followed = self._followed(folder, node, stages)
+        step = ["srun", f"--jobid={job.id}", "--overlap", f"--nodelist={node}"]
+        if self._options.what == reach.SHELL:
+            return [*step, "--pty", *reach.on_host(reach.SHELL, directory, followed, [])]
+        return reach.on_host(reach.FOLLOW, directory, followed, step, as_words=True)
+
+    def answers(self, values: Mapping[str, Any]) -> str:
+        lacking = [name for name in COMMANDS if shutil.which(name) is None]
+        if lacking:
+            raise SlurmError(
+                f"no {', '.join(lacking)} on PATH: run gpuval on a login node, or add their folder to PATH"
+            )
+        try:
+            return f"slurmctld answers, {len(self._slurm.nodes())} node(s)"
+        except (SlurmError, ValueError) as error:
+            raise SlurmError(f"{error}: check that slurmctld runs and that this user may ask it") from None
+
+    def mark(self) -> NodeVerdicts:
+        """The verdicts as drains."""
+        options, trial = self._options, self._action.check_mode
+        if options.state == "absent":
+            return drains.release(options.marked_by, options.nodes, trial=trial)
+        folder = self._action.folder(options)
+        report, incomplete = run_folder.read_report(folder), options.taint_incomplete
+        return drains.mark(folder.results, report, options.nodes, incomplete=incomplete, trial=trial)
+
+    def clean(self) -> dict[str, Any]:
+        """Cancel the jobs that runs have left, and see that they have ended."""
+        options, run_ids, trial = self._options, self._options.run_ids, self._action.check_mode
+        self._name_killed(run_ids)
+        found, left = self._open(run_ids), {}
+        if not trial:
+            self._slurm.cancel(sorted(found))
+            until = time.monotonic() + options.deadline_seconds
+            left = found
+            while left and time.monotonic() < until:
+                left = self._open(run_ids)
+                if left:
+                    time.sleep(CLEAN_POLL_SECONDS)
+        if options.results_dir and not trial and not left:
+            run_folder.mark_cleaned(options.results_dir, run_ids)
+        shown = some_of(f"{job.id} ({job.node})" for job in (left or found).values())
+        verb = "would cancel" if trial else "cancelled"
+        message = f"Slurm: {verb} {len(found)} job(s)" + (f": {shown}" if found else "")
+        if left:
+            message = f"Slurm: {len(left)} job(s) have not ended: {shown}: scancel them, and see slurmd on their nodes"
+        self._action.display.display(message)
+        return {
+            "changed": bool(found),
+            "failed": bool(left),
+            "cancelled": sorted(found),
+            "left": sorted(left),
+            "diff": {"before": "".join(f"{job.id} {job.node}\n" for job in found.values()), "after": ""},
+            "msg": message,
+        }
+
+    def _name_killed(self, run_ids: Sequence[str]) -> None:
+        """Name the folders that jobs without their last records may have left: a clean of Slurm sees no node."""
+        results = self._options.results_dir
+        if results is None:
+            return
+        for folder in [run_folder.find(results, run_id) for run_id in run_ids] or run_folder.known_runs(results):
+            if (run_folder.read_object(folder.run_file).get("state") or {}).get("cleaned_at"):
+                continue
+            launches = folder.read_launches()
+            if names := [name for name, launch in launches.items() if launch.get("contact")]:
+                left = f"{directory_of(self._options.node_dir)}/{folder.path.name}"
+                self._action.display.warning(
+                    f"jobs that were killed may have left {left}: remove it on {some_of(names)}"
+                )
+
+    def _open(self, run_ids: Sequence[str]) -> dict[int, SlurmJob]:
+        """By id, the jobs of the runs that have not ended."""
+        jobs = self._slurm.jobs().values()
+        return {job.id: job for job in jobs if not job.ended and (not run_ids or job.run_id in run_ids)}

@@ -1,0 +1,29 @@
+"""Remove what runs made at the scheduler of their nodes, and see that it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..cluster.api import ClusterAccess
+from ..runs.action import RunAction
+from ..watch.scheduler import scheduler_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanSchedulerOptions(ClusterAccess):
+    placement: str
+    #: None: all runs.
+    run_ids: Sequence[str] = ()
+    results_dir: Path | None = None
+    #: Volumes and models that the scheduler keeps for runs.
+    volumes: bool = False
+    keep_models: bool = False
+    node_dir: str = ""
+    deadline_seconds: int = 180
+
+
+def clean_scheduler(action: RunAction, options: CleanSchedulerOptions) -> dict[str, Any]:
+    return scheduler_of(options.placement)(action, options).clean()

@@ -1,0 +1,120 @@
+"""Hosts over SSH, or this machine: Ansible's own tasks in place of a scheduler."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ..judge.check import Check
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..runs.plans import PlanError
+from ..ssh import findings as ssh_findings
+from ..ssh import prober as ssh_prober
+from ..ssh import target as probe_target
+from ..ssh.known_hosts import Pins
+from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
+from ..ssh.openssh import kex_options
+from ..ssh.trust import kex_file, pin_file, ssh_arguments
+from ..store.access import open_store
+from . import launching, reach
+from .scheduler import NodeProbes, Scheduler
+from .ssh_placement import TASKS, SshPlacement, forks
+from .watch import RunWatch, WatchLimits
+
+#: The arguments of a launch that check mode shows.
+SHOWN = ("run", "run_id", "results_dir", "store")
+
+SHOW_SECONDS = 60
+
+
+class SshScheduler(Scheduler):
+    """It holds nothing open between runs."""
+
+    name = "ssh"
+    over_ssh = True
+
+    def plans(self) -> dict[str, str]:
+        launching.warm_schemas()
+        names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
+        arguments = {key: getattr(self._options, key) for key in SHOWN}
+        arguments["results_dir"] = str(self._options.results_dir)  # no Path can be a variable
+        tasks = NodeTasks(self._action, self._task_vars, min(forks(), MAX_WORKERS))
+        try:
+            for name in names:
+                tasks.submit(name, "launch", TASKS / "launch.yml", arguments, SHOW_SECONDS)
+            while tasks.busy:
+                for outcome in tasks.wait(SHOW_SECONDS):
+                    if outcome.failed:
+                        problems.append(f"{outcome.node}: {outcome.message}")
+                    else:
+                        plans[outcome.node] = (outcome.result or {}).get("diff", {}).get("after", "")
+        finally:
+            tasks.close()
+        if problems:
+            raise PlanError("; ".join(problems))
+        return plans
+
+    def watch(self, folder: RunFolder, limits: WatchLimits, checks: Sequence[Check]) -> list[str]:
+        access = open_store(self._options.store)
+        launching.warm(access.connection())
+        seconds = {kind: getattr(self._options, f"{kind}_seconds") for kind in ("launch", "fetch", "send")}
+        place = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "store": self._options.store}
+        placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, place)
+        try:
+            return RunWatch(limits, folder, access, checks, placement, self._action._display).run()
+        finally:
+            placement.close()
+
+    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
+        return member["address"]
+
+    def probe(self) -> NodeProbes:
+        options = self._options
+        if options.timeout_seconds <= 0:
+            raise AnsibleActionFail("gpuval_probe_timeout_seconds must be greater than 0")
+        began = time.monotonic()
+        pins = Pins(pin_file(options.state_dir, self._task_vars.get("ansible_inventory_sources") or []))
+        hostvars, default = self._task_vars["hostvars"], self._action.connection
+        targets = [probe_target.from_variables(name, hostvars[name], default) for name in self._hosts()]
+        prober = ssh_prober.Prober(pins, options.timeout_seconds, options.accept_new_host_keys)
+        findings = prober.probe_all(targets)
+        changed = False
+        if not self._action.check_mode and any(target.ssh for target in targets):
+            changed = probe_target.pin(pins, findings)
+            # The key exchange that makes Ansible's own connections cheap is chosen once, here, not per connection.
+            text = " ".join(kex_options(prober.settings) if options.fast_kex else []) + "\n"
+            path = kex_file(pins.path)
+            if not path.exists() or path.read_text() != text:
+                run_folder.write_bytes(path, text.encode())
+        seconds = time.monotonic() - began
+        lines = ssh_findings.summary(findings, seconds, pins.path)
+        return NodeProbes(findings, seconds, lines, {"changed": changed, "known_hosts": str(pins.path)})
+
+    def reach(self, folder: RunFolder, node: str, stages: Sequence[str]) -> list[str]:
+        options = self._options
+        if node not in self._task_vars["hostvars"]:
+            raise reach.ReachError("it is no host of this inventory")
+        values = self._task_vars["hostvars"][node]
+        target = probe_target.from_variables(node, values, self._action.connection)
+        followed = self._followed(folder, node, stages)
+        connection: list[str] = []
+        if target.ssh:
+            pins = pin_file(options.state_dir, self._task_vars.get("ansible_inventory_sources") or [])
+            arguments = shlex.split(ssh_arguments(pins, ""))
+            connection = [target.executable, *arguments, *target.options, target.host]
+        elif target.connection not in ("local", "ansible.builtin.local"):
+            raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+        become = boolean(values.get("ansible_become", False), strict=False)
+        user = str(values.get("ansible_become_user") or "root") if become else ""
+        ended = folder.read_run()["finished_at"] is not None
+        if options.what == reach.FOLLOW and ended and node in folder.read_cleaned():
+            kept = folder.evidence_file(node, followed[0]).parent
+            raise reach.ReachError(f"`make clean` removed its folder of this run. Its records and logs are in {kept}")
+        directory = folder.read_launch(node).get("directory")
+        return reach.on_host(options.what, directory, followed, connection, user, ended=ended)
