@@ -98,6 +98,12 @@ def test_its_program_travels_with_the_workloads(write):
     assert payload.workloads_zip(programs) == payload.workloads_zip(programs)
     added = len(payload.workloads_zip(programs)) - len(payload.workloads_zip())
     assert 0 < added < 4000
+    before = payload.workloads_zip(programs)
+    (programs[0] / ".words.py").symlink_to("/etc/hostname")
+    (programs[0] / ".cache").mkdir()
+    (programs[0] / ".cache/words.py").write_text("1")
+    is_unchanged = payload.workloads_zip(programs) == before
+    assert is_unchanged, "hidden files are in no digest, and anyone may own them"
     (programs[0] / "__init__.py").unlink()
     with pytest.raises(FileNotFoundError, match=r"burn/program is not a Python package: add __init__.py"):
         payload.workloads_zip(programs)

@@ -67,8 +67,9 @@ def _package(folder: Path, name: str) -> list[Entry]:
     if not (folder / "__init__.py").is_file():
         remedy = "add __init__.py" if folder.name == PROGRAM else "the collection is incomplete, install it again"
         raise FileNotFoundError(f"{folder} is not a Python package: {remedy}")
-    files = (path for path in folder.rglob("*") if path.is_file())
-    wanted = (path for path in files if not LEFT_OUT & set(path.relative_to(folder).parts) and path.suffix != ".pyc")
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    # of hidden files nobody checks the owner (core/extensions.py)
+    wanted = (p for p in files if not any(part in LEFT_OUT or part[0] == "." for part in p.relative_to(folder).parts))
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
 
 
