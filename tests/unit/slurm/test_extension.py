@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.filter.fleet import FilterModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import slurm
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import extensions
@@ -51,9 +52,14 @@ def test_it_is_loaded_like_the_one_that_ships(folder):
     assert scheduler_of("slurm") is SlurmScheduler
     assert copied is not SlurmScheduler and issubclass(copied, Scheduler)
     traits = FilterModule().filters()["scheduler"]
-    assert traits("flux", [str(folder)]) == {**traits("slurm", [str(folder)]), "name": "flux"}
+    assert traits("flux", [str(folder)], []) == {**traits("slurm", [str(folder)], []), "name": "flux"}
     with pytest.raises(SettingError, match="fluxx: must be one of kubernetes, slurm, ssh, flux; is it flux"):
         scheduler_of("fluxx")
+
+
+def test_templates_load_no_code_from_the_results(folder):
+    with pytest.raises(AnsibleFilterError, match="site"):
+        FilterModule().filters()["scheduler"]("flux", [str(folder)], [str(folder.parent)])
 
 
 def test_the_doctor_asks_it(folder):

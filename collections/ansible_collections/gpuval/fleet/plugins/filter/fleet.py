@@ -50,9 +50,9 @@ def published_images(sku: str) -> dict[str, dict[str, str]]:
 
 
 @_filter
-def scheduler_traits(placement, folders) -> dict[str, object]:
-    """What roles and playbooks ask of a scheduler."""
-    extensions.use(listed(folders), None)
+def scheduler_traits(placement, folders, forbidden) -> dict[str, object]:
+    """What roles and playbooks ask of a scheduler. `forbidden`: folders that no extension may lie in."""
+    extensions.use(listed(folders), forbidden)
     scheduler = scheduler_of(placement)
     return {trait: getattr(scheduler, trait) for trait in TRAITS}
 

@@ -45,14 +45,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _in_use: dict[str, tuple[Path, ...]] = {"folders": (), "forbidden": ()}
 
 
-def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] | None = ()) -> None:
-    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one.
-
-    Without `forbidden` (None) those that were set before count.
-    """
+def use(folders: Iterable[str | Path], forbidden: Iterable[str | Path] = ()) -> None:
+    """Set the folders of this process: of an action, a lookup or a test. They are checked at the first use of one."""
     _in_use["folders"] = tuple(map(project_path, folders))
-    if forbidden is not None:
-        _in_use["forbidden"] = tuple(map(project_path, forbidden))
+    _in_use["forbidden"] = tuple(map(project_path, forbidden))
 
 
 def use_setting(templar: Any, values: Mapping[str, Any]) -> None:
