@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.login_secrets import LoginSecrets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.target import pin
 
 from tests.kit.ansible_playbook import PROGRAM
 from tests.kit.fleet import ROOT, Fleet
@@ -318,6 +320,10 @@ def test_a_login_with_a_key_of_the_agent(new_site, started, tmp_path, monkeypatc
         variables = {name: value for name, value in node.variables.items() if "key_file" not in name}
         site = new_site({"node-1": variables})
         assert states(site.findings()) == {"node-1": "reachable"}
+        subprocess.run(["ssh-add", "-q", "-D"], check=True, timeout=60, capture_output=True)
+        assert probed(node, tmp_path, "-o", "AddKeysToAgent=yes").state == "reachable"
+        listed = subprocess.run(["ssh-add", "-l"], check=False, capture_output=True, text=True, timeout=60)
+        assert "no identities" in listed.stdout, "a probe leaves no key with the operator's agent"
     finally:
         process.terminate()
         process.wait(60)
@@ -434,6 +440,87 @@ def test_a_host_that_only_a_certificate_proves(new_site, started, tmp_path):
     known.write_text(f"@cert-authority [127.0.0.1]:* {(tmp_path / 'other.pub').read_text()}")
     fresh = new_site({"node-1": variables})
     assert fresh.findings()["nodes"]["node-1"]["state"] in ("unknown_host_key", "wrong_host_key")
+
+
+def probed(node, folder, *options):
+    """The finding for a node with these options of Ansible's, and its key pinned."""
+    target = ssh_prober.SshTarget(
+        "node-1",
+        host="127.0.0.1",
+        options=(
+            *(*options, "-F", "none", "-o", f"Port={node.port}", "-o", f"User={USER}"),
+            *("-o", f'IdentityFile="{node.user_key}"', "-o", "UserKnownHostsFile=/dev/null"),
+        ),
+    )
+    pins = Pins(folder / "pins")
+    finding = ssh_prober.Prober(pins, 10, accept_new=True).probe(target)
+    pin(pins, {"node-1": finding})
+    return finding
+
+
+def test_a_quiet_ssh_says_which_key_it_saw_all_the_same(started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    assert probed(node, tmp_path, "-q").fingerprint == node.fingerprint()
+    node.change_host_key()
+    assert probed(node, tmp_path, "-q").state == "wrong_host_key"
+
+
+def test_a_key_that_a_command_of_the_operator_knows_does_not_replace_the_pinned_one(started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    assert probed(node, tmp_path).state == "reachable"
+    node.change_host_key()
+    known = tmp_path / "known"
+    known.write_text(f"#!/bin/sh\necho '[127.0.0.1]:{node.port} {node.host_key()}'\n")
+    known.chmod(0o755)
+    assert probed(node, tmp_path, "-o", f"KnownHostsCommand={known}").state == "wrong_host_key"
+
+
+def test_the_key_of_a_certificate_by_an_unknown_authority_is_pinned(started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    node.stop()
+    new_key(tmp_path / "authority")
+    sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "node", "-h", "-n", "127.0.0.1"]
+    subprocess.run([*sign, f"{node.folder}/host_ed25519.pub"], check=True, timeout=60)
+    node.lines = [f"HostCertificate {node.folder}/host_ed25519-cert.pub"]
+    node.start()
+    finding = probed(node, tmp_path)
+    assert (finding.state, finding.fingerprint, finding.new) == ("reachable", node.fingerprint(), True)
+    assert probed(node, tmp_path).new is False
+
+
+@pytest.mark.parametrize(("number", "is_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_an_ended_probe_leaves_no_ssh(new_site, started, tmp_path, number, is_group):
+    node = started(Sshd(tmp_path / "node", lines=["ForceCommand sleep 600"]))
+    site = new_site({f"node-{count}": node.variables for count in range(3)})
+    site.home.mkdir(parents=True, exist_ok=True)
+    inventory = site.root / "hosts.json"
+    inventory.write_text(json.dumps({"all": {"hosts": site.nodes, "vars": site.variables}}))
+    playing = subprocess.Popen(
+        [*PROGRAM, "gpuval.fleet.probe", "-i", str(inventory)],
+        env={**site.environment, "ANSIBLE_CALLBACKS_ENABLED": "gpuval.fleet.acceptance"},
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def logins():
+        return [line for line in ssh_processes(f"Port={node.port}") if line.endswith(b"\0true\0")]
+
+    def wait_for(count):
+        deadline = time.monotonic() + 60
+        while len(logins()) != count and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return logins()
+
+    try:
+        assert len(wait_for(3)) == 3
+        (os.killpg if is_group else os.kill)(playing.pid, number)
+        assert playing.wait(60) == 99
+        assert not wait_for(0)
+    finally:
+        playing.kill()
+        playing.wait()
 
 
 def test_a_broken_ssh_config_and_a_missing_client_are_reported(new_site, started, tmp_path):

@@ -86,9 +86,12 @@ def test_equal_reasons_and_remedies_are_said_once_with_their_nodes():
     (line,) = [line for line in lines if "No route to host" in line]
     assert line.startswith("- node-1, node-2, node-10 INCOMPLETE launch: unreachable (no_route): No route to host: ")
     assert line.endswith("then validate again with --limit node-1,node-2,node-10")
-    block = final_block(refused([f"node-{number}" for number in range(30)]))
+    many = refused([f"node-{number}" for number in range(30)])
+    block = final_block(many)
     assert "- node-0, node-1, node-2, node-3, node-4, node-5, node-6, node-7 and 22 more INCOMPLETE" in block
-    assert block.count("--limit @results/run-1/failed_nodes.txt") == 1
+    assert block.count("--limit @results/INVENTORY/run-1/failed_nodes.txt") == 1
+    block = final_block(many, page="/srv/results/lab/run-1/report.html")
+    assert block.count("--limit @/srv/results/lab/run-1/failed_nodes.txt") == 1 and "INVENTORY" not in block
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import cleanable, origin, overview
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -88,6 +89,24 @@ def test_an_inventorys_folder_and_its_file_are_one_inventory(results, sources):
     (results.parent / "lab/hosts.yml").write_text("")
     places = [opened(results, f"r{number}", source).path.parent for number, source in enumerate(sources)]
     assert places == [results / "lab"] * 2
+
+
+def test_files_of_one_folder_are_inventories_of_their_own_though_their_runs_lie_together(results):
+    (results.parent / "lab").mkdir()
+    for name in ("hosts.yml", "nodes.yml"):
+        (results.parent / "lab" / name).write_text("")
+    runs = [opened(results, f"r{number}", f"lab{end}") for number, end in enumerate(("", "/hosts.yml", "/nodes.yml"))]
+    assert {run.path.parent for run in runs} == {results / "lab"}
+    of_files = [str(results.parent / "lab" / name) for name in ("hosts.yml", "nodes.yml")]
+    assert [ids(results, [file]) for file in of_files] == [["r0", "r1"], ["r0", "r2"]]
+    with pytest.raises(run_folder.RunError, match="run r1 is one of the inventory"):
+        run_folder.ensure_of(runs[1], of_files[1:])
+
+
+def test_logs_of_a_run_do_not_come_into_the_folder_of_an_inventory_of_its_name(results):
+    opened(results, "r1", "a")
+    assert "no run in" in log_bundle.unknown_run(results, "a")
+    assert log_bundle.run_folder_of(results, "a") == results / log_bundle.NO_RUN
 
 
 @pytest.mark.parametrize("taken", ["latest", "models"])

@@ -51,7 +51,11 @@ def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> 
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run(results, inventory) is None:
         return results / NO_RUN
     folder = runs_folder.resolve(results, run_id, inventory).path
-    return folder if folder.is_dir() else results / NO_RUN
+    return folder if _is_of_run(folder) else results / NO_RUN
+
+
+def _is_of_run(folder: Path) -> bool:
+    return folder.is_dir() and not runs_folder.is_place(folder)  # an inventory may have the name that was given
 
 
 def asked_run_id(folder: Path, run_id: str) -> str:
@@ -64,7 +68,7 @@ def unknown_run(results: Path, run_id: str) -> str:
     if run_id in ("", runs_folder.LATEST):
         return ""
     folder = runs_folder.find(results, run_id)
-    if folder.path.is_dir():
+    if _is_of_run(folder.path):
         return ""
     try:
         folder.read_run()

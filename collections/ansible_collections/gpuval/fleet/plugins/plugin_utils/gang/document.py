@@ -1,4 +1,4 @@
-"""The gang document, ``results/<run_id>/gangs/gangs.json``: members, rounds and findings of a run's gangs.
+"""The gang document, ``results/<inventory>/<run_id>/gangs/gangs.json``: members, rounds and findings of a run's gangs.
 
 A restarted controller resumes from it, and the verdict reads it.
 """

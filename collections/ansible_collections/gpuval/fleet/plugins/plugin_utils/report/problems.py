@@ -34,8 +34,13 @@ class SharedProblem:
         if len(self.nodes) == 1:
             return text.replace(_NODE, self.nodes[0])
         few = len(self.nodes) <= MAX_NAMES
-        limit = ",".join(self.nodes) if few else f"@results/{run_id}/failed_nodes.txt"
+        limit = ",".join(self.nodes) if few else f"@{folder_of(run_id)}/failed_nodes.txt"
         return text.replace(f"--limit {_NODE}", f"--limit {limit}").replace(_NODE, "NODE")
+
+
+def folder_of(run_id: str) -> str:
+    """A run's folder in a text that does not know it; `final_block` does."""
+    return f"results/INVENTORY/{run_id}"
 
 
 def problems(nodes: Iterable[Mapping[str, Any]]) -> list[SharedProblem]:

@@ -85,16 +85,14 @@ class RunFolder:
     def results(self) -> Path:
         """The results folder that the run lies in, directly where release 1.0 wrote it and it could not be moved."""
         place = self.path.parent
-        return place.parent if _is_place(place) else place
+        return place.parent if is_place(place) else place
 
     @property
     def inventory(self) -> list[str]:
-        """The sources of the run's inventory; empty where they are not known."""
-        place = self.path.parent
-        if _is_place(place):
-            kept = read_json_or([], place / INVENTORY_FILE)
-        else:
-            kept = (read_object(self.run_file).get("origin") or {}).get("inventory") or []
+        """The sources of the run's inventory; empty where they are not known. A copy, and a run that is damaged, has
+        those of its folder: a place may hold runs of a folder of inventories and of files in it."""
+        its_own = {} if self.is_copy else read_object(self.run_file).get("origin") or {}
+        kept = its_own.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
         return origin.restored(kept, self.results)
 
     @property
@@ -362,7 +360,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     files.replace(path, data)
 
 
-def _is_place(path: Path) -> bool:
+def is_place(path: Path) -> bool:
     """Whether the folder holds the runs of one inventory."""
     return (path / INVENTORY_FILE).exists()
 
@@ -373,7 +371,7 @@ def _place_for(results: Path, inventory: Sequence[str]) -> Path:
     place = results / origin.folder_name(inventory)
     with_digest = place.with_name(f"{place.name}-{hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:8]}")
     for known in (with_digest, place):
-        sources = read_json_or([], known / INVENTORY_FILE) if _is_place(known) else None
+        sources = read_json_or([], known / INVENTORY_FILE) if is_place(known) else None
         if sources == kept or (sources and origin.is_same(origin.restored(sources, results), inventory)):
             return known
     is_free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
@@ -413,7 +411,7 @@ def find_or_place(results: Path, run_id: str, inventory: Sequence[str]) -> RunFo
 def keep_inventory(folder: RunFolder, results: Path, inventory: Sequence[str]) -> None:
     """Make the folder of the inventory's runs, before the first of them."""
     place = folder.path.parent
-    if place != results and not _is_place(place):
+    if place != results and not is_place(place):
         write_json(place / INVENTORY_FILE, origin.kept(inventory, results))
 
 
@@ -424,7 +422,7 @@ def adopt(results: Path) -> list[RunFolder]:
     they are.
     """
     moved: list[RunFolder] = []
-    if _is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
+    if is_place(results) or (results.parent / "run.json").exists() or not _runs_in(results):  # rounds lie below a run
         return moved
     with suppress(OSError), files.locked(results / TURN_FILE, ADVANCE_SECONDS, None):
         for run in sorted(_runs_in(results), key=_opened_at):
@@ -434,7 +432,7 @@ def adopt(results: Path) -> list[RunFolder]:
                 seen = run_state.seen(document, 0.0) if is_open(document) else run.seen()
                 if seen.attended or (seen.attended is None and is_open(document)):
                     continue
-                inventory = [] if run.is_copy else run.inventory  # its own is a path on another controller
+                inventory = run.inventory
                 folder = RunFolder(_place_for(results, inventory) / run.path.name)
                 keep_inventory(folder, results, inventory)
                 was_latest = _linked(results) == run

@@ -335,9 +335,15 @@ def closed(at: Where) -> ProbeFinding:
     )
 
 
+def shows(line: str, key: HostKey) -> bool:
+    """Whether a line of ssh's log says that the server has this key, by itself or in a certificate."""
+    found = re.match(r"debug1: Server host (?:key|certificate): \S+ (SHA256:[^\s,]+)", line)
+    return found is not None and found[1] == key.fingerprint
+
+
 def unfinished_step(log: str) -> str:
     """What an ssh that was killed at its time limit waited for, from its log."""
-    if "\ndebug1: Server host key: " not in log:
+    if not re.search(r"\ndebug1: Server host (?:key|certificate): ", log):
         return "completes no key exchange"
     return "runs no command after the login" if "\ndebug1: Sending command: " in log else "completes no login"
 

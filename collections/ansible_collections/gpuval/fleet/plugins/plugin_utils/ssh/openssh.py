@@ -8,9 +8,11 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import FrameType
 
 from ..core.paths import expand_user
 from . import findings
@@ -26,6 +28,38 @@ class SshEnd:
     stderr: str
     log: str
     seconds: float
+
+
+#: The ssh processes at work.
+_running: set[int] = set()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM reach no ssh, which has its own session: they end each before they end this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for pid in tuple(_running):
+            _kill_group(pid)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread may have a handler
+    taken = [number for number, handler in before.items() if is_main and callable(handler)]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 _LOG_LINE = re.compile(r"^(?:debug\d: |Authenticated |Transferred: |Bytes per second: ).*\n?", re.MULTILINE)
@@ -51,14 +85,15 @@ def run_ssh(command: list[str], seconds: float, environment: Mapping[str, str] |
         remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
         raise ProbeError(ProbeFinding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
     code = None
+    _running.add(process.pid)
     try:
         process.communicate(timeout=seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:
         pass
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process.pid)
+        _running.discard(process.pid)
         stdout, stderr = process.communicate()
     return SshEnd(code, stdout, _LOG_LINE.sub("", stderr), "".join(_LOG_LINE.findall(stderr)), seconds)
 

@@ -22,7 +22,7 @@ from . import findings, known_hosts
 from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
 from .known_hosts import CA, KnownHost, Pins
 from .login_secrets import NO_SECRETS, LoginSecrets
-from .openssh import SshEnd, kex_options, run_ssh
+from .openssh import SshEnd, ended_by_signals, kex_options, run_ssh
 
 #: Concurrent connections, and concurrent ssh processes.
 AT_ONCE, CLIENTS = 128, 16
@@ -67,7 +67,10 @@ class Prober:
         targets = list(targets)
         if not targets:
             return {}
-        with ThreadPoolExecutor(min(AT_ONCE, len(targets)), thread_name_prefix="gpuval-probe") as pool:
+        with (
+            ended_by_signals(),
+            ThreadPoolExecutor(min(AT_ONCE, len(targets)), thread_name_prefix="gpuval-probe") as pool,
+        ):
             return dict(zip((target.node for target in targets), pool.map(self.probe, targets)))
 
     def probe(self, target: SshTarget) -> ProbeFinding:
@@ -200,7 +203,7 @@ class Prober:
     def _shown(done: SshEnd, file: Path, policy: Policy, at: Where) -> ProbeFinding | None:
         """Whether the key that the node has shown, and that is in the file, is its own; None if there is none."""
         keys, log = [entry.key for entry in known_hosts.read([file])], done.log.splitlines()
-        shown = [key for key in keys if f"debug1: Server host key: {key.kind} {key.fingerprint}" in log]
+        shown = [key for key in keys if any(findings.shows(line, key) for line in log)]
         return findings.trust(shown[0], policy, at) if shown else None
 
     def _other_kinds(
@@ -271,6 +274,7 @@ class Prober:
             "ForwardAgent": "no",
             "PermitLocalCommand": "no",
             "RequestTTY": "no",
+            "AddKeysToAgent": "no",
             # the banner comes within it, too
             "ConnectTimeout": str(max(1, round(self.timeout if at.proxy else self.timeout * PATIENCE))),
             "ConnectionAttempts": "1",
@@ -279,6 +283,8 @@ class Prober:
         }
         if not login:
             options["PreferredAuthentications"] = "none"
+        if "knownhostscommand" in at.settings:  # older ssh does not know it
+            options["KnownHostsCommand"] = "none"
         names = [name for kind in kinds for name in ((*RSA, kind) if kind == "ssh-rsa" else (kind,))]
         if names:
             options["HostKeyAlgorithms"] = ("" if only else "^") + ",".join(dict.fromkeys(names))
@@ -288,6 +294,7 @@ class Prober:
                 words += kex_options([at.settings])
             words += target.options
             seconds = self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0)
+            words.append("-v")  # -q in Ansible's options takes the LogLevel back
             return run_ssh([target.executable, "-n", "-T", *words, target.host, "true"], seconds, environment)
 
 

@@ -57,7 +57,7 @@ def make_pair() -> KeyPair:
 
 
 class RunKeys:
-    """The keys of a run in `results/<run_id>/.state/ssh`, for this user alone."""
+    """The keys of a run in `results/<inventory>/<run_id>/.state/ssh`, for this user alone."""
 
     def __init__(self, folder: Path):
         self.folder = folder
