@@ -87,9 +87,10 @@ def digests() -> dict[str, str]:
 def load_class(kind: str, name: str, interface: type[_Interface]) -> type[_Interface]:
     """The class that implements the interface by this name (its attribute `name`), of the file or folder of the kind.
 
-    Raises SettingError.
+    One that ships needs no extension: nodes are cleaned although another user can write to one. Raises SettingError.
     """
-    known = found(kind)
+    shipped = _SHIPPED[kind]()
+    known = shipped if name in shipped else found(kind)
     if name not in known:
         raise SettingError(f"{name}: must be one of {', '.join(known)}{meant(name, known)}")
     path = known[name]
