@@ -389,7 +389,7 @@ def test_expected_nodes_are_hosts_whether_they_are_there_or_not():
     gone = hosts(made)["gpu-3"].variables
     assert gone["kubernetes_node"] == {"exists": False, "reason": "the cluster has no node gpu-3"}
     assert gone["gpuval_placement"] == "kubernetes"
-    made = made_of([h200("gpu-1"), h200("gpu-9"), node("cpu")], ["gpu-1"], others={"gpu-9"})
+    made = made_of([h200("gpu-1"), h200("gpu-9"), node("cpu")], ["gpu-1"], selected={"gpu-9"})
     assert list(hosts(made)) == ["gpu-1", "gpu-9"] and made.beyond == ("cpu",)
 
 

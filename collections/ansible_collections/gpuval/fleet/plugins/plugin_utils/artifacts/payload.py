@@ -68,7 +68,7 @@ def _package(folder: Path, name: str) -> list[Entry]:
         remedy = "add __init__.py" if folder.name == PROGRAM else "the collection is incomplete, install it again"
         raise FileNotFoundError(f"{folder} is not a Python package: {remedy}")
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    # of hidden files nobody checks the owner (core/extensions.py)
+    # the owner of hidden files is not checked (core/extensions.py)
     wanted = (p for p in files if not any(part in LEFT_OUT or part[0] == "." for part in p.relative_to(folder).parts))
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
 

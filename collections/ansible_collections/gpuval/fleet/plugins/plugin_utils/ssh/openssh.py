@@ -47,13 +47,13 @@ def ended_by_signals() -> Iterator[None]:
             handler(number, frame)
 
     is_main = threading.current_thread() is threading.main_thread()  # no other thread may have a handler
-    taken = [number for number, handler in before.items() if is_main and callable(handler)]
-    for number in taken:
+    replaced = [number for number, handler in before.items() if is_main and callable(handler)]
+    for number in replaced:
         signal.signal(number, end)
     try:
         yield
     finally:
-        for number in taken:
+        for number in replaced:
             signal.signal(number, before[number])
 
 
