@@ -7,6 +7,7 @@ from typing import Any
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages
 
 ROLES = Path(__file__).resolve().parents[2] / "collections/ansible_collections/gpuval/fleet/roles"
 
@@ -18,6 +19,7 @@ class Variables:
         loader, values = DataLoader(), {}
         for file in sorted(ROLES.glob("*/defaults/main.yml")):
             values |= loader.load_from_file(str(file), trusted_as_template=True) or {}
+        values |= stages.variables(others["gpuval_profile"])
         values |= {
             "ansible_play_hosts_all": hosts,
             "ansible_play_hosts": hosts,
