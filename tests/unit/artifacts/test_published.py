@@ -28,7 +28,8 @@ def release(tmp_path, monkeypatch):
 def default(**settings):
     defaults = yaml.safe_load((FLEET / "roles/gpuval/defaults/main.yml").read_text())
     known = {"gpuval_sku": "h200", "gpuval_runtime": "docker", "gpuval_placement": "ssh", "gpuval_pods": {}, **settings}
-    known |= {"gpuval_extensions": [], "gpuval_scheduler": trust_as_template(defaults["gpuval_scheduler"])}
+    known |= {name: defaults[name] for name in ("gpuval_extensions", "gpuval_results_dir", "gpuval_state_dir")}
+    known["gpuval_scheduler"] = trust_as_template(defaults["gpuval_scheduler"])
     return Templar(DataLoader(), variables=known).template(trust_as_template(defaults["gpuval_images"]))
 
 
