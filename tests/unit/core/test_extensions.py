@@ -91,7 +91,8 @@ def test_loading_writes_no_bytecode_which_a_group_could_change(folder, monkeypat
     assert not list(folder.rglob("__pycache__"))
 
 
-def test_what_ships_is_loaded_by_its_name():
+def test_what_ships_is_loaded_by_its_name_also_beside_an_extension_that_cannot_be_used(folder):
+    extensions.use([folder.with_name("away")])
     assert extensions.load_class("engines", "podman", ContainerEngine) is Podman
 
 

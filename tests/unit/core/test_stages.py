@@ -144,12 +144,20 @@ FAILURES = FILES["stages/burn/files/failures.yml"]
         ),
         ({"profiles/night.yml": "schema: gpuval.profile/1\n"}, 'night.yml: "stages" is a required property'),
         ({"profiles/night.yml": "schema: [\n"}, "night.yml:2: not YAML"),
+        ({"stages/burn/defaults/main.yml": "burn_workload: [\n"}, "burn/defaults/main.yml:2: not YAML"),
+        ({"stages/burn/meta/argument_specs.yml": "argument_specs: [\n"}, "meta/argument_specs.yml:2: not YAML"),
+        ({"stages/burn/files/failures.yml": "schema: [\n"}, "files/failures.yml:2: not YAML"),
+        (
+            {"stages/burn/files/failures.yml": FAILURES.replace("subject", "patterns: ['('], subject")},
+            "failures.yml: patterns: '(': missing ), unterminated subpattern at position 0: correct it",
+        ),
     ],
 )
 def test_a_file_that_no_stage_or_profile_can_have_is_named(write, changed, problem):
     write(changed)
     with pytest.raises(GpuvalError) as error:
         stages.variables("night")
+        settings.declared()
         failure_classes.class_named("burn_turned")
     assert problem in str(error.value)
 
@@ -167,6 +175,50 @@ def test_a_profile_sets_what_stages_have(write, chosen, problem):
     write({"profiles/night.yml": f"schema: gpuval.profile/1\nstages: [facts]\nsettings: {{{chosen}}}\n"})
     (found,) = check_settings._problems_of_extensions(settings.declared())
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            {"stages/burn/files/failures.yml": FAILURES.replace("gpu_damage", "gpu_damaeg")},
+            "gpuval_extensions: class 'burn_turned': no action gpu_damaeg; is it gpu_damage?",
+        ),
+        ({"stages/burn/files/ranges.yml": "- ]\n"}, "burn/files/ranges.yml:1: not YAML"),
+        ({"engines/crun.py": "class ("}, "engines/crun.py: SyntaxError: "),
+        ({"schedulers/flux/__init__.py": "import absent_of_flux\n"}, "ModuleNotFoundError: No module named 'absent_of"),
+    ],
+)
+def test_what_a_run_would_use_later_is_found_with_the_settings(write, changed, problem):
+    write(changed)
+    (found,) = check_settings._problems_of_extensions(settings.declared())
+    assert problem in found
+
+
+@pytest.mark.parametrize("part", ["stages", "gang_stages"])
+def test_a_profile_names_stages_that_there_are(write, part):
+    stages_of = {"stages": "[facts]", "gang_stages": "[]", part: "[brun]"}
+    lines = "".join(f"{key}: {names}\n" for key, names in stages_of.items())
+    write({"profiles/night.yml": f"schema: gpuval.profile/1\n{lines}"})
+    chosen = {"gpuval_profile": "night"}
+    known = {name: profile.stages for name, profile in stages.profiles().items()}
+    assert settings.unknown_stages(chosen, known, chosen) == ["gpuval_profile night: no stage brun; is it burn?"]
+    assert settings.unknown_stages(chosen, known, {**chosen, "brun_workload": {}}) == []
+
+
+def test_a_stage_changes_no_check_of_one_that_ships(write):
+    text = CRITERION.replace("burn_turned", "training_kernel_mce").replace("stage: burn", "stage: training_kernel")
+    files = {name.replace("burn", "training_kernel"): text for name, text in FILES.items()}
+    write({"stages/training_kernel/files/criteria.yml": text}, files)
+    (found,) = criteria.problems_of_extensions()
+    assert found.endswith("check 'training_kernel_mce': gpuval ships one by this name: rename it")
+
+
+def test_a_stage_changes_no_setting_of_one_that_ships(write):
+    text = "combined_load_max_workload: {}\ncombined_load_max_written_bytes: 1\n"
+    write({"stages/combined_load_max/defaults/main.yml": text})
+    with pytest.raises(SettingError, match=r"combined_load_max: combined_load_max_written_bytes: another stage has"):
+        stages.variables("night")
 
 
 @pytest.mark.parametrize(

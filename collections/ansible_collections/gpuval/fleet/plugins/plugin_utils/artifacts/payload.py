@@ -85,7 +85,7 @@ def _shared() -> list[Entry]:
 
 def _engines() -> list[Entry]:
     """The container engines of extensions. Raises SettingError for a file without one."""
-    own = {name: path for name, path in extensions.found("engines").items() if not extensions.is_shipped(path)}
+    own = extensions.own("engines")
     for name in own:
         extensions.load_class("engines", name, ContainerEngine)
     return [(f"gpuval_node/engines/{name}.py", path.read_bytes()) for name, path in own.items()]

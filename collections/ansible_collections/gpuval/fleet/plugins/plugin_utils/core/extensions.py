@@ -68,6 +68,11 @@ def found(kind: str) -> Mapping[str, Path]:
     return _found(kind, _in_use["folders"], _in_use["forbidden"])
 
 
+def own(kind: str) -> dict[str, Path]:
+    """As `found`, those of extensions alone."""
+    return {name: path for name, path in found(kind).items() if not is_shipped(path)}
+
+
 def check() -> None:
     """Raises SettingError for an extension that cannot be used."""
     for kind in KINDS:

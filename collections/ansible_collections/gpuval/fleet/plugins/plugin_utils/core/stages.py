@@ -41,7 +41,10 @@ def variables(profile: str) -> dict[str, Any]:
     """The defaults of all stages, untemplated, with the settings of a profile in place of theirs."""
     declared: dict[str, Any] = {}
     for name, folder in extensions.found("stages").items():
-        declared |= defaults_of(name, folder)
+        defaults = defaults_of(name, folder)
+        if taken := defaults.keys() & declared.keys():
+            raise SettingError(f"{folder}: {min(taken)}: another stage has this setting, too: rename the stage")
+        declared |= defaults
     known = profiles()
     return {**declared, **(known[profile].settings if profile in known else {})}
 
@@ -53,10 +56,12 @@ def with_variables(templar: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def defaults_of(name: str, folder: Path) -> Mapping[str, Any]:
-    """``defaults/main.yml`` of a stage, trusted as that of a role. Raises SettingError for what no stage may set."""
+    """``defaults/main.yml`` of a stage, trusted as that of a role. Raises SettingError for what no stage may set,
+    YamlError."""
     path = folder / "defaults" / "main.yml"
     if not path.is_file():
         raise SettingError(f"{path}: there is no such file: declare {name}{WORKLOAD} in it")
+    yaml_file.parse(path, yaml_file.read(path))  # it names file and line, which Ansible does not
     declared = DataLoader().load_from_file(str(path), trusted_as_template=True)
     foreign = [key for key in declared or () if not str(key).startswith(f"{name}_")]
     if foreign:

@@ -60,8 +60,8 @@ def load(text: str) -> Any:
 
 
 def shipped(path: Path, schema: str) -> dict[str, Any]:
-    """A file of the collection. Raises schemas.Invalid where it breaks its schema."""
-    document: dict[str, Any] = load(path.read_text(encoding="utf-8"))
+    """A file of the collection, or of an extension. Raises YamlError, or schemas.Invalid where it breaks its schema."""
+    document: dict[str, Any] = parse(path, read(path))
     schemas.validate(schema, document, what=str(path))
     return document
 

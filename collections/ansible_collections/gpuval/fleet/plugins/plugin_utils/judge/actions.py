@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import yaml_file
+from ..core import extensions, yaml_file
+from ..core.errors import SettingError
 from ..core.paths import COLLECTION
-from ..records.failure_classes import NODE, OF_MACHINE, class_named, subject_of
+from ..core.text import meant
+from ..records.failure_classes import NODE, OF_MACHINE, all_classes, class_named, subject_of
 from ..records.states import RUN_ENDED
 from .checks_without_criteria import IN_USE
 from .identity import best_of, machine_names
@@ -74,6 +76,15 @@ def shipped() -> Rules:
     return Rules(
         document["window_days"], {name: tuple(ladder["steps"]) for name, ladder in document["ladders"].items()}
     )
+
+
+def check_ladders() -> None:
+    """Raises SettingError for a class of an extension whose action is no ladder."""
+    ladders = shipped().ladders
+    for row in all_classes():
+        if row.ladder not in ladders:
+            near = meant(row.ladder, ladders) or f"; they are {', '.join(ladders)}"
+            raise SettingError(f"{extensions.SETTING}: class '{row.name}': no action {row.ladder}{near}")
 
 
 def lacked_gpus(earlier: Earlier, declared: Callable[[str, str], str] = lambda _run, _machine: "") -> dict[str, str]:

@@ -137,11 +137,14 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
 def problems_of_extensions() -> list[str]:
     """What is wrong with the criteria of extensions, each of which judges its own stage alone."""
     found = []
+    shipped = {check.name for file in _shipped() for check in file}
     for path in extensions.stage_files(CRITERIA):
         stage = path.parents[1].name
         wrong = problems_of(path, [stage])
-        foreign = [] if wrong else [check.name for check in read_file(path) if not check.name.startswith(f"{stage}_")]
+        names = [] if wrong else [check.name for check in read_file(path)]
+        foreign = [name for name in names if not name.startswith(f"{stage}_")]
         found += wrong + [f"{path}: check '{name}': the name must begin with {stage}_: rename it" for name in foreign]
+        found += [f"{path}: check '{name}': gpuval ships one by this name: rename it" for name in shipped & {*names}]
     return [f"{extensions.SETTING}: {problem}" for problem in found]
 
 

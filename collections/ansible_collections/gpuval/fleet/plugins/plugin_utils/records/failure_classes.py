@@ -98,7 +98,10 @@ def _all_classes(of_stages: tuple[Path, ...]) -> tuple[FailureClass, ...]:
 def _of_stage(path: Path) -> list[FailureClass]:
     """The classes of one stage of an extension. Raises SettingError for those of others."""
     stage = path.parents[1].name
-    rows = [row for rows in _groups(path).values() for row in rows]
+    try:
+        rows = [row for rows in _groups(path).values() for row in rows]
+    except re.error as error:
+        raise SettingError(f"{path}: patterns: {error.pattern!r}: {error}: correct it") from error
     for row in rows:
         if not row.name.startswith(f"{stage}_"):
             raise SettingError(f"{path}: class '{row.name}': the name must begin with {stage}_: rename it")

@@ -18,6 +18,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..core import extensions, yaml_file
 from ..core.errors import SettingError
 from ..core.paths import ROLES
+from ..core.stages import profiles as profile_files
 from ..core.text import meant
 from . import datasets, folder
 
@@ -269,6 +270,9 @@ def unknown_stages(
     lists = [(STAGES, right.get(STAGES, []))]
     for name in ("gpuval_profiles", "gpuval_gang_stages"):
         lists += [(name, given) for given in right.get(name, {}).values()]
+    if profile in extensions.own("profiles"):
+        chosen = profile_files()[profile]
+        lists.append((f"gpuval_profile {profile}", [*chosen.stages, *chosen.gang_stages]))
     for name, given in lists:
         if not isinstance(given, list):
             found.append(f"{name}: {_shown(given)} must be {TYPES['list']}")
@@ -322,4 +326,4 @@ def _nearest(name: str, known: Declared, cutoff: float) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return (yaml_file.load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    return (yaml_file.parse(path, yaml_file.read(path)) or {}) if path.exists() else {}

@@ -12,6 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ...module_utils.engines._engine import ContainerEngine
 from ..artifacts import dataset_source, images, model_source
 from ..cluster import pod_settings
 from ..core import extensions, stages
@@ -21,7 +22,7 @@ from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
 from ..jobs import stages as job_stages
-from ..judge import baseline, criteria, declared, ordered_nics, sku_catalogue, versions
+from ..judge import actions, baseline, criteria, declared, ordered_nics, plausible, sku_catalogue, versions
 from ..report import event, webhook
 from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
@@ -201,7 +202,8 @@ class SettingsCheck:
         jobs = job_stages.names(self._jobs(values))
         found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
         found += self._job_problems(templar, values, right)
-        if not found and {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys():
+        has_own_stages = {"gpuval_stages", "gpuval_jobs", "gpuval_profiles"} & right.keys()
+        if not found and (has_own_stages or right.get("gpuval_profile") in extensions.own("profiles")):
             found += self._unmet_needs(templar, values)
         found += job_stages.lacking(self._jobs(values), _templated(templar, values, "gpuval_store") or {})
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
@@ -289,11 +291,22 @@ class SettingsCheck:
 
 
 def _problems_of_extensions(known):
-    """What is wrong with the criteria and the profiles in the folders of gpuval_extensions."""
+    """What is wrong in the folders of gpuval_extensions, before anything of it is used."""
     usable = {"gpuval_deadline_seconds", *stages.variables("")}
     found = criteria.problems_of_extensions()
-    for name, path in extensions.found("profiles").items():
-        chosen = {} if extensions.is_shipped(path) else stages.profiles()[name].settings
+    uses = [
+        actions.check_ladders,
+        partial(plausible.range_of, ""),
+        *(partial(extensions.load_class, "engines", name, ContainerEngine) for name in extensions.own("engines")),
+        *(partial(scheduler_of, name) for name in extensions.own("schedulers")),
+    ]
+    for use in uses:
+        try:
+            use()
+        except GpuvalError as error:
+            found.append(str(error))
+    for name, path in extensions.own("profiles").items():
+        chosen = stages.profiles()[name].settings
         unusable = [setting for setting in chosen if setting not in usable]
         found += [f"{path}: {setting}: no setting of a stage{meant(setting, usable)}" for setting in unusable]
         right = {setting: value for setting, value in chosen.items() if setting in known.options}

@@ -94,10 +94,7 @@ def _settings(action):
 
 def _extensions():
     """What the folders of gpuval_extensions have; no row without any."""
-    own = {
-        kind: [name for name, path in extensions.found(kind).items() if not extensions.is_shipped(path)]
-        for kind in extensions.KINDS
-    }
+    own = {kind: extensions.own(kind) for kind in extensions.KINDS}
     text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names)
     return [DoctorRow("extensions", OK, text)] if text else []
 
