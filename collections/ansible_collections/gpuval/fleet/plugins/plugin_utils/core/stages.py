@@ -42,8 +42,8 @@ def variables(profile: str) -> dict[str, Any]:
     declared: dict[str, Any] = {}
     for name, folder in extensions.found("stages").items():
         defaults = defaults_of(name, folder)
-        if taken := defaults.keys() & declared.keys():
-            raise SettingError(f"{folder}: {min(taken)}: another stage has this setting, too: rename the stage")
+        if clashes := defaults.keys() & declared.keys():
+            raise SettingError(f"{folder}: {min(clashes)}: another stage has this setting, too: rename the stage")
         declared |= defaults
     known = profiles()
     return {**declared, **(known[profile].settings if profile in known else {})}
