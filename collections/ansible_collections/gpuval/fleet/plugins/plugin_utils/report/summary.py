@@ -329,7 +329,7 @@ def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inve
         lines.append("Validate again what did not pass: `make rerun`")
     lines += [f"Report: {page}"] if page else []
     failed = str(Path(page).with_name("failed_nodes.txt")) if page else commands.FAILED_NODES
-    if page:
+    if page and "run" in report:
         here = problems.folder_of(report["run"]["run_id"])
         lines = [line.replace(f"@{here}/", f"@{Path(page).parent}/") for line in lines]
     lines = [commands.pasteable(line, inventory, failed=failed) for line in lines]
