@@ -54,26 +54,10 @@ class Site(Fleet):
 
     def findings(self, *arguments, **options):
         """What the action returns."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        nodes = options.get("nodes", self.nodes)
-        inventory = self.root / "hosts.json"
-        inventory.write_text(json.dumps({"all": {"hosts": nodes, "vars": self.variables}}))
-        environment = {
-            **self.environment,
-            "ANSIBLE_CALLBACKS_ENABLED": "result",
-            "GPUVAL_TESTS_RESULT": "Probe the nodes",
-        }
-        command = [*PROGRAM, "gpuval.fleet.probe", "-i", str(inventory)]
-        told = subprocess.run(
-            [*command, "-e", "probe_required=false", *arguments],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-        (result,) = [json.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
+        self.more_environment = {"ANSIBLE_CALLBACKS_ENABLED": "result", "GPUVAL_TESTS_RESULT": "Probe the nodes"}
+        done = self.probe(*arguments, **options)
+        (result,) = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
+        self.more_environment = {}
         return result
 
     @property

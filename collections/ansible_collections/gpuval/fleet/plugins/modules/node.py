@@ -55,8 +55,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_steps
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError
 
-if TYPE_CHECKING:  # Ansible sends what stands in an import, wherever; a node loads the step that it runs
-    from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps import (  # noqa: F401
+if TYPE_CHECKING:  # a node loads only the step that it runs
+    from ansible_collections.gpuval.fleet.plugins.module_utils.node_steps import (  # noqa: F401 - for Ansible to send
         build_image,
         clean_node,
         fetch_evidence,

@@ -15,8 +15,8 @@ from ..runs.action import RunAction, RunOptions
 GZIP = b"\x1f\x8b"
 
 
-class NodeGaveNoEvidence(Exception):  # noqa: N818  (a state, not a failure of the task)
-    """The node gave none; ``state`` is `unreachable` or `failed`."""
+class HostEvidenceError(Exception):
+    """The node gave no evidence; ``state`` is `unreachable` or `failed`."""
 
     def __init__(self, state, message):
         super().__init__(message)
@@ -42,7 +42,7 @@ def host_evidence(action: RunAction, options: HostEvidenceOptions) -> dict[str, 
         run_id = log_bundle.asked_run_id(folder, options.run_id)
         data, message, notes = _ask(action, run_id, node, options)
         evidence = log_bundle.write_archive(folder, node, data, message, notes)
-    except NodeGaveNoEvidence as reason:
+    except HostEvidenceError as reason:
         evidence = log_bundle.write_state(folder, node, reason.state, str(reason))
         action.display.warning(f"{node}: no evidence ({reason.state}): {evidence['message']}")
     changed = evidence["state"] == log_bundle.GATHERED
@@ -50,20 +50,20 @@ def host_evidence(action: RunAction, options: HostEvidenceOptions) -> dict[str, 
 
 
 def _ask(action, run_id, node, options):
-    """The archive, a message and notes by file. Raises NodeGaveNoEvidence."""
+    """The archive, a message and notes by file. Raises HostEvidenceError."""
     arguments = {name: getattr(options, name) for name in ("directory", "seconds", "limit_bytes", "bug_report")}
     try:
         answer = action.ask_node("host_evidence", {**arguments, "run_id": run_id, "node": node})
     except AnsibleError as error:  # no connection, no become, no interpreter
-        raise NodeGaveNoEvidence("unreachable", str(error.message)) from error
+        raise HostEvidenceError("unreachable", str(error.message)) from error
     if answer.get("unreachable"):
-        raise NodeGaveNoEvidence("unreachable", str(answer.get("msg", "unreachable")))
+        raise HostEvidenceError("unreachable", str(answer.get("msg", "unreachable")))
     if answer.get("failed"):
-        raise NodeGaveNoEvidence("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip())
+        raise HostEvidenceError("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip())
     try:
         data = base64.b64decode(answer["archive"], validate=True)
     except (KeyError, TypeError, binascii.Error) as error:
-        raise NodeGaveNoEvidence("failed", "the node's answer holds no archive") from error
+        raise HostEvidenceError("failed", "the node's answer holds no archive") from error
     if not data.startswith(GZIP) or len(data) > 2 * options.limit_bytes:
-        raise NodeGaveNoEvidence("failed", "the node's answer is no archive, or larger than asked for")
+        raise HostEvidenceError("failed", "the node's answer is no archive, or larger than asked for")
     return data, "" if answer.get("has_run") else "the node has nothing of this run", answer.get("notes") or {}
