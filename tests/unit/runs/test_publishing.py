@@ -68,7 +68,7 @@ def test_it_is_put_when_it_says_something_new_and_as_a_sign_of_life(store, folde
 def bring(store, folder, results):
     run = folder.read_run()
     publishing.put(store, run, publishing.RUN_FILE, run)
-    return imported_run.bring(store, run, results)
+    return imported_run.import_run(store, run, results, (), print)
 
 
 def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp_path):
@@ -76,7 +76,7 @@ def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp
     publishing.DocumentPublisher(folder).publish(store, folder.read_run(), document(problems=[problem]), 0)
     results = tmp_path / "results"
     copy = bring(store, folder, results)
-    assert copy.is_copy
+    assert copy.is_imported
     assert copy.read_launch("n")["state"] == "failed"
     assert copy.read_launch("m") == {}
     assert run_folder.read_json(copy.problems_file) == [problem]
@@ -96,7 +96,7 @@ def test_nothing_is_brought_over_a_run_of_this_controller(store, folder):
 def test_a_copy_of_another_run_of_that_id_is_kept(store, folder, tmp_path):
     bring(store, folder, tmp_path / "results")
     folder.write_run({**folder.read_run(), "created_at": "2026-12-24T10:00:00Z"})
-    with pytest.raises(run_folder.RunError, match="a copy of another run of this id"):
+    with pytest.raises(run_folder.RunError, match="has another run of this id"):
         bring(store, folder, tmp_path / "results")
 
 
@@ -155,9 +155,9 @@ def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
 
 
 def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_path):
-    copy = bring(store, folder, tmp_path / "results")
-    _, _, (remark,) = applied_criteria.judged_by(copy, [], "")
-    assert "set them here too" in remark
+    remarks = []
+    imported_run.import_run(store, folder.read_run(), tmp_path / "results", (), remarks.append)
+    assert remarks == [imported_run.NO_CRITERIA]
 
 
 def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder, tmp_path):

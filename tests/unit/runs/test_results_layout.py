@@ -275,7 +275,7 @@ def test_a_run_that_is_there_twice_does_not_keep_others_from_moving(released):
 
 def test_a_copy_of_another_controllers_run_moves_to_those_of_no_known_inventory(released):
     (run_id,) = ids(released)
-    run_folder.write_json(run_folder.find(released, run_id).copied_file, {})
+    run_folder.write_json(run_folder.find(released, run_id).import_file, {})
     (copy,) = run_folder.adopt(released)
-    assert copy.path == released / "unknown" / run_id and copy.is_copy and copy.inventory == []
-    assert run_folder.known_runs(released, copies=True) == [copy] and ids(released) == []
+    assert copy.path == released / "unknown" / run_id and copy.is_imported and copy.inventory == []
+    assert run_folder.known_runs(released, imported=True) == [copy] and ids(released) == []

@@ -120,7 +120,7 @@ def judged(folder):
 def report(store, results):
     """As `make report` does it on another machine."""
     run, _ = stored_runs.find(store, folder="folder")
-    copy = imported_run.bring(store, run, results)
+    copy = imported_run.import_run(store, run, results, (), print)
     collect(copy, store)
     return copy, judged(copy)
 
@@ -141,15 +141,16 @@ def test_the_verdict_from_the_store_alone_is_that_of_the_run(store, own, tmp_pat
     assert report(store, tmp_path / "other")[1] == first, "brought once more"
     below = gang_document.round_folders(copy, gang_document.read(copy))
     assert [one.path.name for one in below] == ["all", "search-01", "all-again"]
-    assert all(one.is_copy for one in below)
+    assert all(one.is_imported for one in below)
     assert copy.evidence_file("node-1", "collective", "logs").read_text().startswith("all-again of node-1")
 
 
-def test_what_the_store_has_no_more_is_gone_from_the_copy_of_a_round(store, own, tmp_path):
-    copy, _ = report(store, tmp_path / "other")
+def test_what_the_store_has_no_more_is_not_in_a_round_that_is_imported_later(store, own, tmp_path):
+    copy, first = report(store, tmp_path / "other")
     assert copy.evidence_file("node-2", "collective").exists()
     store.delete_prefix("folder/gangs/all-again/records/collective/node-2.json")
-    copy, after = report(store, tmp_path / "other")
+    assert report(store, tmp_path / "other")[1] == first, "it was imported before"
+    copy, after = report(store, tmp_path / "third")
     assert not gang_document.round_folder(copy, "all-again").evidence_file("node-2", "collective").exists()
     assert not copy.evidence_file("node-2", "collective").exists(), "that of the round before is not the last one's"
     assert verdicts(after)["node-2"] == "INCOMPLETE"
@@ -166,7 +167,7 @@ def test_what_the_store_has_no_more_is_gone_from_the_copy_of_a_round(store, own,
     ids=["damaged", "too large", "damaged round", "none"],
 )
 def test_gangs_that_cannot_be_read_are_reported_and_not_called_unformed(store, own, tmp_path, damage, reason):
-    _, first = report(store, tmp_path / "other")
+    first = judged(own)
     damage(store)
     copy, after = report(store, tmp_path / "other")
     assert verdicts(after) == dict.fromkeys(NODES, "INCOMPLETE")

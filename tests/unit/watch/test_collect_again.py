@@ -77,17 +77,16 @@ def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store,
     assert [problem["node"] for problem in run_folder.read_json(folder.problems_file)] == ["node-00"]
 
 
-def collect(folder, store):
-    """As `make report` does it of a copy: the copy first, then what the store has."""
-    copy = imported_run.bring(store, folder.read_run(), folder.path.parent)
-    found = Collection(copy, store)
-    found._from_store()
-    found._drop_gone()
-    found._remember()
-    return copy
+def collect(run, store, results):
+    """As `make report` does it of a run of another controller: it is imported, then what the store has is collected."""
+    folder = imported_run.import_run(store, run, results, (), print)
+    collection = Collection(folder, store)
+    collection._from_store()
+    collection._remember()
+    return folder
 
 
-def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, tmp_path):
+def test_an_open_run_is_imported_anew_and_has_what_its_store_has(store, tmp_path):
     run = make_run(["node-1", "node-2"], stages=["facts", "training"])
     for node in run["nodes"]:
         for stage in ("facts", "training"):
@@ -99,22 +98,26 @@ def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, t
         run, told, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=True
     )
     publishing.put(store, run, publishing.WATCH_FILE, watch)
-    folder = imported_run.bring(store, run, tmp_path)
     for _time in range(2):
-        assert {problem["node"] for problem in run_folder.read_json(collect(folder, store).problems_file)} == {"node-2"}
+        folder = collect(run, store, tmp_path)
+        assert {problem["node"] for problem in run_folder.read_json(folder.problems_file)} == {"node-2"}
         assert "folder/records/training/node-2.json" not in run_folder.read_json(folder.state / "collected.json")
     assert not folder.evidence_file("node-2", "training").exists()
 
     store.put("folder/records/facts/node-1.json", b"{}")
     store.delete_prefix("folder/records/training/node-1.json")
-    collect(folder, store)
+    collect(run, store, tmp_path)
     assert not folder.evidence_file("node-1", "facts").exists(), "its object is no evidence any more"
     assert not folder.evidence_file("node-1", "training").exists(), "its object is gone"
     assert {problem["node"] for problem in run_folder.read_json(folder.problems_file)} == {"node-1", "node-2"}
     assert list(run_folder.read_json(folder.state / "collected.json")) == ["folder/records/facts/node-2.json"]
 
     store.put("folder/records/facts/node-1.json", json.dumps(make_record("node-1", "facts")).encode())
-    assert collect(folder, store).evidence_file("node-1", "facts").exists()
+    assert collect(run, store, tmp_path).evidence_file("node-1", "facts").exists()
+    ended = {**run, "finished_at": "2026-11-20T21:00:00Z"}
+    assert collect(ended, store, tmp_path).evidence_file("node-1", "facts").exists()
+    store.delete_prefix("folder/records/facts/node-1.json")
+    assert collect(ended, store, tmp_path).evidence_file("node-1", "facts").exists(), "a run that ended comes once"
 
 
 def stored_log(store, tmp_path):

@@ -29,7 +29,10 @@ class Collect(collect_run.RunCollection):
     def __init__(self, store, folder):
         super().__init__(SimpleNamespace(display=Outcome()), collect_run.CollectRunOptions(store={}))
         self.store = store
-        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
+        verdict, was_collected = publishing.judged(folder), (folder.state / collect_run.COLLECTED_FILE).exists()
+        self.judged = verdict["evidence"] if verdict else {}
+        self.frozen = was_collected and publishing.is_final(folder.read_run(), verdict)
+        self.publishes = not folder.is_imported
         self._collect_run(folder)
 
 
@@ -75,11 +78,11 @@ def cheat(store):
     put(store, "silent", healthy_records("silent")["inference"])
 
 
-def copied(store, own):
+def imported(store, own, results="other"):
     """As `make report` brings it to another machine."""
-    copy = imported_run.bring(store, own.read_run(), own.results.parent / "other")
-    Collect(store, copy)
-    return copy
+    folder = imported_run.import_run(store, own.read_run(), own.results.parent / results, (), print)
+    Collect(store, folder)
+    return folder
 
 
 def test_the_controller_keeps_what_it_judged_and_names_what_changed(store, own):
@@ -95,23 +98,26 @@ def test_the_controller_keeps_what_it_judged_and_names_what_changed(store, own):
     assert any("Problems of the evidence" in line for line in report["summary"])
 
 
-def test_a_copy_never_has_a_better_verdict_than_the_run_had(store, own):
-    before, first = judge(copied(store, own))
+@pytest.mark.parametrize("results", ["other", "third"])
+def test_an_imported_run_never_has_a_better_verdict_than_the_run_had(store, own, results):
+    before, first = judge(imported(store, own))
     assert told(first) == set()
     cheat(store)
-    after, report = judge(copied(store, own))
+    after, report = judge(imported(store, own, results))
     assert after == before
     assert told(report) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
-    (check,) = (one for one in report["nodes"][0]["checks"] if one["name"] == "evidence_unchanged")
-    assert (report["nodes"][0]["name"], check["verdict"]) == ("bad", "fail")
+    checks = [one for one in report["nodes"][0]["checks"] if one["name"] == "evidence_unchanged"]
+    assert report["nodes"][0]["name"] == "bad"
+    assert [check["verdict"] for check in checks] == ([] if results == "other" else ["fail"])
     assert report["nodes"][0]["evidence"] == first["nodes"][0]["evidence"], "the digests stay those of the verdict"
 
 
 @pytest.mark.parametrize("node", ["good", "bad"])
 def test_a_record_that_was_removed_is_named_and_improves_nothing(store, own, node):
-    before, _ = judge(copied(store, own))
+    before, _ = judge(imported(store, own))
     store.delete_prefix(KEY.format(stage="training", node=node))
-    after, report = judge(copied(store, own))
+    assert judge(imported(store, own))[0] == before, "it was imported before"
+    after, report = judge(imported(store, own, "third"))
     assert after[node] == ("INCOMPLETE" if node == "good" else "FAIL")
     assert (node, "training", CHANGED) in told(report)
     assert {**after, node: before[node]} == before

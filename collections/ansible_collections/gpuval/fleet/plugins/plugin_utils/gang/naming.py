@@ -20,7 +20,7 @@ def check(results: Path, run: Mapping[str, Any]) -> None:
     Other ids with dots are fine. Raises RunError.
     """
     run_id = run["run_id"]
-    folders = {folder.path.name: folder for folder in known_runs(results, copies=True)}
+    folders = {folder.path.name: folder for folder in known_runs(results, imported=True)}
     for rival in _could_own(run_id, folders):
         raise RunError(
             f"gpuval_run_id {run_id!r} is also the id of a gang round of run {rival} on nodes and in the cluster: "

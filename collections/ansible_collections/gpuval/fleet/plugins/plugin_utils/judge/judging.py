@@ -39,10 +39,10 @@ def take_file(evidence: RunEvidence, folder: RunFolder, run: Mapping[str, Any], 
 
 
 def _is_settled(folder: RunFolder, evidence: RunEvidence) -> bool:
-    """A run that was judged before launches had to be known (digests keep its records), or a copy without launches."""
+    """A run that was judged before launches had to be known (digests keep its records), or imported without them."""
     whole_run = RunFolder(folder.path.parents[1])  # of a round of several nodes
     judged = any(publishing.verdict_file(kept).exists() for kept in (folder, whole_run))
-    return judged or (folder.is_copy and not evidence.launches)
+    return judged or (folder.is_imported and not evidence.launches)
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> RunEvidence:

@@ -60,7 +60,7 @@ def forms(
         )
         if text := perf.table(log):
             tables[str(file.with_suffix(".csv").relative_to(directory))] = functools.partial(str, text)
-    if not folder.is_copy:
+    if not folder.is_imported:
         new = _added(new, csv or folder.results / CSV, report["run"]["run_id"])
     return {CSV: lambda: perf.written(new), PAGE: lambda: perf_html(new), **tables}
 

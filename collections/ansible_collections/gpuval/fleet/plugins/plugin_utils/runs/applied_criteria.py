@@ -106,29 +106,24 @@ def judged_by(
 ) -> tuple[Sequence[str], str, list[str]]:
     """What to hold a run against here: files of criteria, the baseline's file, and remarks.
 
-    That is what the run was held against before, by this controller or, for a copy, its own, unless something was
-    given here, which counts, with a remark.
+    That is what the run was held against before, by this controller or the one that it was imported from, unless
+    something was given here, which counts, with a remark.
     """
     document = kept_criteria(folder)
-    whose = "of the run's own controller" if folder.is_copy else "that judged the run before"
     if not document:
-        remark = (
-            "the store has no criteria of the run beside the shipped ones: if its controller had gpuval_criteria or "
-            "gpuval_baseline, set them here too"
-        )
-        return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
+        return criteria, baseline, []
     theirs = [file["sha256"] for file in document["criteria"]]
     remarks = []
     if criteria:
         if [_digest(file) for file in [*map(str, _of_extensions()), *criteria]] != theirs:
-            remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
+            remarks.append("gpuval_criteria differ from those that judged the run before: so may the verdict")
     else:
         criteria = [
             str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
         ]
     if baseline:
         if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
-            remarks.append(f"gpuval_baseline differs from the one {whose}: so may the verdict")
+            remarks.append("gpuval_baseline differs from the one that judged the run before: so may the verdict")
     elif document["baseline"]:
         baseline = str(_written(folder, "", document["baseline"]))
     return criteria, baseline, remarks

@@ -89,10 +89,10 @@ class RunFolder:
 
     @property
     def inventory(self) -> list[str]:
-        """The sources of the run's inventory; empty where they are not known. A copy, and a run that is damaged, has
+        """The sources of the run's inventory; empty where they are not known. A run that was imported or is damaged has
         those of its folder: a place may hold runs of a folder of inventories and of files in it."""
-        its_own = {} if self.is_copy else read_object(self.run_file).get("origin") or {}
-        kept = its_own.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
+        run_origin = read_object(self.run_file).get("origin") or {}
+        kept = run_origin.get("inventory") or read_json_or([], self.path.parent / INVENTORY_FILE)
         return origin.restored(kept, self.results)
 
     @property
@@ -118,14 +118,15 @@ class RunFolder:
         return self.state / "problems.json"
 
     @property
-    def copied_file(self) -> Path:
-        """There in a folder that another controller's run was copied to, from the store."""
+    def import_file(self) -> Path:
+        """Where in the store a run of another controller is that was imported."""
         return self.state / "from_store.json"
 
     @property
-    def is_copy(self) -> bool:
-        """The run is another controller's: it is read and judged here, never started, ended or cleaned."""
-        return self.copied_file.exists()
+    def is_imported(self) -> bool:
+        """The run is another controller's: it is judged here. To start, end and clean it, and to write into its folder
+        in the store, is its own controller's."""
+        return self.import_file.exists()
 
     @property
     def gangs_file(self) -> Path:
@@ -389,9 +390,9 @@ def _runs_in(place: Path) -> list[RunFolder]:
     return [folder for folder in folders if folder.is_known]
 
 
-def known_runs(results: Path, inventory: Sequence[str] = (), *, copies: bool = False) -> list[RunFolder]:
-    """Runs of this controller, by id; of one inventory, or of all. With `copies` also those of other controllers."""
-    found = (run for place in _places(results) for run in _runs_in(place) if copies or not run.is_copy)
+def known_runs(results: Path, inventory: Sequence[str] = (), *, imported: bool = False) -> list[RunFolder]:
+    """Runs of this controller, by id; of one inventory, or of all. With `imported` also those of other controllers."""
+    found = (run for place in _places(results) for run in _runs_in(place) if imported or not run.is_imported)
     of_inventory = (run for run in found if not inventory or origin.is_same(run.inventory, inventory))
     return sorted(of_inventory, key=lambda run: run.path.name)
 
@@ -600,7 +601,7 @@ def own(
     if not is_latest:
         check_run_id(run_id)
     folder = latest_run(results, inventory, opened=opened) if is_latest else find(results, run_id)
-    if not folder or not folder.is_known or folder.is_copy:
+    if not folder or not folder.is_known or folder.is_imported:
         return None
     ensure_of(folder, inventory)
     lies_in = read_object(folder.run_file).get("folder")  # unknown where it is damaged

@@ -9,18 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.text import some_of
-from .folder import (
-    LATEST,
-    NEW,
-    RunError,
-    check_run_id,
-    is_in_time,
-    is_open,
-    is_unreported,
-    latest_run,
-    read_object,
-    runs_of,
-)
+from .folder import LATEST, NEW, RunError, check_run_id, is_in_time, is_open, is_unreported, read_object, runs_of
 
 #: Of gpuval, where run.json names none.
 FIRST_VERSION = "1.0"
@@ -43,8 +32,7 @@ def choose_run_id(
     same of the same nodes, if it is unfinished or not reported yet (a controller that died is started again); or a new
     one (also for the word `new`)."""
     if requested == LATEST:
-        latest = latest_run(results, inventory, opened=True)
-        requested = latest.path.name if latest and not latest.is_copy else NEW
+        requested = next((known.path.name for known in runs_of(results, inventory, opened=True)), NEW)
     if requested and requested != NEW:
         check_run_id(requested)
         return requested

@@ -61,7 +61,7 @@ def _close(action, options):
     active = [other for other in found.active if other != run_id]
     access = open_store(options.store)
     known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
-    if folder.is_copy or not folder.is_known:
+    if folder.is_imported or not folder.is_known:
         return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
     try:
         if not action.check_mode:
@@ -115,7 +115,7 @@ def _ensure_may_end(action, options, results, run_ids):
         folder = run_folder.find(results, run_id)
         try:
             run, seen = folder.read_run(), folder.seen()
-        except run_folder.RunError:  # damaged, or a copy
+        except run_folder.RunError:  # damaged
             continue
         if not (seen.attended and run_folder.is_open(run)):
             continue
@@ -245,7 +245,7 @@ def round_ids_of(folder):
 def _opened(results, inventory):
     """Whether the latest run, of which run.json may be missing, is this controller's."""
     latest = run_folder.latest_run(results, inventory)
-    return latest is not None and not latest.is_copy
+    return latest is not None and not latest.is_imported
 
 
 def _delete_objects(access, folder):

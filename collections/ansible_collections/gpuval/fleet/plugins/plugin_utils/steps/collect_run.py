@@ -63,6 +63,8 @@ UPLOAD_SECONDS = 4.0
 MAX_FETCHES = 4
 LEFT_ON_NODE = f"evidence left out: it is more than {MAX_FETCHES} fetches bring: the run's folder on the node has it"
 FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What was read of the store.
+COLLECTED_FILE = "collected.json"
 #: What a collection that is broken off forgets at most; it reads that again.
 REMEMBER_SECONDS = 5.0
 
@@ -83,8 +85,10 @@ def collect_run(action: RunAction, options: CollectRunOptions) -> dict[str, Any]
 class RunCollection:
     #: Why the store cannot be read: nothing more is asked of it.
     error = None
-    #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
+    #: The evidence of a run that has ended and was judged stays as it was collected.
     frozen = False
+    #: Whether the run's folder in the store is this controller's to write.
+    publishes = True
     redaction = SecretRedactor()
     #: By node and stage the digests of the records that the last verdict was made from.
     judged: Mapping[str, Any] = MappingProxyType({})
@@ -95,26 +99,26 @@ class RunCollection:
     def collect(self, folder):
         folder.advance(run_state.COLLECTING)
         gangs, results = gang_document.read(folder), []
+        self.publishes = not folder.is_imported
         verdict = publishing.judged(folder)
-        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), verdict)
+        was_collected = (folder.state / COLLECTED_FILE).exists()  # not so of a run that was imported just now
+        self.frozen = was_collected and publishing.is_final(folder.read_run(), verdict)
         self.judged = verdict["evidence"] if verdict else {}
         self.redaction = SecretRedactor(job_secrets.hidden(self.options.store))
         try:
             access = open_store(self.options.store)
             self.store = access.store()
-            if not folder.is_copy:
+            if self.publishes:
                 for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
                     self.action.display.warning(line)
         except StoreError as error:
             self._without_store(folder, error)
-        if gangs is not None and not folder.is_copy and not self.error:
+        if gangs is not None and self.publishes and not self.error:
             self._publish_gangs(folder, gangs)
         for part in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
             try:
                 results.append(self._collect_run(part))
             except (GpuvalError, OSError) as error:  # the others are collected, and all are judged
-                if folder.is_copy:
-                    raise
                 reason = f"{NOT_COLLECTED} in {part.path}: {reason_of(error)}"
                 folder.add_problems([{"node": None, "stage": None, "reason": reason}])
                 self.action.display.warning(reason)
@@ -129,7 +133,7 @@ class RunCollection:
     def _collect_run(self, folder):
         self.run_folder, self.run_info = folder, folder.read_run()
         self.evidence = RunEvidence(launches=folder.read_launches())
-        self.seen_file = self.run_folder.state / "collected.json"
+        self.seen_file = self.run_folder.state / COLLECTED_FILE
         self.seen = {key: stamp for key, stamp in self._read_before().items() if self._is_whole(key)}
         self.refused, self.unread, self.has_read = {}, {}, False
         self.collected = 0
@@ -140,8 +144,6 @@ class RunCollection:
             if lasting != problems:
                 run_folder.write_json(folder.problems_file, lasting)
         self._read_store()
-        if self.run_folder.is_copy:
-            self._drop_gone()
         fetched = []
         if self.options.fetch_tasks:
             lacking = self._lacking()
@@ -156,7 +158,7 @@ class RunCollection:
         if not self.frozen:
             self._note_unread()
         self._remember()
-        if not self.run_folder.is_copy and not self.error:
+        if self.publishes and not self.error:
             self._publish_evidence()
         return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
 
@@ -168,9 +170,6 @@ class RunCollection:
             self._without_store(self.run_folder, error)
 
     def _without_store(self, folder, error):
-        """A copy has no other source: raises the error."""
-        if folder.is_copy:
-            raise error
         self.error, (self.reason, steps) = error, unread.in_words(error, folder)
         self.action.display.warning(f"{UNREAD}: {self.reason}; judging what is here and what nodes answer: {steps}")
 
@@ -242,7 +241,7 @@ class RunCollection:
 
         def note(entry, error):
             in_a_row.append(error)
-            if self.run_folder.is_copy or len(in_a_row) == READERS:
+            if len(in_a_row) == READERS:
                 raise error
             self.unread[places[entry.key]] = error
 
@@ -256,7 +255,7 @@ class RunCollection:
                 self.unread.pop(places[entry.key], None)
                 collected = self._keep(entry.key, places[entry.key], raw)
                 if collected is None:  # read again by the next collection, which so knows why it is no evidence
-                    self._refuse(entry, places[entry.key])
+                    self._refuse(entry)
                     continue
                 self.collected += collected
                 self.seen[entry.key] = entry.stamp
@@ -277,7 +276,7 @@ class RunCollection:
             if kind == "records" or used[node] <= MAX_NODE_BYTES:
                 fitting.append(entry)
             elif self.refused.get(entry.key) != entry.stamp:
-                self._refuse(entry, (kind, stage, node))
+                self._refuse(entry)
                 reason = f"{kind} left out: the node has written more than {human_bytes(MAX_NODE_BYTES)}"
                 self.evidence.add_problem(reason, node=node, stage=stage)
         return fitting
@@ -295,25 +294,9 @@ class RunCollection:
         self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
         return None
 
-    def _refuse(self, entry, parts):
+    def _refuse(self, entry):
         self.refused[entry.key] = entry.stamp
         self.seen.pop(entry.key, None)
-        if self.run_folder.is_copy:  # which has what the store has, and nothing that it had before
-            self._drop(parts)
-
-    def _drop(self, parts):
-        kind, stage, node = parts
-        if stage in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
-            self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
-
-    def _drop_gone(self):
-        """Of a copy what its store has no more; it has no other source."""
-        for node, expected in self.run_info["nodes"].items():
-            for parts in ((kind, stage, node) for kind in MAX_BYTES for stage in expected["stages"]):
-                if parts not in self.stored:
-                    self._drop(parts)
-        folder = self.run_info["folder"]
-        self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
 
     def _publish_gangs(self, folder, gangs):
         """Again, since the store may have been away when they ended."""

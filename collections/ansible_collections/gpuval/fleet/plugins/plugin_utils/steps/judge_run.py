@@ -52,12 +52,12 @@ def _judge(action, options):
     baseline_read = baseline.read(Path(held), run["run_id"]) if held else None
     judged = publishing.judged(folder)
     frozen = publishing.is_final(run, judged)
-    abandoned = not folder.is_copy and run_folder.is_abandoned(folder, run)
+    abandoned = run_folder.is_abandoned(folder, run)
     gangs = document.read(folder)
     problems = chain(*(one.read_problems() for one in (folder, *document.round_folders(folder, gangs))))
     open_ends = (problem["reason"] for problem in problems if problem["stage"])
     unread = any(reason.startswith((UNREAD, NOT_COLLECTED)) for reason in open_ends)
-    if ((options.finish and not unread) or abandoned) and not folder.is_copy and run["finished_at"] is None:
+    if ((options.finish and not unread) or abandoned) and run["finished_at"] is None:
         run = {**run, "finished_at": run_folder.now()}
         if abandoned:  # it counts as judged with its report
             run["state"] = {**run["state"], "name": run_state.COLLECTING}
@@ -68,16 +68,14 @@ def _judge(action, options):
         folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen,
         earlier=actions.found_earlier(earlier, earlier_faults.declared_in(folder.results)),
     )  # fmt: skip
-    if not folder.is_copy and run_folder.goes_on(folder, run) and folder.seen().attended:  # this command is its own
+    if run_folder.goes_on(folder, run) and folder.seen().attended:  # this command is its own
         report["run"].setdefault("resume", "the same command resumes it")
     actions.assign(report, earlier)
     commands.in_remedies(report)
     report["summary"] = summary_lines(report)
-    if not folder.is_copy:
-        applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
+    applied_criteria.keep_criteria(folder, options.criteria, options.baseline, history.documents())
     written = report_file.packed(report)
     schemas.validate("report", written, what="report.json")
     write_file(folder.path / "report.json", report_file.lines(written))
-    if not folder.is_copy:
-        publishing.keep_verdict(folder, report, actions.excused_changes(report))
+    publishing.keep_verdict(folder, report, actions.excused_changes(report))
     return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

@@ -35,7 +35,7 @@ def notify_run(action: RunAction, options: NotifyRunOptions) -> dict[str, Any]:
 
 def _notify(action, options):
     folder = action.folder(options)
-    if folder.is_copy or folder.read_run()["finished_at"] is None:
+    if folder.is_imported or folder.read_run()["finished_at"] is None:
         return {}
     event = event_of(run_folder.read_report(folder))
     schemas.validate("event", event["data"], what="the event of the run")

@@ -136,16 +136,16 @@ def _recover(action, results, options):
         folder = run_folder.latest_run(results, action.inventory, opened=True)
     else:
         folder = run_folder.find(results, options.run_id)
-    if folder and folder.is_known and not (folder.is_copy or action.check_mode):
+    if folder and folder.is_known and not action.check_mode:
         file_recovery.recover(folder, open_store(options.store), action.display.warning)
 
 
 def _known(action, folder):
     """The run of the folder as it was opened before, if it was. Raises RunError for one that cannot be resumed."""
-    if folder.is_copy:
+    if folder.is_imported:
         raise run_folder.RunError(
-            f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
-            "gpuval_run_id, or none, to validate here"
+            f"{folder.path} is another controller's run, imported by `make report`: give another gpuval_run_id, or "
+            "none, to validate here"
         )
     if not folder.is_known:
         return None

@@ -46,8 +46,10 @@ def report_run(
     forms = write_forms(report, folder.path, kept, built).values()
     paths = [*(path for path in forms if path.parent == folder.path), folder.path / "report.json"]
     was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
-    run = folder.read_run() if folder.is_copy else folder.conclude()
-    if store is not None and not folder.is_copy:
+    run = folder.conclude()
+    if folder.is_imported:  # its controller has its place in the store, and speaks of its nodes
+        store = health_file = None
+    if store is not None:
         if run_folder.goes_on(folder, run):
             action.display.warning(
                 f"run {run['run_id']} has not ended: its report is here as it stands, and not in the store. "
@@ -62,7 +64,7 @@ def report_run(
             _upload(action, store, folder, run, [*paths, publishing.verdict_file(folder)])
             if run["finished_at"] is not None and not was_judged:
                 _end_urls(action, store, folder)
-    if health_file and not folder.is_copy and run["finished_at"]:
+    if health_file and run["finished_at"]:
         _keep_health(action, health_file, report)
     return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
 
