@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.declaration import parse_declaration
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError
 
 
 def test_nothing_declared_is_nothing():
@@ -59,5 +59,5 @@ def test_values_come_out_in_one_form():
     ],
 )
 def test_what_is_wrong_is_named(parameters, told):
-    with pytest.raises(HostNetworkError, match=told):
+    with pytest.raises(NodeError, match=told):
         parse_declaration(parameters)

@@ -6,7 +6,7 @@ import io
 import itertools
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network import asking, endpoints
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, peers
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
     Answers,
@@ -208,7 +208,7 @@ def answer(**changes):
     """What node `a` answers of `b` and of the service `hub`."""
     packets = {"sent": 3, "received": 3, "minimum_seconds": 0.1, "mean_seconds": 0.2, "maximum_seconds": 0.3}
     peer = {
-        **asking._blank(),
+        **peers.BLANK,
         "state": "open",
         "address": "10.0.0.2",
         "mtu_bytes": 9000,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import ledger
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.changes import NetworkChange
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.ledger import ChangeLedger
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
@@ -118,7 +117,7 @@ def test_a_file_of_release_1_0_is_read(tmp_path):
 def test_a_damaged_file_is_no_empty_one(tmp_path, text):
     (tmp_path / "network").mkdir(mode=0o700)
     (tmp_path / "network/undo.json").write_text(text)
-    with pytest.raises(HostNetworkError, match="damaged"):
+    with pytest.raises(NodeError, match="damaged"):
         ChangeLedger(tmp_path)
 
 

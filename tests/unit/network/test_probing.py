@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, listener, ping, tcp
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, listener, peers, tcp
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError
 
 from tests.kit.ports import free_port
 
@@ -116,15 +116,15 @@ def test_nothing_waits_for_what_hangs():
     ],
 )
 def test_what_ping_says(text, counts, mean):
-    found = ping.parse(text)
+    found = peers.run_ping(["echo", text])
     assert (found["sent"], found["received"]) == counts
     assert found["mean_seconds"] == (None if mean is None else pytest.approx(mean))
 
 
 def test_ping_that_says_nothing_is_not_known():
-    assert ping.parse("ping: invalid option -- 'M'") is None
-    assert ping.run(["/nonexistent/ping"]) is None
-    assert ping.run(["sh", "-c", "echo 3 packets transmitted, 3 received"])["received"] == 3
+    assert peers.run_ping(["echo", "ping: invalid option -- 'M'"]) is None
+    assert peers.run_ping(["/nonexistent/ping"]) is None
+    assert peers.run_ping(["sh", "-c", "echo 3 packets transmitted, 3 received"])["received"] == 3
 
 
 @pytest.fixture
@@ -173,6 +173,6 @@ def test_a_service_that_stalls_speaks_no_tls_or_is_away_is_named(service):
 
 @pytest.mark.parametrize("entry", [{}, {"url": "ftp://x/"}, {"address": "registry"}, {"url": "http://u:secret@[x/"}])
 def test_an_endpoint_that_cannot_be_read_is_named_without_its_secrets(entry):
-    with pytest.raises(HostNetworkError, match="endpoint it") as raised:
+    with pytest.raises(NodeError, match="endpoint it") as raised:
         endpoints.parse({"name": "it", **entry})
     assert "secret" not in str(raised.value)

@@ -1,7 +1,6 @@
 """What `ip -json` says, as it was seen on real machines."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import HostNetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import sysctl_path
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import (
     is_restorable,
@@ -10,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import 
     parse_routes,
     route_words,
 )
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError
 
 ADDRESS = """[{"ifindex":1,"ifname":"lo","flags":["LOOPBACK","UP","LOWER_UP"],"mtu":65536,
 "operstate":"UNKNOWN","addr_info":[{"family":"inet","local":"127.0.0.1","prefixlen":8,"scope":"host"}]},
@@ -58,7 +58,7 @@ def test_the_way_to_an_address():
 
 
 def test_an_ip_command_without_json_is_named():
-    with pytest.raises(HostNetworkError, match="iproute2"):
+    with pytest.raises(NodeError, match="iproute2"):
         parse_routes("default via 10.0.0.1 dev eth0", 4)
 
 

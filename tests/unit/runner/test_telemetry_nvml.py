@@ -2,7 +2,7 @@
 
 import pytest
 from gpuval_node.hardware.nvidia.nvml import Nvml
-from gpuval_node.hardware.nvidia.throttle import throttle
+from gpuval_node.hardware.nvidia.smi import throttle
 from gpuval_node.hardware.source import SourceError
 
 from tests.kit.telemetry import build_nvml

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import gaudi
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.amd import smi as amd
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gaudi import smi as gaudi
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 

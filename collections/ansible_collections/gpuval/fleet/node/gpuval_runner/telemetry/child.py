@@ -258,7 +258,7 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
 
         return Amd(str(root))
     if vendor == "gaudi" or (vendor == "auto" and (root / "sys/class/accel").exists()):
-        from gpuval_node.hardware.gaudi.source import Gaudi
+        from gpuval_node.hardware.gaudi import Gaudi
 
         return Gaudi()
     return None

@@ -6,9 +6,8 @@ from collections import Counter
 from typing import Any, Optional
 
 from .. import engines
-from . import clock, cpu, disks, memory, nics, osinfo, pci, peer_access, services, topology, tuning
+from . import clock, cpu, disks, gaudi, memory, nics, osinfo, pci, peer_access, services, topology, tuning
 from .amd import smi as amd
-from .gaudi import smi as gaudi
 from .gpu import Detection, Gpu
 from .nvidia import smi as nvidia
 from .tools import Run, toolbox
@@ -16,6 +15,8 @@ from .tree import Tree
 
 DETECTORS = (nvidia.detect, gaudi.detect, amd.detect)
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
+#: Properties of a GPU that are counted.
+FLAGS = ("faulty", "pcie_degraded", "ecc_off", "ecc_unknown", "partitioned", "fabric_not_ready")
 REMEDIES = {
     "nvidia": "install or load the NVIDIA driver until nvidia-smi lists every GPU",
     "amd": "install or load the amdgpu driver until amd-smi list (or rocm-smi) lists every GPU",
@@ -74,12 +75,16 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
     Failure: GPU hardware without a working driver, or no GPU of the declared vendor. A node declared `cpu` is tested as
     one whatever hardware it has: the environment then says `cpu`, and still lists that hardware.
     """
+
+    def result(state: str, message: str) -> dict[str, Any]:
+        return {"state": state, "message": message, "metrics": metrics, "environment": environment}
+
     metrics = _metrics(environment)
     if accelerator == "cpu":
-        found = environment["accelerator"]["hardware_count"]
-        note = f"; {found} GPU(s) of this node are not tested" if found else ""
+        hardware_count = environment["accelerator"]["hardware_count"]
+        note = f"; {hardware_count} GPU(s) of this node are not tested" if hardware_count else ""
         environment = {**environment, "accelerator": {**environment["accelerator"], "vendor": "cpu", "count": 0}}
-        return _result("success", f"declared as a CPU node{note}", metrics, environment)
+        return result("success", f"declared as a CPU node{note}")
 
     failures = _driver_failures(environment)
     vendor = environment["accelerator"]["vendor"]
@@ -88,12 +93,8 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
         missing = f"the node is declared {accelerator}, but no usable {declared} GPU was found (found: {vendor})"
         failures = [f"{missing}. Remedy: check that the GPUs are plugged in and powered, or correct gpuval_sku"]
     if failures:
-        return _result("failure", "; ".join(failures), metrics, environment)
-    return _result("success", _summary(environment), metrics, environment)
-
-
-def _result(state: str, message: str, metrics: list[dict[str, Any]], environment: dict[str, Any]) -> dict[str, Any]:
-    return {"state": state, "message": message, "metrics": metrics, "environment": environment}
+        return result("failure", "; ".join(failures))
+    return result("success", _summary(environment))
 
 
 def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, Any], list[Gpu], list[dict[str, Any]]]:
@@ -161,7 +162,11 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
     failures = []
     for vendor in sorted({device["vendor"] for device in broken}):
         devices = [device for device in broken if device["vendor"] == vendor]
-        places = ", ".join(f"{device['address']} ({_driven_by(device)})" for device in devices)
+        drivers = {device["address"]: device["kernel_driver"] for device in devices}
+        places = ", ".join(
+            f"{address} ({f'kernel driver {driver}' if driver else 'no kernel driver'})"
+            for address, driver in drivers.items()
+        )
         problem = f"; {accelerator['problem']}" if accelerator["vendor"] == vendor and accelerator["problem"] else ""
         failures.append(
             f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{problem}. "
@@ -196,11 +201,6 @@ def _remedy(vendor: str) -> str:
     )
 
 
-def _driven_by(device: dict[str, Any]) -> str:
-    driver = device["kernel_driver"]
-    return f"kernel driver {driver}" if driver else "no kernel driver"
-
-
 def _summary(environment: dict[str, Any]) -> str:
     accelerator = environment["accelerator"]
     if accelerator["count"] == 0:
@@ -222,12 +222,7 @@ def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
         ("gpu_count", accelerator["count"], "count"),
         ("gpu_hardware_count", accelerator["hardware_count"], "count"),
         ("gpu_without_driver_count", accelerator["without_driver_count"], "count"),
-        ("gpu_faulty_count", sum(gpu.faulty for gpu in gpus), "count"),
-        ("gpu_pcie_degraded_count", sum(gpu.pcie_degraded for gpu in gpus), "count"),
-        ("gpu_ecc_off_count", sum(gpu.ecc_off for gpu in gpus), "count"),
-        ("gpu_ecc_unknown_count", sum(gpu.ecc_unknown for gpu in gpus), "count"),
-        ("gpu_partitioned_count", sum(gpu.partitioned for gpu in gpus), "count"),
-        ("gpu_fabric_not_ready_count", sum(gpu.fabric_not_ready for gpu in gpus), "count"),
+        *((f"gpu_{flag}_count", sum(getattr(gpu, flag) for gpu in gpus), "count") for flag in FLAGS),
         ("cpu_logical_count", cpu["logical_count"], "count"),
         ("cpu_slow_governor_count", cpu["slow_governor_count"], "count"),
         ("cpu_idle_latency_max_seconds", environment["tuning"]["idle_latency_max_seconds"], "seconds"),

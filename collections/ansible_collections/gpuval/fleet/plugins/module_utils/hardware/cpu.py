@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from typing import Any, Optional
+from typing import Any
 
 from .tree import Tree
 
@@ -15,7 +15,11 @@ CPUS = "/sys/devices/system/cpu"
 def facts(tree: Tree) -> dict[str, Any]:
     blocks = processors(tree.read("/proc/cpuinfo") or "")
     names = [name for name in tree.entries(CPUS) if re.fullmatch(r"cpu\d+", name)]
-    cores = _cores(tree, names) or _cores_of_cpuinfo(blocks)
+    keys = ("physical_package_id", "core_id")
+    cores = {tuple(tree.number(f"{CPUS}/{name}/topology/{key}") for key in keys) for name in names}
+    cores = {core for core in cores if None not in core} or {
+        (block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= set(block)
+    }
     governors = Counter(filter(None, (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names)))
     kilohertz = tree.number(f"{CPUS}/cpu0/cpufreq/cpuinfo_max_freq")
     first = blocks[0] if blocks else {}
@@ -29,7 +33,7 @@ def facts(tree: Tree) -> dict[str, Any]:
         "core_count": len(cores) or None,
         "socket_count": len({socket for socket, _core in cores}) or None,
         "numa_node_count": len(numa_nodes) or None,
-        "governor": _common(governors),
+        "governor": "mixed" if len(governors) > 1 else next(iter(governors), None),
         "governors": dict(governors),
         "slow_governor_count": _slow_governors(tree, names) if governors else None,
         "frequency_max_hertz": None if kilohertz is None else kilohertz * 1000,
@@ -54,27 +58,3 @@ def processors(cpuinfo: str) -> list[dict[str, str]]:
         if "processor" in block:
             blocks.append(block)
     return blocks
-
-
-def _cores(tree: Tree, names: list[str]) -> set[tuple[int, int]]:
-    cores = set()
-    for name in names:
-        socket = tree.number(f"{CPUS}/{name}/topology/physical_package_id")
-        core = tree.number(f"{CPUS}/{name}/topology/core_id")
-        if socket is not None and core is not None:
-            cores.add((socket, core))
-    return cores
-
-
-def _cores_of_cpuinfo(blocks: list[dict[str, str]]) -> set[tuple[int, int]]:
-    return {
-        (int(block["physical id"]), int(block["core id"]))
-        for block in blocks
-        if "physical id" in block and "core id" in block
-    }
-
-
-def _common(governors: Counter[str]) -> Optional[str]:
-    if not governors:
-        return None
-    return next(iter(governors)) if len(governors) == 1 else "mixed"

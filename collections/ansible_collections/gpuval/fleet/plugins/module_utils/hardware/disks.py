@@ -43,9 +43,7 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
 def _filesystems(tree: Tree) -> list[dict[str, Any]]:
     """Only local ones: asking a network file system whose server is away would hang."""
     mounts: dict[str, dict[str, Any]] = {}
-    for line in (tree.read("/proc/mounts") or "").splitlines():
-        device, mount, kind, options = (*line.split(" "), "", "", "", "")[:4]
-        mount = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), mount)
+    for device, mount, kind, options in tree.mounts() or ():
         local = device.startswith("/dev/") or (mount == "/" and kind == "overlay")
         if not local or device.startswith("/dev/loop") or device in {entry["device"] for entry in mounts.values()}:
             continue

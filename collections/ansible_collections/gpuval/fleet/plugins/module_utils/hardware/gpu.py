@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from .source import Counters, Sample, known
+from .tools import ToolResult
 from .values import Number
 
 #: Readings of a telemetry sample by the attribute of ``Gpu`` that they come from; `throttle` is three of them.
@@ -35,6 +36,11 @@ READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
 #: Sampled beside a stage, no facts of the machine.
 _LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_replay_count", "link_errors")
 
+#: Counters that show broken memory.
+_FAULTS = (
+    *("ecc_uncorrected_count", "row_remap_pending_count", "row_remap_failed_count", "sram_threshold_exceeded_count"),
+    *("memory_repair_pending_count", "unrepairable_memory_count", "page_retirement_pending_count"),
+)
 #: Words of nvidia-smi's "GPU Recovery Action" when it is not None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
 
@@ -122,17 +128,8 @@ class Gpu:
 
         A counter that it lacks does not count.
         """
-        counters = (
-            self.ecc_uncorrected_count,
-            self.row_remap_pending_count,
-            self.row_remap_failed_count,
-            self.sram_threshold_exceeded_count,
-            self.memory_repair_pending_count,
-            self.unrepairable_memory_count,
-            self.page_retirement_pending_count,
-        )
         words = (self.recovery_action or "").lower().split()
-        return any(counters) or any(word in RECOVERY_ACTIONS for word in words)
+        return any(getattr(self, name) for name in _FAULTS) or any(word in RECOVERY_ACTIONS for word in words)
 
     @property
     def pcie_degraded(self) -> bool:
@@ -170,31 +167,21 @@ class Gpu:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The figures that checks look at; a value that the tool does not give makes no metric."""
-        scope = f"gpu:{self.index}"
-        return [
-            {"name": name, "value": getattr(self, attribute), "unit": unit, "scope": scope}
-            for name, attribute, unit in _METRICS
-            if getattr(self, attribute) is not None
-        ]
+        scope, metrics = f"gpu:{self.index}", []
+        for attribute in _METRICS:
+            unit, value = attribute.rpartition("_")[2], getattr(self, attribute)
+            name, unit = (f"gpu_{attribute}", unit) if unit in _UNITS else (f"gpu_{attribute}_count", "count")
+            metrics += [] if value is None else [{"name": name, "value": value, "unit": unit, "scope": scope}]
+        return metrics
 
 
+#: A metric is named by its attribute, whose last word is the unit; where it is none, the metric counts.
+_UNITS = ("bytes", "celsius", "watts", "count")
 _METRICS = (
-    ("gpu_memory_bytes", "memory_bytes", "bytes"),
-    ("gpu_memory_used_bytes", "memory_used_bytes", "bytes"),
-    ("gpu_temperature_celsius", "temperature_celsius", "celsius"),
-    ("gpu_power_draw_watts", "power_draw_watts", "watts"),
-    ("gpu_power_limit_watts", "power_limit_watts", "watts"),
-    ("gpu_ecc_corrected_count", "ecc_corrected_count", "count"),
-    ("gpu_ecc_uncorrected_count", "ecc_uncorrected_count", "count"),
-    ("gpu_ecc_uncorrected_aggregate_count", "ecc_uncorrected_aggregate_count", "count"),
-    ("gpu_row_remap_count", "row_remap_count", "count"),
-    ("gpu_row_remap_exhausted_count", "row_remap_exhausted_count", "count"),
-    ("gpu_row_remap_pending_count", "row_remap_pending_count", "count"),
-    ("gpu_row_remap_failed_count", "row_remap_failed_count", "count"),
-    ("gpu_pcie_generation_count", "pcie_generation", "count"),
-    ("gpu_pcie_generation_max_count", "pcie_generation_max", "count"),
-    ("gpu_pcie_width_count", "pcie_width", "count"),
-    ("gpu_pcie_width_max_count", "pcie_width_max", "count"),
+    *("memory_bytes", "memory_used_bytes", "temperature_celsius", "power_draw_watts", "power_limit_watts"),
+    *("ecc_corrected_count", "ecc_uncorrected_count", "ecc_uncorrected_aggregate_count"),
+    *("row_remap_count", "row_remap_exhausted_count", "row_remap_pending_count", "row_remap_failed_count"),
+    *("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"),
 )
 
 
@@ -216,3 +203,10 @@ class Detection:
     installed: bool = True
     hung: bool = False
     unclear: bool = False
+
+
+def failed_detection(vendor: str, result: ToolResult, missing: str = "") -> Optional[Detection]:
+    """The detection where a tool is missing (in these words) or hangs; None where it ended."""
+    if result.missing:
+        return Detection(vendor, problem=missing or result.complaint, installed=False)
+    return Detection(vendor, problem=result.complaint, hung=True) if result.timed_out else None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import re
+import socket
+import struct
 from typing import Any, Optional
 
-from . import ethtool
+from .pci import ADDRESS, numa_node
 from .tree import Tree
 
 NET = "/sys/class/net"
@@ -13,6 +17,10 @@ RDMA = "/sys/class/infiniband"
 VIRTUAL_LIMIT = 16
 #: Values of operstate (Documentation/networking/operstates.rst).
 NO_LINK = ("down", "lowerlayerdown", "notpresent")
+_SIOCETHTOOL, _GDRVINFO = 0x8946, 0x00000003
+#: struct ethtool_drvinfo: command, driver, version, firmware version, ... of linux/ethtool.h.
+_SIZE, _FIRMWARE = 196, slice(68, 100)
+MAX_NAME = 15
 
 
 def facts(tree: Tree) -> list[dict[str, Any]]:
@@ -51,8 +59,8 @@ def _interface(tree: Tree, name: str) -> dict[str, Any]:
         "driver": tree.link_name(f"{NET}/{name}/device/driver"),
         "address": tree.read(f"{NET}/{name}/address"),
         "pci_address": _pci_address(tree.link_name(f"{NET}/{name}/device")),
-        "numa_node": _numa_node(tree.number(f"{NET}/{name}/device/numa_node")),
-        "interface_firmware": ethtool.firmware_version(name) if tree.is_real else None,
+        "numa_node": numa_node(tree, f"{NET}/{name}/device"),
+        "interface_firmware": firmware_version(name) if tree.is_real else None,
     }
 
 
@@ -66,7 +74,7 @@ def _rdma_device(tree: Tree, name: str) -> dict[str, Any]:
         "model": tree.read(f"{RDMA}/{name}/hca_type"),
         "driver": tree.link_name(f"{RDMA}/{name}/device/driver"),
         "pci_address": _pci_address(tree.link_name(f"{RDMA}/{name}/device")),
-        "numa_node": _numa_node(tree.number(f"{RDMA}/{name}/device/numa_node")),
+        "numa_node": numa_node(tree, f"{RDMA}/{name}/device"),
         "ports": [_port(tree, f"{ports}/{port}", port) for port in tree.entries(ports)],
     }
 
@@ -88,8 +96,19 @@ def _after_number(state: Optional[str]) -> Optional[str]:
 
 
 def _pci_address(name: Optional[str]) -> Optional[str]:
-    return name if name and re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name) else None
+    return name if name and ADDRESS.fullmatch(name) else None
 
 
-def _numa_node(node: Optional[int]) -> Optional[int]:
-    return None if node is None or node < 0 else node
+def firmware_version(name: str) -> Optional[str]:
+    """By the driver (ETHTOOL_GDRVINFO), without a tool or privileges; None where the interface has none, or is gone."""
+    if len(name.encode()) > MAX_NAME:
+        return None
+    info = array.array("B", struct.pack("I", _GDRVINFO).ljust(_SIZE, b"\0"))
+    request = struct.pack("16sP16x", name.encode(), info.buffer_info()[0])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _SIOCETHTOOL, request)
+    except OSError:
+        return None
+    text = info.tobytes()[_FIRMWARE].partition(b"\0")[0].decode("ascii", "replace").strip()
+    return text if text not in ("", "N/A") else None

@@ -10,6 +10,7 @@ from .tree import Tree
 from .values import identifier, text
 
 DMI = "/sys/class/dmi/id"
+DMI_TEXTS = ("board_vendor", "board_name", "bios_vendor", "bios_version", "bios_date")
 PLATFORM = "/sys/devices/platform"
 MACHINE_ID = "/etc/machine-id"
 
@@ -35,14 +36,8 @@ def firmware_facts(tree: Tree) -> dict[str, Any]:
     return {
         "system_vendor": text(tree.read(f"{DMI}/sys_vendor")),
         "product_name": text(tree.read(f"{DMI}/product_name")) or tree.read(device_tree),
-        "product_serial": identifier(tree.read(f"{DMI}/product_serial")),
-        "product_uuid": identifier(tree.read(f"{DMI}/product_uuid")),
-        "board_vendor": text(tree.read(f"{DMI}/board_vendor")),
-        "board_name": text(tree.read(f"{DMI}/board_name")),
-        "board_serial": identifier(tree.read(f"{DMI}/board_serial")),
-        "bios_vendor": text(tree.read(f"{DMI}/bios_vendor")),
-        "bios_version": text(tree.read(f"{DMI}/bios_version")),
-        "bios_date": text(tree.read(f"{DMI}/bios_date")),
+        **{name: identifier(tree.read(f"{DMI}/{name}")) for name in ("product_serial", "product_uuid", "board_serial")},
+        **{name: text(tree.read(f"{DMI}/{name}")) for name in DMI_TEXTS},
         "bmc_version": _bmc_version(tree),
     }
 

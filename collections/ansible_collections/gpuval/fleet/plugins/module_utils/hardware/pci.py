@@ -13,12 +13,15 @@ A virtual function next to its physical function is not a device of its own; one
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from .tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
+#: A function of a PCI device.
+ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
 GPU_VENDORS = tuple(VENDORS.values())
@@ -65,7 +68,6 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
         certain = counts_as_accelerator(vendor_id, device_class)
         if vendor_id is None or certain is None or tree.exists(f"{folder}/physfn"):
             continue
-        node = tree.number(f"{folder}/numa_node")
         devices.append(
             PciAccelerator(
                 address=address,
@@ -74,11 +76,16 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
                 device_id=tree.number(f"{folder}/device"),
                 device_class=device_class,
                 kernel_driver=tree.link_name(f"{folder}/driver"),
-                numa_node=None if node is None or node < 0 else node,
+                numa_node=numa_node(tree, folder),
                 certain=certain,
             )
         )
     return devices
+
+
+def numa_node(tree: Tree, folder: str) -> Optional[int]:
+    node = tree.number(f"{folder}/numa_node")
+    return None if node is None or node < 0 else node
 
 
 def slots(tree: Tree) -> dict[str, str]:

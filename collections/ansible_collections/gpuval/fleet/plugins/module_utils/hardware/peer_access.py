@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from .acs import redirects
-from .pci import DEVICES
+from .pci import ADDRESS, DEVICES
 from .tree import Tree
+from .tuning import GROUPS
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-GROUPS = "/sys/kernel/iommu_groups"
 CONFIG_BYTES = 4096
 
 
@@ -36,7 +34,7 @@ def _way(tree: Tree, gpu: str) -> list[str]:
         parts = tree.path(f"{DEVICES}/{gpu}").resolve(strict=True).parts
     except (OSError, RuntimeError):
         return []
-    return [part for part in parts if _ADDRESS.fullmatch(part)]
+    return [part for part in parts if ADDRESS.fullmatch(part)]
 
 
 def _config(tree: Tree, address: str) -> bytes:

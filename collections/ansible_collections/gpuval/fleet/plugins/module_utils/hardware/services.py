@@ -28,12 +28,12 @@ def facts(tree: Tree, run: Run) -> dict[str, Any]:
     that the kernel mounts when they are read; both None where the kernel does not list them."""
     answer = run("systemctl", "list-units", "--type=service", "--all", "--plain", "--no-legend", "--no-pager")
     states = units(answer.stdout) if answer.ok else None
-    table = tree.read("/proc/mounts")
+    mounts = tree.mounts()
     return {
         "active": _named(states, "active"),
         "failed": _named(states, "failed"),
-        "mounts": mounts(table) if table else None,
-        "automounts": mounts(table, automounts=True) if table else None,
+        "mounts": None if mounts is None else _folders(mounts, is_auto=False),
+        "automounts": None if mounts is None else _folders(mounts, is_auto=True),
     }
 
 
@@ -43,12 +43,13 @@ def units(text: str) -> dict[str, str]:
     return {row[0].removesuffix(".service"): row[2] for row in rows if len(row) >= 4 and row[0].endswith(".service")}
 
 
-def mounts(text: str, *, automounts: bool = False) -> list[str]:
-    rows = (line.split(" ") for line in text.splitlines())
-    rows = (row for row in rows if len(row) >= 3 and row[2] not in NOT_SHOWN and not OF_CONTAINERS.search(row[1]))
-    folders = (row[1] for row in rows if (row[2] == AUTOMOUNT) is automounts)
-    decoded = (re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder) for folder in folders)
-    return list(dict.fromkeys(decoded))[:MAX_NAMES]
+def _folders(mounts: list[list[str]], *, is_auto: bool) -> list[str]:
+    chosen = (
+        folder
+        for _device, folder, kind, _options in mounts
+        if kind not in NOT_SHOWN and not OF_CONTAINERS.search(folder) and (kind == AUTOMOUNT) is is_auto
+    )
+    return list(dict.fromkeys(chosen))[:MAX_NAMES]
 
 
 def _named(states: Optional[dict[str, str]], state: str) -> Optional[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -57,6 +58,14 @@ class Tree(NamedTuple):
             return sorted(entry.name for entry in self.path(name).iterdir())
         except OSError:
             return []
+
+    def mounts(self) -> Optional[list[list[str]]]:
+        """Device, folder, kind and options of what is mounted; None where the kernel does not list it."""
+        table = self.read("/proc/mounts")
+        rows = [line.split(" ")[:4] for line in (table or "").splitlines()]
+        for row in rows:
+            row[1:2] = [re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), folder) for folder in row[1:2]]
+        return [row for row in rows if len(row) == 4] if table else None
 
     def link_name(self, name: str) -> Optional[str]:
         """Last part of what a link points to, as sysfs names drivers and devices."""

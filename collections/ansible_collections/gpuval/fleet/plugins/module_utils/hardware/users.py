@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import engine_types
-from .gaudi import smi as gaudi
+from . import gaudi
 from .nvidia import smi as nvidia
 from .tools import Run, ToolResult
 from .tree import Tree
@@ -19,25 +20,11 @@ QUERY_SECONDS = 20.0
 ENGINE_SECONDS = 10.0
 #: They hold the devices on any healthy node and measure or keep the driver.
 DAEMONS = frozenset(
-    {
-        "nvidia-persistenced",
-        "nv-hostengine",
-        "nv-fabricmanager",
-        "nvidia-fabricmanager",
-        "dcgm-exporter",
-        "dcgmi",
-        "nvidia-cuda-mps-server",
-        "nvidia-smi",
-        "amd-smi",
-        "rocm-smi",
-        "amdgpu-exporter",
-        "device-metrics-exporter",
-        "hl-smi",
-        "hl-thunk",
-        "gpud",
-        "Xorg",
-        "gnome-shell",
-    }
+    (
+        *("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager", "nvidia-fabricmanager", "dcgm-exporter", "dcgmi"),
+        *("nvidia-cuda-mps-server", "nvidia-smi", "amd-smi", "rocm-smi", "amdgpu-exporter", "device-metrics-exporter"),
+        *("hl-smi", "hl-thunk", "gpud", "Xorg", "gnome-shell"),
+    )
 )
 #: The kernel keeps so much of a process's name.
 COMM_CHARACTERS = 15
@@ -71,9 +58,11 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 
     What cannot be found out (no tool, no permission, a tool that hangs) counts as none.
     """
-    found = {**nvidia.processes(run, QUERY_SECONDS), **_amd(tree), **_gaudi(tree, run)}
+    # AMD's kernel driver lists them itself, whatever tool is installed
+    of_amd = {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
+    processes = {**nvidia.processes(run, QUERY_SECONDS), **of_amd, **_gaudi(tree, run)}
     users = []
-    for pid, named in sorted(found.items()):
+    for pid, named in sorted(processes.items()):
         comm, program = tree.read(f"/proc/{pid}/comm") or "", named.rpartition("/")[2]
         name = comm or program or "a process"
         run_id = _run_id(tree, pid)
@@ -90,11 +79,11 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
 
 def foreign_runs(run: Run, but_run: str) -> list[str]:
     """Containers of other gpuval runs that work on this node now, by name and run."""
-    found = []
-    for engine in engine_types():
-        result = run(engine, "ps", "--filter=label=gpuval.run", "--format={{json .}}", timeout=ENGINE_SECONDS)
-        found += [f"container {name} of gpuval run {run_id}" for name, run_id in _labelled(result) if run_id != but_run]
-    return sorted(set(found))
+    options = ("ps", "--filter=label=gpuval.run", "--format={{json .}}")
+    containers = [
+        pair for engine in engine_types() for pair in _labelled(run(engine, *options, timeout=ENGINE_SECONDS))
+    ]
+    return sorted({f"container {name} of gpuval run {run_id}" for name, run_id in containers if run_id != but_run})
 
 
 def _labelled(result: ToolResult) -> list[tuple[str, str]]:
@@ -118,37 +107,24 @@ def _entries(text: str) -> list[dict[str, Any]]:
     """docker writes an object a line, podman one list over several lines."""
     for pieces in ([text], text.splitlines()):
         try:
-            found = [json.loads(piece) for piece in pieces if piece.strip()]
+            documents = [json.loads(piece) for piece in pieces if piece.strip()]
         except ValueError:
             continue
-        flat = [entry for value in found for entry in (value if isinstance(value, list) else [value])]
+        flat = [entry for value in documents for entry in (value if isinstance(value, list) else [value])]
         return [entry for entry in flat if isinstance(entry, dict)]
     return []
-
-
-def _amd(tree: Tree) -> dict[int, str]:
-    """The kernel lists them itself, whatever tool is installed."""
-    return {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
 
 
 def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
-    found = gaudi.processes(run, QUERY_SECONDS)
-    for entry in tree.entries("/proc"):  # as root also those that the tool leaves out
-        if entry.isdigit() and any(_HABANA_DEVICE.search(target) for target in _open_files(tree, entry)):
-            found.setdefault(int(entry), "")
-    return found
-
-
-def _open_files(tree: Tree, pid: str) -> list[str]:
-    targets = []
-    for handle in tree.entries(f"/proc/{pid}/fd"):
-        try:
-            targets.append(str(tree.path(f"/proc/{pid}/fd/{handle}").readlink()))
-        except OSError:
-            continue
-    return targets
+    processes = gaudi.processes(run, QUERY_SECONDS)
+    for pid in filter(str.isdigit, tree.entries("/proc")):  # as root also those that the tool leaves out
+        for handle in tree.entries(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if _HABANA_DEVICE.search(str(tree.path(f"/proc/{pid}/fd/{handle}").readlink())):
+                    processes.setdefault(int(pid), "")
+    return processes
 
 
 def _run_id(tree: Tree, pid: int) -> str:

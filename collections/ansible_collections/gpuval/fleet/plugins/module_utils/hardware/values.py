@@ -10,49 +10,20 @@ from typing import Any, Optional, Union
 Number = Union[int, float]
 
 ABSENT = {
-    "",
-    "-",
-    "n/a",
-    "none",
-    "null",
-    "not supported",
-    "not available",
-    "not found",
-    "insufficient permissions",
+    *("", "-", "n/a", "none", "null", "not supported", "not available", "not found", "insufficient permissions"),
     "requested functionality has been deprecated",
 }
 ERRORS = {"err!", "unknown error", "gpu is lost", "gpu requires reset"}
 PLACEHOLDERS = {
-    "to be filled by o.e.m.",
-    "to be filled by oem",
-    "default string",
-    "not specified",
-    "not applicable",
-    "system serial number",
-    "system product name",
-    "chassis serial number",
-    "unknown",
-    "none",
-    "n/a",
-    "oem",
-    "o.e.m.",
-    "0",
-    "123456789",
-    "0123456789",
-    "1234567890",
-    "........",
+    *("to be filled by o.e.m.", "to be filled by oem", "default string", "not specified", "not applicable"),
+    *("system serial number", "system product name", "chassis serial number", "unknown", "none", "n/a", "oem"),
+    *("o.e.m.", "0", "123456789", "0123456789", "1234567890", "........"),
 }
 
 BYTE_UNITS = {
     "B": 1,
-    "KB": 1024,  # amd-smi says MB and GB and counts in powers of two, as its library does
-    "MB": 1024**2,
-    "GB": 1024**3,
-    "TB": 1024**4,
-    "KIB": 1024,
-    "MIB": 1024**2,
-    "GIB": 1024**3,
-    "TIB": 1024**4,
+    # amd-smi says MB and GB and counts in powers of two, as its library does
+    **{prefix + unit: 1024**power for power, prefix in enumerate("KMGT", 1) for unit in ("B", "IB")},
 }
 HERTZ_UNITS = {"Hz": 1, "kHz": 1_000, "KHz": 1_000, "MHz": 1_000_000, "Mhz": 1_000_000, "GHz": 1_000_000_000}
 WATT_UNITS = {"uW": 1e-6, "mW": 1e-3, "W": 1, "kW": 1e3}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from ..node_directory import NodeError
 from .changes import NetworkChange, NetworkPlan, plan_changes
 from .declaration import NetworkDeclaration
-from .errors import HostNetworkError
 from .host import Deadline, NetworkHost
 from .ledger import ROLL_BACK_SECONDS, ChangeLedger
 from .management import ManagementConnection
@@ -38,18 +37,19 @@ def apply_plan(
     hop = host.way_to(management.peer) if management.peer else None
     try:
         # all are down and have their MTU, which some drivers accept only then, before the first comes up
-        early = [change for change in plan.changes if change.kind in ("flap", "mtu") or change.after == "down"]
+        early = [change for change in plan.changes if change.is_down or change.kind == "mtu"]
         _make(early, host, ledger)
         flaps = [change for change in early if change.kind == "flap"]
-        for is_second in (False, True):
-            for change in flaps:
-                host.bring_up(change.interface, change.before if is_second else {})
+        for change in flaps:
+            host.bring_up(change.interface, {})
+        for change in flaps:
+            host.bring_up(change.interface, change.before)
         _make([change for change in plan.changes if change not in early], host, ledger)
         state = wait_for_links(plan, host, declaration, link_seconds)
         _verify(plan, declaration, state, ledger, outcome)
         if management.peer and host.way_to(management.peer) != hop:
             outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
-    except (HostNetworkError, NodeError, OSError) as error:
+    except (NodeError, OSError) as error:
         outcome.failures.append(str(error))
     if outcome.failures:
         host.deadline = Deadline(ROLL_BACK_SECONDS)  # the first one may be the failure
@@ -72,13 +72,9 @@ def wait_for_links(
 
 
 def why_down(names: list[str], state: NetworkState) -> str:
-    def reason(name: str) -> str:
-        interface = state.interfaces.get(name)
-        if interface is None:
-            return f"{name} is gone"
-        return f"{name} has no carrier" if interface.up else f"{name} stays down"
-
-    return ", ".join(map(reason, names))
+    reasons = {None: "is gone", True: "has no carrier", False: "stays down"}
+    present = {name: interface.up for name, interface in state.interfaces.items()}
+    return ", ".join(f"{name} {reasons[present.get(name)]}" for name in names)
 
 
 def _make(changes: list[NetworkChange], host: NetworkHost, ledger: ChangeLedger) -> None:

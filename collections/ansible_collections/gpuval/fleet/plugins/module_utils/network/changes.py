@@ -41,6 +41,11 @@ class NetworkChange:
         """Kernel parameters that a state must have for `value_in`."""
         return [self.subject] if self.kind == "sysctl" else []
 
+    @property
+    def is_down(self) -> bool:
+        """True if an interface goes down, if only for a moment."""
+        return self.kind == "flap" or (self.kind == "state" and self.after == "down")
+
     def inverse(self) -> NetworkChange:
         return NetworkChange(self.kind, self.subject, self.after, self.before, self.interface)
 
@@ -85,6 +90,9 @@ class NetworkPlan:
     problems: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)  # interfaces that must have a carrier in the end
 
+    def add(self, kind: str, subject: str, before: Any, after: Any, interface: str = "") -> None:
+        self.changes.append(NetworkChange(kind, subject, before, after, interface))
+
     def links_down(self, state: NetworkState) -> list[str]:
         return [
             name
@@ -98,10 +106,6 @@ def plan_changes(
 ) -> NetworkPlan:
     """The difference between declaration and state; `flapped` interfaces went down and up in this boot already."""
     plan = NetworkPlan()
-    downs: list[NetworkChange] = []
-    mtus: list[NetworkChange] = []
-    ups: list[NetworkChange] = []
-    rest_changes: list[NetworkChange] = []
     for entry, interfaces in _selected(declaration, state, plan):
         # all interfaces of an entry flap, or none
         is_flapping = entry.flap and any(
@@ -112,30 +116,35 @@ def plan_changes(
         )
         for interface in interfaces:
             name = interface.name
-            rest_changes += [
-                NetworkChange("address", address, None, True, name)
-                for address in entry.addresses
-                if address not in interface.addresses
-            ]
-            rest_changes += _route_changes(name, entry, state, plan)
             if entry.state == "up":
                 plan.links.append(name)
             if is_flapping and interface.up:
-                downs.append(NetworkChange("flap", name, _lost_by_down(interface, state), state.boot_id, name))
+                plan.add("flap", name, _lost_by_down(interface, state), state.boot_id, name)
             elif interface.state != entry.state:
-                change = NetworkChange("state", f"{name} state", interface.state, entry.state, name)
-                (ups if entry.state == "up" else downs).append(change)
+                plan.add("state", f"{name} state", interface.state, entry.state, name)
             if entry.mtu not in (None, interface.mtu):
-                mtus.append(NetworkChange("mtu", f"{name} mtu", interface.mtu, entry.mtu, name))
+                plan.add("mtu", f"{name} mtu", interface.mtu, entry.mtu, name)
+            for address in entry.addresses:
+                if address not in interface.addresses:
+                    plan.add("address", address, None, True, name)
+            _add_routes(name, entry, state, plan)
     # all down before the first comes up: ends of one link may be on this machine, and both must let go
-    plan.changes = [*downs, *mtus, *ups, *rest_changes, *_sysctl_changes(declaration, state, plan)]
+    plan.changes.sort(key=lambda change: 0 if change.is_down else {"mtu": 1, "state": 2}.get(change.kind, 3))
+    for name, declared in declaration.sysctls.items():
+        present = state.sysctls.get(name)
+        if present is None:
+            plan.problems.append(
+                f"this kernel has no parameter {name}: load its module, or take it out of network_sysctls"
+            )
+        elif normal_value(present) != declared:
+            plan.add("sysctl", name, present, declared)
     limits = "".join(f"{line}\n" for line in declaration.limits)
     for kind, path, declared, present in (
         ("hosts", HOSTS_FILE, block_of(declaration.hosts), state.hosts_block),
         ("limits", LIMITS_FILE, limits, state.limits),
     ):
         if declared not in ("", present):
-            plan.changes.append(NetworkChange(kind, path, present, declared))
+            plan.add(kind, path, present, declared)
     return plan
 
 
@@ -176,36 +185,20 @@ def _lost_by_down(interface: HostInterface, state: NetworkState) -> dict[str, An
     }
 
 
-def _route_changes(name: str, entry: DeclaredInterfaces, state: NetworkState, plan: NetworkPlan) -> list[NetworkChange]:
-    changes = []
+def _add_routes(name: str, entry: DeclaredInterfaces, state: NetworkState, plan: NetworkPlan) -> None:
     for declared in entry.routes:
-        present = find_route(state, declared["dst"], declared["metric"])
-        change = NetworkChange(
-            "route", f"{declared['dst']} metric {declared['metric']}", present, {**declared, "dev": name}
-        )
+        to, metric = declared["dst"], declared["metric"]
+        present = find_route(state, to, metric)
+        change = NetworkChange("route", f"{to} metric {metric}", present, {**declared, "dev": name})
         if change.is_same(present, change.after):
             continue
         if present and not is_restorable(present):
             plan.problems.append(
-                f"the route to {declared['dst']} has settings that could not be put back "
-                f"({', '.join(sorted(present))}): remove it yourself, or declare another metric"
+                f"the route to {to} has settings that could not be put back ({', '.join(sorted(present))}): remove it "
+                "yourself, or declare another metric"
             )
         else:
-            changes.append(change)
-    return changes
-
-
-def _sysctl_changes(declaration: NetworkDeclaration, state: NetworkState, plan: NetworkPlan) -> list[NetworkChange]:
-    changes = []
-    for name, declared in declaration.sysctls.items():
-        present = state.sysctls.get(name)
-        if present is None:
-            plan.problems.append(
-                f"this kernel has no parameter {name}: load its module, or take it out of network_sysctls"
-            )
-        elif normal_value(present) != declared:
-            changes.append(NetworkChange("sysctl", name, present, declared))
-    return changes
+            plan.changes.append(change)
 
 
 def _next_hop(route: Optional[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from .errors import HostNetworkError
+from ..node_directory import NodeError
 from .state import DEFAULT_METRIC, HostInterface
 
 #: Below 1280 the kernel takes IPv6 off an interface; above 65535 no interface goes but loopback.
@@ -62,7 +62,7 @@ class NetworkDeclaration:
 
 
 def parse_declaration(parameters: dict[str, Any]) -> NetworkDeclaration:
-    """The declaration in the options of the module. Raises HostNetworkError naming the wrong entry."""
+    """The declaration in the options of the module. Raises NodeError naming the wrong entry."""
     hosts, sysctls = ((parameters.get(name) or {}).items() for name in ("hosts", "sysctls"))
     return NetworkDeclaration(
         interfaces=tuple(map(_parse_interfaces, parameters.get("interfaces") or [])),
@@ -77,7 +77,7 @@ def parse_declaration(parameters: dict[str, Any]) -> NetworkDeclaration:
 
 def _require(is_valid: Any, message: str) -> None:
     if not is_valid:
-        raise HostNetworkError(message)
+        raise NodeError(message)
 
 
 def _match(pattern: re.Pattern[str], name: str, option: str, meaning: str) -> str:
@@ -114,7 +114,7 @@ def _parse_route(entry: dict[str, Any]) -> dict[str, Any]:
         network = ipaddress.ip_network("0.0.0.0/0" if to == "default" else to or "", strict=False)
         gateway = ipaddress.ip_address(via) if via else None
     except ValueError as error:
-        raise HostNetworkError(f"route to {to!r} via {via!r}: {error}") from error
+        raise NodeError(f"route to {to!r} via {via!r}: {error}") from error
     version = network.version
     _require(
         gateway is None or gateway.version == version, f"route to {to}: the gateway {via} is of another IP version"
@@ -129,14 +129,14 @@ def _interface_address(text: str) -> str:
     try:
         return str(ipaddress.ip_interface(text))
     except ValueError as error:
-        raise HostNetworkError(f"address {text!r}: {error}") from error
+        raise NodeError(f"address {text!r}: {error}") from error
 
 
 def _address(name: str, text: Any) -> str:
     try:
         return str(ipaddress.ip_address(str(text)))
     except ValueError as error:
-        raise HostNetworkError(f"hosts {name}: {error}") from error
+        raise NodeError(f"hosts {name}: {error}") from error
 
 
 def _sysctl_value(name: str, value: Any) -> str:

@@ -5,6 +5,7 @@ Any answer of HTTP counts as there; where a size was declared, all of it has to 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import socket
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
-from .errors import HostNetworkError
+from ..node_directory import NodeError
 from .tcp import connect, resolve
 
 TRIES = 3
@@ -39,6 +40,10 @@ CERTIFICATES = {
     ),
 }
 PORTS = {"http": 80, "https": 443}
+FIGURES = (
+    *("name_seconds", "tcp_seconds", "tls_seconds", "status", "received_bytes", "bytes_per_second", "loss_ratio"),
+    *("mtu_bytes", "certificate_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,9 @@ def parse(entry: dict[str, Any]) -> Endpoint:
         proxy = urlsplit(entry["proxy"]) if entry.get("proxy") else None
         via = (proxy.hostname or "", proxy.port or 3128) if proxy else None
     except ValueError:
-        raise HostNetworkError(f"endpoint {name}: the url or address cannot be read") from None
+        raise NodeError(f"endpoint {name}: the url or address cannot be read") from None
     if not parts.hostname or not port or parts.scheme not in ("tcp", "http", "https"):
-        raise HostNetworkError(f"endpoint {name}: give a url (http or https) or an address (host:port)")
+        raise NodeError(f"endpoint {name}: give a url (http or https) or an address (host:port)")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     ca_file, size = entry.get("ca_file") or None, entry.get("size_bytes")
     return Endpoint(name, parts.hostname, port, parts.scheme, path, via, ca_file, entry.get("method") or "GET", size)
@@ -75,19 +80,11 @@ def parse(entry: dict[str, Any]) -> Endpoint:
 def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> dict[str, Any]:
     """What was measured; `state` is `ok`, or where it ended: name, tcp, tls, http."""
     result: dict[str, Any] = {
+        **dict.fromkeys(FIGURES),
         "host": endpoint.host,
         "port": endpoint.port,
         "state": "name",
         "message": "",
-        "name_seconds": None,
-        "tcp_seconds": None,
-        "tls_seconds": None,
-        "status": None,
-        "received_bytes": None,
-        "bytes_per_second": None,
-        "loss_ratio": None,
-        "mtu_bytes": None,
-        "certificate_seconds": None,
     }
     host, port = endpoint.proxy or (endpoint.host, endpoint.port)
     address, result["name_seconds"] = resolve(host)
@@ -101,8 +98,9 @@ def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> 
         state, spent, link = connect(address, port, min(seconds, REPEATED_SECONDS))
         tried += 1
         if link is not None and spent is not None:
-            with link:
-                result["mtu_bytes"] = _path_mtu(link)
+            with link, contextlib.suppress(OSError):
+                result["mtu_bytes"] = None
+                result["mtu_bytes"] = link.getsockopt(*PATH_MTU[link.family])
             times.append(spent)
         lost += link is None
         if state == "unreachable":
@@ -119,24 +117,15 @@ def probe(endpoint: Endpoint, size: int, seconds: float, tries: int = TRIES) -> 
     return _http(endpoint, address, port, endpoint.size_bytes or size, seconds, result)
 
 
-def _path_mtu(link: socket.socket) -> Optional[int]:
-    try:
-        return link.getsockopt(*PATH_MTU[link.family])
-    except OSError:
-        return None
-
-
 def _http(
     endpoint: Endpoint, address: str, port: int, size: int, seconds: float, result: dict[str, Any]
 ) -> dict[str, Any]:
-    _state, _spent, link = connect(address, port, seconds)
+    state, _spent, link = connect(address, port, seconds)
     if link is None:
-        result.update(state="tcp", message=f"{endpoint.host} port {port}: {_state}")
+        result.update(state="tcp", message=f"{endpoint.host} port {port}: {state}")
         return result
     end = time.monotonic() + seconds
-    answer = None
     try:
-        link.settimeout(seconds)
         if endpoint.proxy:
             _through_proxy(link, endpoint)
         if endpoint.scheme == "https":
@@ -146,21 +135,16 @@ def _http(
             link = context.wrap_socket(link, server_hostname=endpoint.host)
             result["tls_seconds"] = time.perf_counter() - begin
             ends = (link.getpeercert() or {}).get("notAfter")
-            result["certificate_seconds"] = (
-                max(0.0, ssl.cert_time_to_seconds(str(ends)) - time.time()) if ends else None
-            )
+            if ends:
+                result["certificate_seconds"] = max(0.0, ssl.cert_time_to_seconds(str(ends)) - time.time())
         result["state"] = "http"
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=seconds)
         connection.sock = link
         is_put = endpoint.method == "PUT"
         connection.putrequest(endpoint.method, endpoint.path, skip_accept_encoding=True)
-        for name, value in (
-            ("Content-Length", str(size)) if is_put else ("Range", f"bytes=0-{max(0, size - 1)}"),
-            ("User-Agent", "gpuval"),
-            ("Accept-Encoding", "identity"),
-            ("Connection", "close"),
-        ):
-            connection.putheader(name, value)
+        amount = ("Content-Length", str(size)) if is_put else ("Range", f"bytes=0-{max(0, size - 1)}")
+        for header in (amount, ("User-Agent", "gpuval"), ("Accept-Encoding", "identity"), ("Connection", "close")):
+            connection.putheader(*header)
         begin = time.perf_counter()
         connection.endheaders()
         got = _send(link, size, end) if is_put else 0
@@ -204,12 +188,10 @@ def _http(
 def _send(link: socket.socket, size: int, end: float) -> int:
     """How many of `size` bytes were sent. A service may answer, and close, before it took all."""
     sent = 0
-    try:
+    with contextlib.suppress(ConnectionError):
         while sent < size and time.monotonic() < end:
             link.settimeout(max(0.05, end - time.monotonic()))
             sent += link.send(BLOCK[: size - sent])
-    except ConnectionError:
-        pass
     return sent
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..hardware.tools import toolbox
-from ..node_directory import boot_id
+from ..node_directory import NodeError, boot_id
 from .changes import HOSTS_FILE, LIMITS_FILE, NetworkChange
-from .errors import HostNetworkError
 from .hosts_file import read_block, set_block
 from .state import NetworkState, find_route, next_hop, parse_interfaces, parse_routes, route_words
 
@@ -32,7 +31,7 @@ class Deadline:
 
     def check(self, step: str) -> None:
         if self.left() <= 0:
-            raise HostNetworkError(f"not done after {self.seconds:g} s, at: {step}")
+            raise NodeError(f"not done after {self.seconds:g} s, at: {step}")
 
 
 class NetworkHost:
@@ -43,18 +42,18 @@ class NetworkHost:
         self._run = toolbox()
 
     def ip(self, *words: str) -> str:
-        """Output of an `ip` command. Raises HostNetworkError with what it complained of."""
+        """Output of an `ip` command. Raises NodeError with what it complained of."""
         command = f"ip {' '.join(words)}"
         self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
         outcome = self._run("ip", *words, timeout=seconds)
         if outcome.missing:
-            raise HostNetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
+            raise NodeError("the command `ip` is missing: install the package iproute2 (or iproute)")
         if outcome.timed_out:
-            raise HostNetworkError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
+            raise NodeError(f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg")
         if not outcome.ok:
             reason = " ".join((outcome.stderr or outcome.stdout).split())[-300:]
-            raise HostNetworkError(f"`{command}`: {reason or f'exit {outcome.returncode}'}")
+            raise NodeError(f"`{command}`: {reason or f'exit {outcome.returncode}'}")
         return outcome.stdout
 
     def state(self, sysctls: Iterable[str] = ()) -> NetworkState:
@@ -66,12 +65,13 @@ class NetworkHost:
                 if driver.is_symlink():
                     drivers[path.name] = driver.readlink().name
         show = ("-json", "-details")
+        try:
+            routes_of_6 = self.ip("-6", *show, "route", "show")
+        except NodeError:  # a kernel without IPv6
+            routes_of_6 = "[]"
         return NetworkState(
             interfaces=parse_interfaces(self.ip(*show, "address", "show"), drivers, frozenset(physical)),
-            routes=(
-                *parse_routes(self.ip("-4", *show, "route", "show"), 4),
-                *parse_routes(self._routes_of_6(show), 6),
-            ),
+            routes=(*parse_routes(self.ip("-4", *show, "route", "show"), 4), *parse_routes(routes_of_6, 6)),
             sysctls={name: _read_text(sysctl_path(name)) for name in sysctls},
             hosts_block=read_block(_read_text(Path(HOSTS_FILE), strip=False) or ""),
             limits=_read_text(Path(LIMITS_FILE), strip=False),
@@ -82,16 +82,14 @@ class NetworkHost:
         """Device and gateway that packets to the address take."""
         try:
             return next_hop(self.ip("-json", "route", "get", address))
-        except HostNetworkError:
+        except NodeError:
             return None
 
     def make(self, change: NetworkChange) -> None:
         """Set `change.after`."""
         link = ("link", "set", "dev", change.interface)
-        if change.kind == "flap":
-            self.ip(*link, "down")
-        elif change.kind == "state":
-            self.ip(*link, change.after)
+        if change.kind in ("flap", "state"):
+            self.ip(*link, "down" if change.kind == "flap" else change.after)
         elif change.kind == "mtu":
             self.ip(*link, "mtu", str(change.after))
         elif change.kind == "address":
@@ -104,20 +102,24 @@ class NetworkHost:
             route, verb = change.after or change.before, "replace" if change.after else "del"
             self.ip(f"-{route['version']}", "route", verb, *route_words(route))
         elif change.kind == "sysctl":
-            _write_sysctl(change.subject, change.after)
+            try:
+                sysctl_path(change.subject).write_text(change.after, encoding="ascii")
+            except OSError as error:
+                problem = f"{change.subject} cannot be set to {change.after!r}: {error.strerror}"
+                raise NodeError(f"{problem}; in a container it is read-only") from error
         elif change.kind == "hosts":
             text = _read_text(Path(HOSTS_FILE), strip=False) or ""
             write_file(Path(HOSTS_FILE), set_block(text, change.after))
         elif change.kind == "limits":
             write_file(Path(LIMITS_FILE), change.after)
         else:
-            raise HostNetworkError(f"unknown kind of change: {change.kind}")
+            raise NodeError(f"unknown kind of change: {change.kind}")
 
     def bring_up(self, interface: str, lost: dict[str, Any]) -> None:
         """Set an interface up and restore the addresses and routes that it lost by going down."""
         state = self.state()
         if interface not in state.interfaces:
-            raise HostNetworkError(f"{interface} is gone: its driver does not show it any more, see dmesg")
+            raise NodeError(f"{interface} is gone: its driver does not show it any more, see dmesg")
         if not state.interfaces[interface].up:
             self.ip("link", "set", "dev", interface, "up")
             state = self.state()
@@ -128,12 +130,6 @@ class NetworkHost:
         for route in sorted(lost.get("routes", []), key=lambda route: "gateway" in route):
             if not find_route(state, route["dst"], route["metric"]):
                 self.ip(f"-{route['version']}", "route", "replace", *route_words(route))
-
-    def _routes_of_6(self, show: tuple[str, ...]) -> str:
-        try:
-            return self.ip("-6", *show, "route", "show")
-        except HostNetworkError:  # a kernel without IPv6
-            return "[]"
 
 
 def sysctl_path(name: str) -> Path:
@@ -166,7 +162,7 @@ def write_file(path: Path, text: Optional[str]) -> None:
                 raise
             path.write_bytes(data)
     except OSError as error:
-        raise HostNetworkError(f"{path} cannot be written: {error.strerror}") from error
+        raise NodeError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _read_text(path: Path, strip: bool = True) -> Optional[str]:
@@ -175,12 +171,3 @@ def _read_text(path: Path, strip: bool = True) -> Optional[str]:
     except OSError:
         return None
     return text.strip() if strip else text
-
-
-def _write_sysctl(name: str, value: str) -> None:
-    try:
-        sysctl_path(name).write_text(value, encoding="ascii")
-    except OSError as error:
-        raise HostNetworkError(
-            f"{name} cannot be set to {value!r}: {error.strerror}; in a container it is read-only"
-        ) from error

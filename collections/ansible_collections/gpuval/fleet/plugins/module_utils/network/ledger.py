@@ -18,9 +18,8 @@ from typing import Any
 from ..node_directory import NodeError, check_private, make_private, one_at_once, write_private
 from . import listener
 from .changes import NetworkChange
-from .detached import run_detached
-from .errors import HostNetworkError
 from .host import Deadline, NetworkHost
+from .parallel import run_detached
 
 NAME = "undo.json"
 SCHEMA = "gpuval.network-undo/1"
@@ -94,21 +93,19 @@ class ChangeLedger:
         self.pending, self.attempt = [], ""
         self._write()
 
-    def roll_back(self, host: NetworkHost, is_forced: bool = True) -> PutBack:
-        """Put back the values before the pending changes; `is_forced`: also where others changed them since."""
-        return self._put_back([self.pending], host, dry=False, is_forced=is_forced)
+    def roll_back(
+        self, host: NetworkHost, is_forced: bool = True, has_confirmed: bool = False, dry: bool = False
+    ) -> PutBack:
+        """Put back the values before the pending changes, with `has_confirmed` before all.
 
-    def restore(self, host: NetworkHost, dry: bool = False) -> PutBack:
-        """Put back the values before all changes; `dry` only lists them."""
-        return self._put_back([self.pending, self.confirmed], host, dry=dry, is_forced=False)
-
-    def _put_back(self, groups: list[list[NetworkChange]], host: NetworkHost, *, dry: bool, is_forced: bool) -> PutBack:
+        `is_forced`: also where others changed them since. `dry` only lists them.
+        """
         result: PutBack = {"restored": [], "kept": [], "left": []}
-        for changes in groups:
+        for changes in [self.pending, self.confirmed] if has_confirmed else [self.pending]:
             for change in reversed(list(changes)):
                 try:
                     outcome, text = _revert(change, host, dry=dry, is_forced=is_forced)
-                except (HostNetworkError, OSError) as error:
+                except (NodeError, OSError) as error:
                     outcome, text = "left", f"{change}: {error}"
                 if outcome:
                     result[outcome].append(text)
@@ -142,9 +139,7 @@ class ChangeLedger:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise HostNetworkError(
-                f"{self.path} cannot be read: {error.strerror}; use the user that it belongs to"
-            ) from error
+            raise NodeError(f"{self.path} cannot be read: {error.strerror}; use the user that it belongs to") from error
         check_private(self._folder)  # commands are made of its content
         try:
             document = json.loads(text)
@@ -155,7 +150,7 @@ class ChangeLedger:
             self.pending = [NetworkChange(**entry) for entry in document.get("pending", ())]
             self.attempt = str(document.get("attempt", ""))
         except (ValueError, KeyError, TypeError) as error:
-            raise HostNetworkError(
+            raise NodeError(
                 f"{self.path} is damaged ({error}): see by hand that the network is right, then remove the file"
             ) from error
 
@@ -180,9 +175,11 @@ def restore_network(base: Path, seconds: float = RESTORE_SECONDS, dry: bool = Fa
         check_private(base / listener.FOLDER)
         if not dry and listener.stop(base):
             ended.append("listener on declared ports: ended")
-        result = ChangeLedger(base).restore(NetworkHost(Deadline(seconds)), dry)
+        result = ChangeLedger(base).roll_back(
+            NetworkHost(Deadline(seconds)), is_forced=False, has_confirmed=True, dry=dry
+        )
         return {**result, "restored": ended + result["restored"]}
-    except (HostNetworkError, NodeError, OSError) as error:
+    except (NodeError, OSError) as error:
         return {"restored": ended, "kept": [], "left": [str(error)]}
 
 
@@ -207,7 +204,7 @@ def _revert(change: NetworkChange, host: NetworkHost, *, dry: bool, is_forced: b
         host.make(change.inverse())
         present = change.value_in(host.state(change.sysctls))
         if not change.is_same(present, change.before):
-            raise HostNetworkError(f"still {_in_one_line(present)} after it was put back")
+            raise NodeError(f"still {_in_one_line(present)} after it was put back")
     return "restored", str(change.inverse())
 
 

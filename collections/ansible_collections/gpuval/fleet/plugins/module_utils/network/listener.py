@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..node_directory import make_private, write_private
-from .detached import run_detached
+from .parallel import run_detached
 from .tcp import GREETING
 
 FOLDER = "network"  # below the folder of gpuval

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .changes import NetworkChange
-from .state import HostInterface, NetworkState
+from .state import NetworkState
 
 #: Metric of the route to its own network that an address brings, by IP version.
 CONNECTED_METRIC = {4: 0, 6: 256}
@@ -130,10 +130,11 @@ def _is_preferred(to: str, metric: int, state: NetworkState, peer: Any) -> bool:
 
 
 def _holders(state: NetworkState, address: str) -> set[str]:
-    def is_holder(interface: HostInterface) -> bool:
-        return address in (text.partition("/")[0] for text in (*interface.addresses, *interface.link_local))
-
-    return {name for name, interface in state.interfaces.items() if is_holder(interface)}
+    return {
+        name
+        for name, interface in state.interfaces.items()
+        if address in (text.partition("/")[0] for text in (*interface.addresses, *interface.link_local))
+    }
 
 
 def _plain_address(text: str) -> str:

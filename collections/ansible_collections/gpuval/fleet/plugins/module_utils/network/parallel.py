@@ -1,7 +1,8 @@
-"""Many waits at a time, with one deadline for all: what is not done then is given up, and nothing waits for it."""
+"""Many waits at a time with one deadline, and processes that outlive the module, its connection and the controller."""
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ TaskName = TypeVar("TaskName")
 
 
 def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> dict[TaskName, Any]:
-    """Results by key; keys of tasks that were not done in time are left out. A task must not raise."""
+    """Results by key, without those of tasks that are late: nothing waits for them. A task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     answers: queue.SimpleQueue = queue.SimpleQueue()
     for item in tasks.items():
@@ -38,3 +39,21 @@ def in_parallel(tasks: Mapping[TaskName, Callable[[], Any]], seconds: float) -> 
             break
         results[key] = result
     return results
+
+
+def run_detached(work: Callable[[], None]) -> None:
+    """Call `work` in a process with a session of its own and without the module's files, locks among them."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            os.chdir("/")
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            work()
+    finally:
+        os._exit(0)

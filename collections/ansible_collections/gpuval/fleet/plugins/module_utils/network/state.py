@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from .errors import HostNetworkError
+from ..node_directory import NodeError
 
 #: Of what is shown of a node, at most.
 MOST_INTERFACES, MOST_ADDRESSES = 128, 32
@@ -101,7 +101,14 @@ def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str
 
 def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
     """Routes of the main table, from `ip -4|-6 -json -details route show`, with a whole `dst` and a `metric` always."""
-    return tuple({**entry, "version": version, **_where_to(entry, version)} for entry in _json(text, "ip route"))
+    everything = "0.0.0.0/0" if version == 4 else "::/0"
+    routes = []
+    for entry in _json(text, "ip route"):
+        to = entry.get("dst", "default")
+        network = ipaddress.ip_network(everything if to == "default" else to, strict=False)
+        metric = int(entry.get("metric", DEFAULT_METRIC[version]))
+        routes.append({**entry, "version": version, "dst": str(network), "metric": metric})
+    return tuple(routes)
 
 
 def next_hop(text: str) -> Optional[dict[str, Any]]:
@@ -146,13 +153,6 @@ def normal_value(value: Optional[str]) -> Optional[str]:
     return None if value is None else " ".join(value.split())
 
 
-def _where_to(entry: dict[str, Any], version: int) -> dict[str, Any]:
-    text = entry.get("dst", "default")
-    everything = "0.0.0.0/0" if version == 4 else "::/0"
-    to = str(ipaddress.ip_network(everything if text == "default" else text, strict=False))
-    return {"dst": to, "metric": int(entry.get("metric", DEFAULT_METRIC[version]))}
-
-
 def _cidr(info: dict[str, Any]) -> str:
     return f"{info['local']}/{info['prefixlen']}"
 
@@ -161,4 +161,4 @@ def _json(text: str, call: str) -> list[dict[str, Any]]:
     try:
         return [entry for entry in json.loads(text or "[]") if isinstance(entry, dict)]
     except ValueError as error:
-        raise HostNetworkError(f"`{call}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error
+        raise NodeError(f"`{call}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import time
@@ -39,6 +40,14 @@ def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[floa
     return state, spent if state == "closed" else None, None
 
 
+def handshake(address: str, port: int, seconds: float) -> tuple[str, Optional[float]]:
+    """State and seconds of a connection that is closed at once."""
+    state, spent, link = connect(address, port, seconds)
+    if link is not None:
+        link.close()
+    return state, spent
+
+
 def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
     """An IP address of the name and the seconds that took; None when there is none."""
     begin = time.perf_counter()
@@ -68,36 +77,29 @@ def receive(address: str, port: int, size: int, seconds: float) -> Optional[floa
     _state, _spent, link = connect(address, port, seconds)
     if link is None:
         return None
-    with link:
-        try:
-            link.settimeout(seconds)
+    begin, received = 0.0, 0
+    try:
+        with link, link.makefile("rb") as stream:
             link.sendall(f"bulk {size}\n".encode())
-            with link.makefile("rb") as stream:
-                if not stream.readline(300).startswith(GREETING.encode()):
-                    return None
-                begin = time.perf_counter()
-                got = 0
-                while got < size and time.perf_counter() - begin < seconds:
-                    link.settimeout(max(0.05, seconds - (time.perf_counter() - begin)))
-                    data = stream.read1(65536)
-                    if not data:
-                        break
-                    got += len(data)
-        except socket.timeout:
-            pass
-        except OSError:
-            return None
-        spent = time.perf_counter() - begin if "begin" in locals() else 0
-    return got / spent if spent and got else None
+            if not stream.readline(300).startswith(GREETING.encode()):
+                return None
+            begin = time.perf_counter()
+            while received < size and time.perf_counter() - begin < seconds:
+                link.settimeout(max(0.05, seconds - (time.perf_counter() - begin)))
+                data = stream.read1(65536)
+                if not data:
+                    break
+                received += len(data)
+    except socket.timeout:
+        pass
+    except OSError:
+        return None
+    return received / (time.perf_counter() - begin) if received else None
 
 
 def say(address: str, port: int, line: str, seconds: float) -> None:
     _state, _spent, link = connect(address, port, seconds)
     if link is not None:
-        with link:
-            try:
-                link.sendall(line.encode())
-                link.settimeout(seconds)
-                link.recv(300)
-            except OSError:
-                return
+        with link, contextlib.suppress(OSError):
+            link.sendall(line.encode())
+            link.recv(300)

@@ -19,7 +19,6 @@ from ..network import ledger as ledgers
 from ..network.apply import apply_plan, wait_for_links, why_down
 from ..network.changes import HOSTS_FILE, plan_changes
 from ..network.declaration import parse_declaration
-from ..network.errors import HostNetworkError
 from ..network.host import Deadline, NetworkHost
 from ..network.hosts_file import other_addresses
 from ..network.management import find_management, peer_of, ssh_connection
@@ -196,7 +195,7 @@ def apply(module, options, base):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
     with one_launch_at_once(base):
         if vars(ledgers.ChangeLedger(base)) != vars(ledger):  # writing this one would forget the other's first values
-            raise HostNetworkError("another command changed the network of this node meanwhile: run this again")
+            raise NodeError("another command changed the network of this node meanwhile: run this again")
         ledger.begin(CONFIRM_SECONDS)
         outcome = apply_plan(plan, declaration, management, host, ledger, options.link_seconds)
     result.update(left=outcome.left, down=outcome.down, interfaces=shown(host.state()))

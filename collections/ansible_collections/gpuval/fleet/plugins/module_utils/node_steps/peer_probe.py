@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 
 from ..network import endpoints as services
 from ..network import listener
-from ..network.asking import Peer, Questions, ask, say_bye
 from ..network.host import Deadline, NetworkHost
 from ..network.parallel import in_parallel
+from ..network.peers import Peer, Questions, ask, say_bye
 from ..network.state import shown
 from ..node_directory import NodeError, base_directory
 
@@ -116,7 +116,7 @@ def measure(options, check_mode):
     )
     answers = ask(peers, questions, deadline, state, host)
     if questions.ports or questions.bulk_bytes:
-        say_bye(options.node, peers, answers, questions, deadline)
+        say_bye(options.node, answers, questions, deadline)
     calls = {
         target.name: functools.partial(services.probe, target, options.endpoint_bytes, options.endpoint_seconds)
         for target in targets

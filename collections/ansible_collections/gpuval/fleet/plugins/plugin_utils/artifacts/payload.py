@@ -28,7 +28,7 @@ SHARED = (
         "visible_text.py",
         "word_pattern.py",
     ),
-    *(f"network/{name}.py" for name in ("__init__", "endpoints", "errors", "parallel", "tcp")),
+    *(f"network/{name}.py" for name in ("__init__", "endpoints", "parallel", "tcp")),
 )
 
 #: The package of an extension's stage, in its folder.

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils.network import endpoints as services
-from ...module_utils.network.errors import HostNetworkError
+from ...module_utils.node_directory import NodeError
 from ..core import units
 from ..core.errors import SettingError
 from ..core.text import meant
@@ -80,7 +80,7 @@ def _check_urls(entry: Mapping[str, str], where: str) -> None:
                 raise SettingError(f"{where}: {key} must be http://HOST:PORT with a port from 1 to 65535")
         if urlsplit(f"//{entry.get('address', '')}").port == 0:
             raise SettingError(f"{where}: address needs a port from 1 to 65535")
-    except (HostNetworkError, ValueError) as error:
+    except (NodeError, ValueError) as error:
         if isinstance(error, SettingError):
             raise
         kind = "url (https://HOST/PATH)" if entry.get("url") else "address (HOST:PORT)"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Optional
 
 from .. import values
-from ..gpu import Detection, Fields, Gpu, read_fields
+from ..gpu import Detection, Fields, Gpu, failed_detection, read_fields
 from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
 
 VENDOR = "amd"
@@ -35,9 +35,7 @@ def detect(run: Run) -> Detection:
     if newer.gpus or newer.hung:
         return newer
     older = _detect_rocm_smi(run)
-    if older.gpus or not newer.installed:
-        return older
-    return newer
+    return older if older.gpus or not newer.installed else newer
 
 
 def _detect_amd_smi(run: Run) -> Detection:
@@ -45,10 +43,8 @@ def _detect_amd_smi(run: Run) -> Detection:
     problem, unclear = None, False
     for view in ("static", "list", "metric"):
         result = run("amd-smi", view, "--json", timeout=VENDOR_TOOL_TIMEOUT_SECONDS)
-        if result.missing:
-            return Detection(VENDOR, problem=result.complaint, installed=False)
-        if result.timed_out:
-            return Detection(VENDOR, problem=result.complaint, hung=True)
+        if failed := failed_detection(VENDOR, result):
+            return failed
         answers[view] = find_json(result.stdout)
         if answers[view] is None and view != "metric":
             problem = _unanswered(result, f"amd-smi {view} --json did not write JSON")
@@ -62,10 +58,8 @@ def _detect_amd_smi(run: Run) -> Detection:
 
 def _detect_rocm_smi(run: Run) -> Detection:
     result = run("rocm-smi", *ROCM_SMI_ARGUMENTS, timeout=VENDOR_TOOL_TIMEOUT_SECONDS)
-    if result.missing:
-        return Detection(VENDOR, problem="neither amd-smi nor rocm-smi is installed", installed=False)
-    if result.timed_out:
-        return Detection(VENDOR, problem=result.complaint, hung=True)
+    if failed := failed_detection(VENDOR, result, "neither amd-smi nor rocm-smi is installed"):
+        return failed
     answer = find_json(result.stdout)
     gpus = parse_rocm_smi(answer)  # rocm-smi ends with status 0 even when there is no driver
     parts = [gpu for gpu in gpus if gpu.partitioned]

@@ -26,8 +26,6 @@ TOOL_SECONDS = 20.0
 #: Without an answer in this time the cards are counted by their PCI addresses, as the tools do too.
 LIST_SECONDS = 5.0
 TOOL_PERIOD_SECONDS = 5.0
-#: Counters, by the files of a GPU's folder that they come from.
-COUNTER_FILES = {"pcie_replays": "pcie_replay_count", "ecc_corrected": "ras", "ecc_uncorrected": "ras"}
 NO_FILE = "not there: amdgpu has no such file for this GPU"
 VIRTUAL = "not supported by a virtual function, which reports 0"
 RETIRES = "AMD GPUs retire pages instead"
@@ -116,21 +114,13 @@ class Card:
         self._folder = folder
         self.address = folder.resolve().name
         hwmon = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
-        heat, clocks = _labelled(hwmon, "temp"), _labelled(hwmon, "freq")
-        places: dict[str, tuple[Optional[Path], ...]] = {
-            "temperature_celsius": (heat.get("junction"), heat.get("edge")),  # AMD throttles by the junction
-            "memory_temperature_celsius": (heat.get("mem"),),
-            "power_watts": (hwmon / "power1_average", hwmon / "power1_input"),
-            "power_limit_watts": (hwmon / "power1_cap",),
-            "sm_clock_hertz": (clocks.get("sclk"),),
-            "memory_clock_hertz": (clocks.get("mclk"),),
-            "utilisation_ratio": (folder / "gpu_busy_percent",),
-            "memory_used_bytes": (folder / "mem_info_vram_used",),
-            "pcie_width": (folder / "current_link_width",),
-            "pcie_generation": (folder / "current_link_speed",),
-            **{name: (folder / file,) for name, file in COUNTER_FILES.items()},
-        }
-        existing = {name: [path for path in paths if path and path.exists()] for name, paths in places.items()}
+        #: By name the files of a GPU, of its sensors, and inputs of those by their labels.
+        files = {path.name: path for path in (*folder.glob("*"), *hwmon.glob("power1_*"))}
+        for kind in ("temp", "freq"):
+            for path in sorted(hwmon.glob(f"{kind}*_input")):
+                label = read_text(path.with_name(path.name.replace("_input", "_label"))) or path.name
+                files[f"{kind} {label.lower()}"] = path
+        existing = {name: [files[key] for key in keys if key in files] for name, (_read, *keys) in FILES.items()}
         self._files = {name: paths[0] for name, paths in existing.items() if paths}
         #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
         self.absent = dict.fromkeys((name for name, paths in existing.items() if not paths), NO_FILE)
@@ -138,7 +128,7 @@ class Card:
             self.absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
 
     def sample(self) -> Sample:
-        return known({name: read(read_text(self._files[name])) for name, read in READ.items() if name in self._files})
+        return known({name: FILES[name][0](read_text(path)) for name, path in self._files.items() if FILES[name][0]})
 
     def counters(self) -> Counters:
         folder = self._folder
@@ -164,34 +154,27 @@ def _divided(by: float) -> Callable[[Optional[str]], Optional[float]]:
     return read
 
 
-#: How the text of a sample's file is read: millidegrees, microwatts, a percentage.
-READ: dict[str, Callable[[Optional[str]], Any]] = {
-    "temperature_celsius": _divided(1000),
-    "memory_temperature_celsius": _divided(1000),
-    "power_watts": _divided(1e6),
-    "power_limit_watts": _divided(1e6),
-    "sm_clock_hertz": number,
-    "memory_clock_hertz": number,
-    "utilisation_ratio": ratio,
-    "memory_used_bytes": number,
-    "pcie_width": lambda text: number(text) or None,  # 0: a virtual function
-    "pcie_generation": pcie_generation,
+#: Of a reading how the text of its file is read (millidegrees, microwatts, a percentage), and the file or the label of
+#: the sensor: of several the first that there is. Counters, without a reader, are no sample.
+FILES: dict[str, tuple[Any, ...]] = {
+    "temperature_celsius": (_divided(1000), "temp junction", "temp edge"),  # AMD throttles by the junction
+    "memory_temperature_celsius": (_divided(1000), "temp mem"),
+    "power_watts": (_divided(1e6), "power1_average", "power1_input"),
+    "power_limit_watts": (_divided(1e6), "power1_cap"),
+    "sm_clock_hertz": (number, "freq sclk"),
+    "memory_clock_hertz": (number, "freq mclk"),
+    "utilisation_ratio": (ratio, "gpu_busy_percent"),
+    "memory_used_bytes": (number, "mem_info_vram_used"),
+    "pcie_width": (lambda text: number(text) or None, "current_link_width"),  # 0: a virtual function
+    "pcie_generation": (pcie_generation, "current_link_speed"),
+    "pcie_replays": (None, "pcie_replay_count"),
+    "ecc_corrected": (None, "ras"),
+    "ecc_uncorrected": (None, "ras"),
 }
 
 
-def ras_counts(folder: Path) -> tuple[Optional[int], Optional[int]]:
+def ras_counts(folder: Path) -> list[Optional[int]]:
     """Return correctable and uncorrectable errors of all blocks (`ue: 0` and `ce: 3` in each `<block>_err_count`)."""
-    texts = [text for text in (read_text(path) for path in sorted(folder.glob("*_err_count"))) if text]
-    counts = {
-        kind: [int(value) for text in texts for value in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)]
-        for kind in ("ce", "ue")
-    }
-    return (sum(counts["ce"]) if counts["ce"] else None), (sum(counts["ue"]) if counts["ue"] else None)
-
-
-def _labelled(folder: Path, kind: str) -> dict[str, Path]:
-    """Return the inputs of a kind (temp, freq) by their labels."""
-    inputs = sorted(folder.glob(f"{kind}*_input"))
-    return {
-        (read_text(path.with_name(path.name.replace("_input", "_label"))) or path.name).lower(): path for path in inputs
-    }
+    text = "\n".join(read_text(path) or "" for path in sorted(folder.glob("*_err_count")))
+    counts = ([int(count) for count in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)] for kind in ("ce", "ue"))
+    return [sum(numbers) if numbers else None for numbers in counts]

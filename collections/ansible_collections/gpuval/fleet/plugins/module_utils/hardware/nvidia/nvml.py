@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Optional, cast
 
 from ..source import Counters, Sample, Source, SourceError, known
-from .throttle import throttle
+from .smi import throttle
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Readings that hardly change, which are not worth a call every second.
@@ -51,6 +51,11 @@ SAMPLED: dict[str, tuple[Any, ...]] = {
     "power_watts": (0.001, "nvmlDeviceGetPowerUsage"),
     "sm_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_SM),
     "memory_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_MEM),
+}
+SELDOM_SAMPLED: dict[str, tuple[Any, ...]] = {
+    "power_limit_watts": (0.001, "nvmlDeviceGetEnforcedPowerLimit"),
+    "pcie_width": (1, "nvmlDeviceGetCurrPcieLinkWidth"),
+    "pcie_generation": (1, "nvmlDeviceGetCurrPcieLinkGeneration"),
 }
 ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
 FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
@@ -189,14 +194,10 @@ class Nvml(Source):
 
     def _scaled(self, key: str, handle: ctypes.c_void_p, factor: float, name: str, *arguments: int) -> Optional[float]:
         value = self._number(key, name, handle, *map(ctypes.c_uint, arguments))
-        return None if value is None else value * factor
-
-    def _link(self, key: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
-        """Return a figure of the PCIe link; a virtual function has none."""
-        value = self._number(key, name, handle)
-        if value == 0:
+        if value == 0 and key in ("pcie_width", "pcie_generation"):
             self.absent.setdefault(key, VIRTUAL)
-        return value or None
+            return None
+        return None if value is None else value * factor
 
     def _checked(self, key: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
@@ -234,15 +235,7 @@ class Nvml(Source):
         at, cached = self._slow.get(index, (0.0, {}))
         if cached and present - at < SLOW_SECONDS:
             return {"power_limit_watts": cached["power_limit_watts"]} if "power_limit_watts" in cached else {}
-        reading = known(
-            {
-                "power_limit_watts": self._scaled(
-                    "power_limit_watts", handle, 0.001, "nvmlDeviceGetEnforcedPowerLimit"
-                ),
-                "pcie_width": self._link("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
-                "pcie_generation": self._link("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            }
-        )
+        reading = known({name: self._scaled(name, handle, *call) for name, call in SELDOM_SAMPLED.items()})
         self._slow[index] = (present, reading)
         return reading
 
@@ -274,25 +267,23 @@ class Nvml(Source):
             return {"lost": True}
         pci = _PciInfo()
         located = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)) == SUCCESS
-        remaps = self._remaps(handle)
         links = self._links_up(handle)
+        errors = {
+            name: ("nvmlDeviceGetTotalEccErrors", handle, ctypes.c_uint(kind), ctypes.c_uint(ECC_VOLATILE))
+            for name, kind in (("ecc_corrected", ECC_CORRECTED), ("ecc_uncorrected", ECC_UNCORRECTED))
+        }
         reading = {
             "uuid": uuid.value.decode("ascii", "replace") if code == SUCCESS else None,
             "pci_address": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if located else None,
-            "ecc_corrected": self._ecc("ecc_corrected", handle, ECC_CORRECTED),
-            "ecc_uncorrected": self._ecc("ecc_uncorrected", handle, ECC_UNCORRECTED),
+            **{name: self._number(name, *arguments, wide=True) for name, arguments in errors.items()},
             "pcie_replays": self._number("pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle),
-            "pcie_width": self._link("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "pcie_width": self._scaled("pcie_width", handle, *SELDOM_SAMPLED["pcie_width"]),
             "links_up": links,
             "link_errors": None if links is None else self._link_errors(handle, links),
             "link_corrected": None if links is None else self._link_corrected(handle, links),
-            **remaps,
+            **self._remaps(handle),
         }
         return known(reading)
-
-    def _ecc(self, key: str, handle: ctypes.c_void_p, kind: int) -> Optional[int]:
-        arguments = (ctypes.c_uint(kind), ctypes.c_uint(ECC_VOLATILE))
-        return self._number(key, "nvmlDeviceGetTotalEccErrors", handle, *arguments, wide=True)
 
     def _remaps(self, handle: ctypes.c_void_p) -> dict[str, int]:
         values = [ctypes.c_uint() for _ in range(4)]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Optional
 from .. import values
 from ..gpu import READINGS, Detection, Gpu, read_fields
 from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
-from .throttle import throttle_of_hex
 
 VENDOR = "nvidia"
 ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
@@ -26,6 +25,14 @@ _END = "</nvidia_smi_log>"
 _UNREADABLE = re.compile(
     r"device handle for GPU\s*(?:\d+:\s*)?([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])", re.IGNORECASE
 )
+
+#: Why clocks are low: the bits of nvmlClocksEventReason, which NVML and nvidia-smi share.
+SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
+KINDS = {
+    "throttle_thermal": SW_THERMAL | HW_THERMAL,
+    "throttle_power": SW_POWER_CAP | HW_POWER_BRAKE,
+    "throttle_hardware": HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE,
+}
 
 
 def detect(run: Run) -> Detection:
@@ -157,6 +164,19 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
         partition_mode=None if mig is None else f"mig {mig.lower()}",
         processes=[_process(process) for process in element.findall("processes/process_info")],
     )
+
+
+def throttle(reasons: int) -> dict[str, int]:
+    """Return 1 for each kind of throttling that a mask of reasons names, else 0. Idle and set clocks are none."""
+    return {kind: int(bool(reasons & bits)) for kind, bits in KINDS.items()}
+
+
+def throttle_of_hex(word: Any) -> Optional[dict[str, int]]:
+    """Return the kinds of throttling of a mask in hexadecimal (`0x0000000000000004`); None for any other text."""
+    try:
+        return throttle(int(word, 16))
+    except (TypeError, ValueError):
+        return None
 
 
 class Field(NamedTuple):

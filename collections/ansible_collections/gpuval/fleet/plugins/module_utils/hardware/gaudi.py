@@ -1,4 +1,4 @@
-"""What `hl-smi -Q` prints, for facts and telemetry. Properties: docs.habana.ai, System Management Interface Tool.
+"""Intel Gaudi devices by `hl-smi`, for facts and telemetry (docs.habana.ai, System Management Interface Tool).
 
 One property that a release does not know refuses the whole query, so a short query that every release knows follows.
 """
@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .. import values
-from ..gpu import READINGS, Detection, Gpu
-from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
+from . import values
+from .gpu import READINGS, Detection, Gpu, failed_detection
+from .source import SourceError, ToolSource
+from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult, toolbox
 
 VENDOR = "gaudi"
 _PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
@@ -41,9 +42,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pcie.link.gen.current": ("pcie_generation", values.count),
     "pcie.link.width.current": ("pcie_width", values.count),
 }
-READING_OF_PROPERTY = {
-    name: READINGS[attribute] for name, (attribute, _) in PROPERTIES.items() if attribute in READINGS
-}
+NOT_REPORTED = "hl-smi's query does not report it"
 
 SHORT_QUERY = ("index", "uuid", "bus_id", "name", "driver_version", "memory.total", "memory.used", "temperature.aip")
 FULL_QUERY = (
@@ -81,10 +80,8 @@ def detect(run: Run) -> Detection:
     problem, unclear = None, False
     for query in (FULL_QUERY, SHORT_QUERY):
         result = ask(run, query, VENDOR_TOOL_TIMEOUT_SECONDS)
-        if result.missing:
-            return Detection(VENDOR, problem=result.complaint, installed=False)
-        if result.timed_out:
-            return Detection(VENDOR, problem=result.complaint, hung=True)
+        if failed := failed_detection(VENDOR, result):
+            return failed
         gpus = [gpu for gpu in parse(result.stdout, query) if gpu.pci_address]
         if gpus:
             return Detection(VENDOR, gpus, None if result.ok else result.complaint)
@@ -113,3 +110,19 @@ def processes(run: Run, timeout: float) -> dict[int, str]:
     """Names of the processes on the devices by pid, from the table of `hl-smi`; none without an answer."""
     result = run("hl-smi", timeout=timeout)
     return {int(pid): name for pid, name in _PROCESS.findall(result.stdout)} if result.ok else {}
+
+
+class Gaudi(ToolSource):
+    name = "hl-smi"
+    queries = SAMPLE_QUERIES
+    reading_of = {name: READINGS[PROPERTIES[name][0]] for name in SAMPLE_QUERIES[0] if name in PROPERTIES}
+    never = dict.fromkeys(
+        ("throttle", "row_remaps", "link_errors", "link_corrected", "pcie_replays", "power_limit_watts"), NOT_REPORTED
+    )
+    not_asked = NOT_REPORTED
+
+    def ask(self, query: tuple[str, ...], seconds: float) -> list[Gpu]:
+        answer = ask(toolbox(), query, seconds)
+        if answer.missing or answer.timed_out:
+            raise SourceError(answer.complaint)
+        return parse(answer.stdout, query)
