@@ -1,5 +1,6 @@
 """known_hosts files are read as OpenSSH reads them: ssh-keygen itself is asked where it can say."""
 
+import dataclasses
 import shutil
 import subprocess
 import threading
@@ -7,8 +8,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import known_hosts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, Pins
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import kex_file, pin_file, ssh_arguments
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import Where
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import (
+    HostKeyError,
+    Pins,
+    kex_file,
+    pin_file,
+    ssh_arguments,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.prober import Prober, SshTarget
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINJJw9zF6wJaUKPrt0/ZLCJlAGwDCVN59/46FWV1gT0p"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -79,11 +87,18 @@ def test_markers_aliases_and_damaged_lines():
     assert look(text, "192.0.2.1", 2222, alias="Plain").keys[0].line == 7
 
 
-def test_a_plain_name_holds_for_another_port_only_without_an_own_entry():
-    entries = known_hosts.parse(f"n {KEY}\n", Path("kh"))
-    assert known_hosts.lookup_with_plain_name(entries, "n", 2222).keys
-    entries += known_hosts.parse(f"[n]:2222 {OTHER}\n", Path("kh"))
-    assert [str(entry.key) for entry in known_hosts.lookup_with_plain_name(entries, "n", 2222).keys] == [OTHER]
+def test_a_plain_name_holds_for_another_port_only_without_an_own_entry(tmp_path):
+    own = tmp_path / "known_hosts"
+    at = Where("n", "n", 2222, "ubuntu", settings={"userknownhostsfile": (str(own),)})
+    prober = Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
+    own.write_text(f"n {KEY}\n")
+    policy = prober._policy(at, SshTarget("n"))
+    assert [str(entry.key) for entry in policy.plain.keys] == [KEY] and not policy.own
+    assert not prober._policy(dataclasses.replace(at, port=22), SshTarget("n")).plain
+    prober = Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
+    own.write_text(f"n {KEY}\n[n]:2222 {OTHER}\n")
+    policy = prober._policy(at, SshTarget("n"))
+    assert [str(entry.key) for entry in policy.own.keys] == [OTHER] and not policy.plain
 
 
 @needs_openssh

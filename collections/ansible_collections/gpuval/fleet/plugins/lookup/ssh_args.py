@@ -34,7 +34,7 @@ from ansible import constants
 from ansible.plugins.loader import connection_loader
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file, ssh_arguments
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import pin_file, ssh_arguments
 
 
 class LookupModule(LookupBase):

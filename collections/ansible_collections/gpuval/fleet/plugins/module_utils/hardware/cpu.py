@@ -16,8 +16,8 @@ def facts(tree: Tree) -> dict[str, Any]:
     blocks = processors(tree.read("/proc/cpuinfo") or "")
     names = [name for name in tree.entries(CPUS) if re.fullmatch(r"cpu\d+", name)]
     keys = ("physical_package_id", "core_id")
-    cores = {tuple(tree.number(f"{CPUS}/{name}/topology/{key}") for key in keys) for name in names}
-    cores = {core for core in cores if None not in core} or {
+    shown = {tuple(tree.read(f"{CPUS}/{name}/topology/{key}") for key in keys) for name in names}
+    cores = {core for core in shown if None not in core} or {
         (block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= set(block)
     }
     governors = Counter(filter(None, (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names)))

@@ -127,41 +127,35 @@ def _quoted(word: str) -> str:
 
 def effective(text: str) -> dict[str, tuple[str, ...]]:
     """What `ssh -G` printed: the values of each keyword, in order."""
-    found: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
-        key, _, value = line.strip().partition(" ")
-        if key:
-            found[key.lower()] = (*found.get(key.lower(), ()), value)
-    return found
+    settings: dict[str, tuple[str, ...]] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        key, _, value = line.partition(" ")
+        settings[key.lower()] = (*settings.get(key.lower(), ()), value)
+    return settings
 
 
 def where(node: str, settings: Mapping[str, tuple[str, ...]]) -> Where:
-    def one(key: str, default: str = "") -> str:
-        value = settings.get(key, (default,))[0]
-        return "" if value == "none" else value
-
+    first = {key: "" if values[0] == "none" else values[0] for key, values in settings.items()}
     return Where(
         node=node,
-        host=one("hostname", node),
-        port=int(one("port", "22")),
-        user=one("user"),
-        alias=one("hostkeyalias"),
-        proxy=one("proxyjump") or one("proxycommand"),
+        host=first.get("hostname", node),
+        port=int(first.get("port", "22")),
+        user=first.get("user", ""),
+        alias=first.get("hostkeyalias", ""),
+        proxy=first.get("proxyjump") or first.get("proxycommand", ""),
         settings=settings,
     )
 
 
 def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
     """The files of UserKnownHostsFile or GlobalKnownHostsFile."""
-    names = [name for value in settings.get(key, ()) for name in _words(value)]
+    names = []
+    for value in settings.get(key, ()):
+        try:
+            names += shlex.split(value)
+        except ValueError:
+            names += value.split()
     return [expand_user(name) for name in names if name not in ("none", "/dev/null")]
-
-
-def _words(value: str) -> list[str]:
-    try:
-        return shlex.split(value)
-    except ValueError:
-        return value.split()
 
 
 # --- trust -----------------------------------------------------------------------------------------------------------
@@ -191,6 +185,10 @@ class Policy:
     accept_new: bool = True
 
     @property
+    def known(self) -> KnownHost:
+        return self.pinned or self.own or self.plain
+
+    @property
     def kinds(self) -> list[str]:
         """Key types to request first."""
         if self.declared:
@@ -207,14 +205,13 @@ class Policy:
     @property
     def is_first_contact(self) -> bool:
         """Whether any key is accepted: none is known, declared or revoked."""
-        known = (self.pinned, self.own, self.plain)
-        return self.accept_new and not self.declared and not any(host or host.revoked for host in known)
+        hosts = (self.pinned, self.own, self.plain)
+        return self.accept_new and not self.declared and not any(host or host.revoked for host in hosts)
 
     @property
     def by_authority(self) -> bool:
         """Whether only a certificate can prove the host key."""
-        known = self.pinned or self.own or self.plain
-        return not self.declared and not known.keys and bool(known.authorities)
+        return not self.declared and not self.known.keys and bool(self.known.authorities)
 
 
 def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
@@ -233,25 +230,25 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
     revoked = [entry for known in (policy.pinned, policy.own) for entry in known.revoked if entry.key == shown]
     if revoked:
         return _wrong(shown, at, f"that is revoked in {revoked[0].place}", "do not use the machine at this address")
+    accepted = ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=((at.name, "", shown),))
+    if {str(shown), shown.fingerprint} & set(policy.declared):
+        return replace(accepted, replaced=(at.name,))
     if policy.declared:
-        return _by_declaration(shown, policy, at)
+        expected = ", ".join(
+            text if text.startswith("SHA256:") else parse_key(text).fingerprint for text in policy.declared
+        )
+        problem = f"but the inventory declares {expected} (gpuval_host_keys)"
+        return _wrong(shown, at, problem, f"{CHANGED} and change gpuval_host_keys in the inventory")
     for known in (policy.pinned, policy.own):
         if any(entry.key == shown for entry in known.keys):
-            pins = () if known is policy.pinned else ((at.name, "", shown),)
-            return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins)
+            return replace(accepted, pins=() if known is policy.pinned else accepted.pins)
         if known.keys:
-            same = [entry for entry in known.keys if entry.key.kind == shown.kind] or list(known.keys)
-            old = same[0]
-            return _wrong(
-                shown,
-                at,
-                f"but {old.key.fingerprint} ({old.key.kind}) is in {old.place}",
-                f"{CHANGED} and accept the new key: {forget(at, old.file)}",
-            )
-    if any(entry.key == shown for entry in policy.plain.keys):
-        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=((at.name, "", shown),))
-    if policy.accept_new:
-        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, new=True, pins=((at.name, "", shown),))
+            old = next((entry for entry in known.keys if entry.key.kind == shown.kind), known.keys[0])
+            forget = shlex.join(["ssh-keygen", "-R", at.name, "-f", str(old.file)])
+            problem = f"but {old.key.fingerprint} ({old.key.kind}) is in {old.place}"
+            return _wrong(shown, at, problem, f"{CHANGED} and accept the new key: {forget}")
+    if policy.accept_new or any(entry.key == shown for entry in policy.plain.keys):
+        return replace(accepted, new=all(entry.key != shown for entry in policy.plain.keys))
     return ProbeFinding(
         "unknown_host_key",
         f"{at.address} presents the unknown host key {shown.fingerprint} ({shown.kind})",
@@ -260,28 +257,6 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
         "-e gpuval_accept_new_host_keys=true",
         fingerprint=shown.fingerprint,
     )
-
-
-def forget(at: Where, file: Path) -> str:
-    """The command that removes a key."""
-    return shlex.join(["ssh-keygen", "-R", at.name, "-f", str(file)])
-
-
-def _by_declaration(shown: HostKey, policy: Policy, at: Where) -> ProbeFinding:
-    if str(shown) in policy.declared or shown.fingerprint in policy.declared:
-        pins = ((at.name, "", shown),)
-        return ProbeFinding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins, replaced=(at.name,))
-    expected = ", ".join(_fingerprint(text) for text in policy.declared)
-    return _wrong(
-        shown,
-        at,
-        f"but the inventory declares {expected} (gpuval_host_keys)",
-        f"{CHANGED} and change gpuval_host_keys in the inventory",
-    )
-
-
-def _fingerprint(declared: str) -> str:
-    return declared if declared.startswith("SHA256:") else parse_key(declared).fingerprint
 
 
 def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> ProbeFinding:
@@ -337,8 +312,8 @@ def closed(at: Where) -> ProbeFinding:
 
 def shows(line: str, key: HostKey) -> bool:
     """Whether a line of ssh's log says that the server has this key, by itself or in a certificate."""
-    found = re.match(r"debug1: Server host (?:key|certificate): \S+ (SHA256:[^\s,]+)", line)
-    return found is not None and found[1] == key.fingerprint
+    match = re.match(r"debug1: Server host (?:key|certificate): \S+ (SHA256:[^\s,]+)", line)
+    return match is not None and match[1] == key.fingerprint
 
 
 def unfinished_step(log: str) -> str:
@@ -401,17 +376,15 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> ProbeFinding:
         )
     if re.search(r"timed out during banner exchange|banner line contains invalid", stderr):
         return hung(at, seconds, "sends no SSH banner")
-    known = classify("unreachable", stderr).name
-    if known not in STATES:
-        known = "ssh_error"
-    if known == "login_denied":
+    state = classify("unreachable", stderr).name
+    if state == "login_denied":
         reasons = [line for line in errors[:-1] if re.search(r"identity|UNPROTECTED|bad permissions|Load key", line)]
         last = one_line("; ".join([*reasons, last]), 400)
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
     message = f"{at.address}{through}: {last}"
-    if known == "ssh_error":
-        return ProbeFinding(known, message, f"try it by hand: {at.login('-v')}")
-    return _finding(known, message)
+    if state == "ssh_error" or state not in STATES:
+        return ProbeFinding("ssh_error", message, f"try it by hand: {at.login('-v')}")
+    return _finding(state, message)
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------
@@ -421,14 +394,12 @@ def summary(findings: Mapping[str, ProbeFinding], seconds: float, pin_file: Path
     """The lines for the operator: counts, then each state with its nodes, first messages and remedies."""
     reachable = sum(finding.state == REACHABLE for finding in findings.values())
     lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {state: [] for state in STATES}
     for node, finding in findings.items():
         groups.setdefault(finding.state, []).append(node)
-    order = {state: number for number, state in enumerate(STATES)}
-    for state in sorted(groups, key=lambda name: order.get(name, len(order))):
-        if state == REACHABLE:
+    for state, nodes in groups.items():
+        if state == REACHABLE or not nodes:
             continue
-        nodes = groups[state]
         lines.append(f"  {state} ({len(nodes)}): {some_of(nodes, SHOWN)}")
         remedies: dict[str, str] = {}
         for node in nodes:

@@ -9,6 +9,7 @@ import fnmatch
 import hashlib
 import hmac
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,14 +109,13 @@ def matches(patterns: str, name: str) -> bool:
     """Whether a host field names `name` (as made by host_id)."""
     if patterns.startswith("|"):
         return _matches_hash(patterns, name)
-    found = False
-    for pattern in patterns.lower().split(","):
-        negated = pattern.startswith("!")
-        if _matches_pattern(pattern[1:] if negated else pattern, name):
-            if negated:
-                return False
-            found = True
-    return found
+    # only * and ? are wildcards; fnmatch's brackets stand for themselves in `[host]:port`
+    matching = [
+        pattern
+        for pattern in patterns.lower().split(",")
+        if fnmatch.fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]"))
+    ]
+    return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
 
 
 def _matches_hash(field: str, name: str) -> bool:
@@ -127,11 +127,6 @@ def _matches_hash(field: str, name: str) -> bool:
         return hmac.compare_digest(made, base64.b64decode(digest))
     except (ValueError, binascii.Error):
         return False
-
-
-def _matches_pattern(pattern: str, name: str) -> bool:
-    # only * and ? are wildcards; fnmatch's brackets stand for themselves in `[host]:port`
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 @dataclass(frozen=True)
@@ -156,18 +151,9 @@ def lookup(entries: Iterable[KnownHostsEntry], host: str, port: int, alias: str 
     return KnownHost(tuple(found[""]), tuple(found[CA]), tuple(found[REVOKED]))
 
 
-def lookup_with_plain_name(entries: list[KnownHostsEntry], host: str, port: int, alias: str = "") -> KnownHost:
-    """As `lookup`; for a port of its own that is not known, what is known of the plain name, as OpenSSH does."""
-    known = lookup(entries, host, port, alias)
-    if known or alias or port == DEFAULT_PORT:
-        return known
-    plain = lookup(entries, host, DEFAULT_PORT)
-    return KnownHost(plain.keys, plain.authorities, known.revoked or plain.revoked)
-
-
 def inventory_name(sources: Iterable[str], project: Path) -> str:
     """The file name for the pins of an inventory: the same from run to run, another one for another inventory."""
-    names = [_source_name(source, project) for source in sources]
+    names = (_source_name(source, project) for source in sources)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "_", "+".join(names)).strip("._") or "inventory"
     if len(name) > 100:
         name = f"{name[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -241,3 +227,28 @@ class Pins:
             yield
         except OSError as error:
             raise HostKeyError(f"{self.path} cannot be written: {error.strerror}. Set gpuval_state_dir.") from None
+
+
+def pin_file(state_dir: Path, sources: Iterable[str]) -> Path:
+    """The pins of an inventory. The state folder stands beside the project's inventories."""
+    return state_dir / "known_hosts" / inventory_name(sources, state_dir.parent)
+
+
+def kex_file(pins: Path) -> Path:
+    """The options for a fast key exchange that the last probe found."""
+    return pins.with_name(f".{pins.name}.kex")
+
+
+def ssh_arguments(pins: Path, own: str) -> str:
+    """ssh_args of a connection: host key options before the operator's, since the first value of an option counts.
+
+    Before the first probe there are no pins, and ssh uses the operator's own known_hosts. It always checks.
+    """
+    words = ["-o", "StrictHostKeyChecking=yes"]
+    if pins.is_file():
+        words += ["-o", 'UserKnownHostsFile="' + str(pins).replace("%", "%%") + '"']
+        words += ["-o", "GlobalKnownHostsFile=none", "-o", "UpdateHostKeys=no", "-o", "VerifyHostKeyDNS=no"]
+        words += ["-o", "NoHostAuthenticationForLocalhost=no"]
+        with contextlib.suppress(OSError):
+            words += shlex.split(kex_file(pins).read_text())
+    return f"{shlex.join(words)} {own}".strip()

@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from ...module_utils.network.parallel import in_parallel
 from . import findings, known_hosts
 from .findings import REACHABLE, Policy, ProbeError, ProbeFinding, Where
-from .known_hosts import CA, KnownHost, Pins
+from .known_hosts import CA, DEFAULT_PORT, KnownHost, Pins
 from .login_secrets import NO_SECRETS, LoginSecrets
 from .openssh import SshEnd, ended_by_signals, kex_options, run_ssh
 
@@ -108,67 +110,52 @@ class Prober:
         return findings.where(target.node, settings)
 
     def _policy(self, at: Where, target: SshTarget) -> Policy:
-        own = self._own_entries(at)
-        exact = known_hosts.lookup(own, at.host, at.port, at.alias)
-        plain = KnownHost() if exact else known_hosts.lookup_with_plain_name(own, at.host, at.port, at.alias)
-        return Policy(
-            pinned=known_hosts.lookup(self._pinned, at.host, at.port, at.alias),
-            own=exact,
-            plain=plain,
-            declared=target.declared,
-            accept_new=self.accept_new,
-        )
-
-    def _own_entries(self, at: Where) -> list[known_hosts.KnownHostsEntry]:
-        """The operator's own known_hosts files for this node."""
-        names = ("userknownhostsfile", "globalknownhostsfile")
+        names = ("userknownhostsfile", "globalknownhostsfile")  # the operator's own
         files = tuple(path for name in names for path in findings.key_files(at.settings, name))
         with self._lock:
             if files not in self._own:
                 self._own[files] = known_hosts.read(file for file in files if file != self.pins.path)
-            return self._own[files]
+        exact = known_hosts.lookup(self._own[files], at.host, at.port, at.alias)
+        is_plain = not (exact or at.alias or at.port == DEFAULT_PORT)
+        return Policy(
+            pinned=known_hosts.lookup(self._pinned, at.host, at.port, at.alias),
+            own=exact,
+            plain=known_hosts.lookup(self._own[files], at.host, DEFAULT_PORT) if is_plain else KnownHost(),
+            declared=target.declared,
+            accept_new=self.accept_new,
+        )
 
     # --- directly ---
 
     def _connect(self, at: Where) -> socket.socket:
+        """A connection to the first address that takes one, within the timeout."""
         deadline = time.monotonic() + self.timeout
-        error: OSError = TimeoutError()
-        for family, kind, protocol, _, address in self._resolve(at):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            connection = socket.socket(family, kind, protocol)
+        families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+        family = families.get(at.settings.get("addressfamily", ("any",))[0], 0)
+
+        def resolve() -> Any:
             try:
-                connection.settimeout(left)
+                return socket.getaddrinfo(at.host, at.port, family, socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                return error if isinstance(error, OSError) else socket.gaierror(0, str(error))
+
+        late = socket.gaierror(0, f"the name service did not answer within {self.timeout:g} s")
+        answer = in_parallel({at.host: resolve}, self.timeout).get(at.host, late)
+        error = answer if isinstance(answer, OSError) else TimeoutError()
+        for address_family, kind, protocol, _, address in () if answer is error else answer:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
+                break
+            connection = socket.socket(address_family, kind, protocol)
+            try:
+                connection.settimeout(seconds_left)
                 connection.connect(address)
             except OSError as failure:
                 connection.close()
                 error = failure
-                continue
-            return connection
+            else:
+                return connection
         raise ProbeError(findings.of_socket_error(error, at, self.timeout))
-
-    def _resolve(self, at: Where) -> list[tuple]:
-        """The addresses of a name, within the connect timeout."""
-        family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(
-            at.settings.get("addressfamily", ("any",))[0], 0
-        )
-        found: list = []
-
-        def resolve() -> None:
-            try:
-                found.append(socket.getaddrinfo(at.host, at.port, family, socket.SOCK_STREAM))
-            except (OSError, UnicodeError) as error:
-                found.append(error if isinstance(error, OSError) else socket.gaierror(0, str(error)))
-
-        resolver = threading.Thread(target=resolve, daemon=True, name="gpuval-resolve")  # getaddrinfo has no deadline
-        resolver.start()
-        resolver.join(self.timeout)
-        if not found:
-            found.append(socket.gaierror(0, f"the name service did not answer within {self.timeout:g} s"))
-        if isinstance(found[0], OSError):
-            raise ProbeError(findings.of_socket_error(found[0], at, self.timeout))
-        return found[0]
 
     # --- by OpenSSH ---
 
@@ -223,15 +210,13 @@ class Prober:
         return finding
 
     def _with_authority(self, target: SshTarget, at: Where, policy: Policy, file: Path) -> ProbeFinding:
-        known = policy.pinned or policy.own or policy.plain
-        lines = [(CA, at.name, entry.key) for entry in known.authorities]
-        file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
-        finding = self._result(
-            self._ssh(target, at, file, "yes", login=not (at.proxy and target.secrets)), target, at, None
-        )
+        pins = tuple((at.name, CA, entry.key) for entry in policy.known.authorities)
+        file.write_text("".join(f"{marker} {name} {key}\n" for name, marker, key in pins))
+        done = self._ssh(target, at, file, "yes", login=not (at.proxy and target.secrets))
+        finding = self._result(done, target, at, None)
         if finding.state != REACHABLE:
             return finding
-        pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
+        pins = () if policy.pinned else pins
         return replace(finding, message=f"{finding.message}, known by a certificate authority", pins=pins)
 
     def _result(self, done: SshEnd, target: SshTarget, at: Where, trusted: ProbeFinding | None) -> ProbeFinding:
@@ -307,11 +292,10 @@ def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
         try:
             peeked = connection.recv(512, socket.MSG_PEEK)
         except TimeoutError:
-            if received:
-                raise ProbeError(findings.no_ssh(at, received)) from None
-            raise ProbeError(findings.hung(at, seconds, "sends no SSH banner")) from None
+            late = findings.no_ssh(at, received) if received else findings.hung(at, seconds, "sends no SSH banner")
+            raise ProbeError(late) from None
         except OSError:
-            raise ProbeError(findings.closed(at)) from None
+            peeked = b""
         if not peeked:
             raise ProbeError(findings.closed(at))
         if any(line.startswith(b"SSH-") for line in peeked.splitlines()):

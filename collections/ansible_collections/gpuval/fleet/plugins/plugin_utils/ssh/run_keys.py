@@ -11,12 +11,12 @@ import ipaddress
 import json
 import shutil
 import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ...module_utils.network.parallel import in_parallel
 from ..core import files
 from ..core.errors import GpuvalError
 from .known_hosts import host_id
@@ -84,15 +84,15 @@ class RunKeys:
         with files.locked(lock, LOCK_SECONDS, late):
             yield
 
-    def resolved(self, wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    def resolved(self, names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Addresses of the nodes; names are looked up once for all nodes. Raises RunKeysError."""
         file = self.folder / "addresses.json"
         with contextlib.suppress(OSError, ValueError, KeyError):
-            known = json.loads(file.read_text())
-            if known["wanted"] == wanted:
-                return known["addresses"]
-        addresses = resolve(wanted)
-        text = json.dumps({"wanted": wanted, "addresses": addresses}, indent=1)
+            cached = json.loads(file.read_text())
+            if cached["wanted"] == names_of:
+                return cached["addresses"]
+        addresses = resolve(names_of)
+        text = json.dumps({"wanted": names_of, "addresses": addresses}, indent=1)
         files.replace(file, text.encode(), files.PRIVATE)
         return addresses
 
@@ -106,40 +106,34 @@ class RunKeys:
         return KeyPair(path.read_text(), public.read_text().strip())
 
 
-def resolve(wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Numeric addresses for each node's names and addresses: from= goes by what a connection comes from."""
-    found: dict[str, list[str]] = {node: [] for node in wanted}
-    failed: dict[str, str] = {}
 
-    def look(node: str, name: str) -> None:
-        try:
-            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            failed[node] = f"{name}: {getattr(error, 'strerror', None) or error}"
-            return
-        found[node] += [str(entry[4][0]) for entry in entries]
-
-    names = [(node, name) for node, all_names in wanted.items() for name in all_names]
-    threads = []
-    for node, name in names:
+    def look_up(name: str) -> list[str] | str:
         if is_address(name):
-            found[node].append(name)
-            continue
-        threads.append((node, name, threading.Thread(target=look, args=(node, name), daemon=True)))
-    deadline = time.monotonic() + RESOLVE_SECONDS
-    for _, _, thread in threads:
-        thread.start()
-    for node, name, thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            failed.setdefault(node, f"{name}: the name service did not answer within {RESOLVE_SECONDS} s")
+            return [name]
+        try:
+            return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+        except (OSError, UnicodeError) as error:
+            return str(getattr(error, "strerror", None) or error)
+
+    late = f"the name service did not answer within {RESOLVE_SECONDS} s"
+    names = dict.fromkeys(name for listed in names_of.values() for name in listed)
+    answers = in_parallel({name: partial(look_up, name) for name in names}, RESOLVE_SECONDS)
+    answers = {name: answers.get(name, late) for name in names}
+    failed = {
+        node: name for node, listed in names_of.items() for name in reversed(listed) if isinstance(answers[name], str)
+    }
     if failed:
-        node, reason = next(iter(failed.items()))
+        node, name = next(iter(failed.items()))
         raise RunKeysError(
-            f"{node} has no address that other nodes could see ({reason}): set ssh_keys_addresses of the node to its "
-            f"addresses in the network of the multi-node work ({len(failed)} node(s) like this)"
+            f"{node} has no address that other nodes could see ({name}: {answers[name]}): set ssh_keys_addresses of "
+            f"the node to its addresses in the network of the multi-node work ({len(failed)} node(s) like this)"
         )
-    return {node: list(dict.fromkeys(addresses)) for node, addresses in found.items()}
+    return {
+        node: list(dict.fromkeys(address for name in listed for address in answers[name]))
+        for node, listed in names_of.items()
+    }
 
 
 def is_address(text: str) -> bool:

@@ -11,10 +11,9 @@ from ansible.plugins.loader import connection_loader
 from ..core.paths import project_path
 from . import findings as ssh_findings
 from . import prober
-from .known_hosts import HostKeyError, Pins
+from .known_hosts import HostKeyError, Pins, pin_file
 from .login_secrets import LoginSecrets
 from .openssh import ssh_options
-from .trust import pin_file
 
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 

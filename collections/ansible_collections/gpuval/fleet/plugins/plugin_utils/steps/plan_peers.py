@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import functools
 import ipaddress
-import socket
 from collections.abc import Mapping
 from typing import Any
 
+from ...module_utils.network import tcp
+from ...module_utils.network.parallel import in_parallel
 from ..core.text import some_of
 from ..network import sampling
 from ..runs.action import RunAction
@@ -57,17 +58,11 @@ def plan_peers(action: RunAction, mesh: int = 32, degree: int = 8, resolve: bool
 
 def _resolve(addresses: Mapping[str, str]) -> dict[str, str]:
     """IP address by node, where there is one; all names are resolved at one time, with a deadline."""
-    numeric, names = {}, {}
+    numeric, tasks = {}, {}
     for node, address in addresses.items():
         try:
             numeric[node] = str(ipaddress.ip_address(address))
         except ValueError:
-            names[node] = address
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=32)
-    try:
-        waiting = {pool.submit(socket.getaddrinfo, name, None): node for node, name in names.items()}
-        resolved, _late = concurrent.futures.wait(waiting, timeout=RESOLVE_SECONDS)
-        numeric |= {waiting[future]: str(future.result()[0][4][0]) for future in resolved if future.exception() is None}
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+            tasks[node] = functools.partial(tcp.resolve, address)
+    numeric |= {node: address for node, (address, _seconds) in in_parallel(tasks, RESOLVE_SECONDS).items() if address}
     return {node: numeric[node] for node in addresses if node in numeric}

@@ -17,10 +17,9 @@ from ..runs.plans import PlanError
 from ..ssh import findings as ssh_findings
 from ..ssh import prober as ssh_prober
 from ..ssh import target as probe_target
-from ..ssh.known_hosts import Pins
+from ..ssh.known_hosts import Pins, kex_file, pin_file, ssh_arguments
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..ssh.openssh import kex_options
-from ..ssh.trust import kex_file, pin_file, ssh_arguments
 from ..store.access import open_store
 from . import launching, reach
 from .scheduler import NodeProbes, Scheduler
