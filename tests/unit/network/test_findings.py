@@ -9,11 +9,10 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, peers
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
+    NO_FIGURES,
     Answers,
     Asked,
-    Interface,
     Rejected,
-    ServiceAnswers,
     take_in,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
@@ -36,11 +35,26 @@ GOOD = Asked(
 NODES = ["a", "b", "c", "d", "e"]
 
 
+def interface(carrier, mtu, addresses, driver=None):
+    return {
+        "state": "up",
+        "carrier": carrier,
+        "mtu": mtu,
+        "addresses": addresses,
+        "driver": driver,
+        "physical": True,
+    }
+
+
+def service(state="ok", **figures):
+    return {**NO_FIGURES, "state": state, **figures}
+
+
 def fleet(change=lambda one, two, asked: asked, nodes=NODES, **given):
     answers = {
         one: Answers(
             peers={two: change(one, two, GOOD) for two in nodes if two != one},
-            interfaces={"ib0": Interface("up", True, 9000, (f"10.0.0.{place}/24",), "mlx5_core", True)},
+            interfaces={"ib0": interface(True, 9000, [f"10.0.0.{place}/24"], "mlx5_core")},
         )
         for place, one in enumerate(nodes, 1)
     }
@@ -137,7 +151,7 @@ def test_noise_below_a_fast_network_is_no_finding():
 def test_interfaces_unlike_the_others_and_addresses_given_twice():
     whole = fleet()
     answers = dict(whole.answers)
-    odd = Interface("up", False, 1500, ("10.0.0.1/24", "fe80::1/64", "not an address"), None, True)
+    odd = interface(False, 1500, ["10.0.0.1/24", "fe80::1/64", "not an address"])
     answers["e"] = dataclasses.replace(answers["e"], interfaces={"ib0": odd, "docker0": odd})
     found = find(dataclasses.replace(whole, answers=answers))
     assert told(found) == [("fail", "address", ("a", "e")), ("warn", "unlike", ("e",)), ("warn", "unlike", ("e",))]
@@ -148,7 +162,7 @@ def test_interfaces_unlike_the_others_and_addresses_given_twice():
 def claiming(name, *addresses, **given):
     whole = fleet(**given)
     taken = tuple(f"{address}/24" for address in addresses)
-    liar = dataclasses.replace(whole.answers[name], interfaces={"ib0": Interface("up", True, 9000, taken, None, True)})
+    liar = dataclasses.replace(whole.answers[name], interfaces={"ib0": interface(True, 9000, taken)})
     return find(dataclasses.replace(whole, answers={**whole.answers, name: liar}))
 
 
@@ -176,22 +190,19 @@ def test_services():
         answers = {
             name: dataclasses.replace(
                 entry,
-                services={"hub": by_node.get(name, ServiceAnswers("ok", tcp_seconds=0.001, bytes_per_second=1e8))},
+                services={"hub": by_node.get(name, service(tcp_seconds=0.001, bytes_per_second=1e8))},
             )
             for name, entry in whole.answers.items()
         }
         return find(dataclasses.replace(whole, answers=answers))
 
     assert measured() == []
-    bad = ServiceAnswers("tls", message="hub: certificate refused")
+    bad = service(state="tls", message="hub: certificate refused")
     (one,) = measured(b=bad)
     assert one.nodes == ("b",) and "b (1 of 5) do not reach it: hub: certificate refused" in one.message
     (every,) = measured(**dict.fromkeys(NODES, bad))
     assert "no node reaches it" in every.message
-    assert (
-        told(measured(c=ServiceAnswers("ok", tcp_seconds=0.1, bytes_per_second=1e6)))
-        == [("warn", "endpoint", ("c",))] * 2
-    )
+    assert told(measured(c=service(tcp_seconds=0.1, bytes_per_second=1e6))) == [("warn", "endpoint", ("c",))] * 2
 
 
 def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():
@@ -234,7 +245,7 @@ def test_what_a_node_measured_is_accepted():
     taken = take_in(peer_with(message="x\x1b[31m\ny"), "a", ["b"], ["hub"], {"22": "a\nb", "80": "in_use"})
     asked = taken.peers["b"]
     assert (asked.message, asked.ping_sent, asked.large_packet_seconds, asked.ports) == ("x y", 3, 0.2, {22: "open"})
-    assert taken.services["hub"].state == "name"
+    assert taken.services["hub"]["state"] == "name"
     assert taken.not_listening == {22: "a b"}
 
 

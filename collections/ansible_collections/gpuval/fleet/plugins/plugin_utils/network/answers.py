@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils.network.endpoints import FIGURES
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import one_line
 
 #: An answer about 1,000 peers has 600 KiB.
 MAX_BYTES = 4 << 20
+#: Of a service that was not measured.
+NO_FIGURES = {**dict.fromkeys(FIGURES), "host": "", "port": None, "message": ""}
 
 
 class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
@@ -43,41 +46,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class ServiceAnswers:
-    """One node's measurements of a named service."""
-
-    state: str
-    message: str = ""
-    host: str = ""
-    port: int | None = None
-    status: int | None = None
-    name_seconds: float | None = None
-    tcp_seconds: float | None = None
-    tls_seconds: float | None = None
-    received_bytes: float | None = None
-    bytes_per_second: float | None = None
-    loss_ratio: float | None = None
-    mtu_bytes: int | None = None
-    certificate_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Interface:
-    state: str
-    carrier: bool
-    mtu: int | None
-    addresses: tuple[str, ...]
-    driver: str | None
-    physical: bool
-
-
-@dataclass(frozen=True)
 class Answers:
-    """The answer of one node."""
+    """The answer of one node. Services, with all figures, and interfaces are as the schema has them."""
 
     peers: dict[str, Asked] = field(default_factory=dict)
-    services: dict[str, ServiceAnswers] = field(default_factory=dict)
-    interfaces: dict[str, Interface] = field(default_factory=dict)
+    services: dict[str, dict[str, Any]] = field(default_factory=dict)
+    interfaces: dict[str, dict[str, Any]] = field(default_factory=dict)
     not_listening: dict[int, str] = field(default_factory=dict)
 
 
@@ -95,9 +69,9 @@ def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str]
         raise Rejected(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
         peers={name: _asked(answer["peers"][name]) for name in peers},
-        services={name: ServiceAnswers(**_clean(answer["endpoints"][name])) for name in services},
+        services={name: {**NO_FIGURES, **_clean(answer["endpoints"][name])} for name in services},
         interfaces={
-            one_line(name): Interface(**{**_clean(entry), "addresses": tuple(map(one_line, entry["addresses"]))})
+            one_line(name): {**_clean(entry), "addresses": [one_line(address) for address in entry["addresses"]]}
             for name, entry in answer["interfaces"].items()
         },
         not_listening={

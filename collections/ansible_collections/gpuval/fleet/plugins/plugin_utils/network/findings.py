@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.text import some_of
-from .answers import Answers, Asked, Interface, ServiceAnswers
+from .answers import Answers, Asked
 from .blame import Odd, Pair, blame, both_ways
 
 #: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
@@ -32,12 +34,9 @@ REACH: Words = {
     "both": ("cut off from the other nodes: {bad} of {tried} tries fail", "Check its cable, port, address and routes."),
 }
 PORT: Words = {
-    "to": ("{what}: {bad} of {tried} node(s) cannot connect ({worst})", "Open the port in its firewall."),
-    "from": (
-        "{what}: it cannot connect to {bad} of {tried} ({worst})",
-        "Check the outgoing rules of its firewall.",
-    ),
-    "both": ("{what}: {bad} of {tried} tries fail ({worst})", "Check its firewall."),
+    "to": ("{bad} of {tried} node(s) cannot connect ({worst})", "Open the port in its firewall."),
+    "from": ("it cannot connect to {bad} of {tried} ({worst})", "Check the outgoing rules of its firewall."),
+    "both": ("{bad} of {tried} tries fail ({worst})", "Check its firewall."),
 }
 SAME_MTU = "Set the same MTU on all interfaces and switch ports of the path."
 MTU: Words = dict.fromkeys(SIDES, ("{worst} ({bad} of {tried} links)", SAME_MTU))
@@ -181,14 +180,10 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         }
         tried = {pair: state != "open" for pair, state in states.items()}
         counts = _counted(state for state in states.values() if state != "open")
-        words = {side: (text.replace("{what}", f"port {port}"), then) for side, (text, then) in PORT.items()}
+        words = {side: (f"port {port}: {text.replace('{worst}', counts)}", then) for side, (text, then) in PORT.items()}
         link = {pair: f"port {port} is {state}" for pair, state in states.items()}.__getitem__
-        findings += _findings("fail", "port", tried, words, remedy, link=link, worst=_always(counts))
+        findings += _findings("fail", "port", tried, words, remedy, link=link)
     return findings
-
-
-def _always(text: str) -> Callable[[Odd], str]:
-    return lambda _odd: text
 
 
 def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
@@ -222,22 +217,21 @@ def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
 
 def _services(fleet: Fleet) -> list[Finding]:
     findings = []
-    measured_by: dict[str, dict[str, ServiceAnswers]] = {}
+    measured_by: dict[str, dict[str, dict[str, Any]]] = {}
     for node, answers in fleet.answers.items():
         for name, service in (answers.services if answers else {}).items():
             measured_by.setdefault(name, {})[node] = service
     for name, measured in measured_by.items():
-        bad = {node: service for node, service in measured.items() if service.state != "ok"}
+        bad = {node: service for node, service in measured.items() if service["state"] != "ok"}
         if bad:
-            reason = next(iter(bad.values())).message
+            reason = next(iter(bad.values()))["message"]
             nodes_text = f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
             if len(bad) == len(measured):
                 nodes_text = "no node reaches it"
             remedy = "Check name servers, routes, proxies and firewalls of the path."
             findings.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {nodes_text}: {reason}", remedy))
         for key, is_rate in (("tcp_seconds", False), ("bytes_per_second", True)):
-            figures = {node: getattr(service, key) for node, service in measured.items() if node not in bad}
-            values = {node: value for node, value in figures.items() if value}
+            values = {node: service[key] for node, service in measured.items() if node not in bad and service[key]}
             if len(values) < MIN_LINKS:
                 continue
             usual = statistics.median(values.values())
@@ -252,13 +246,11 @@ def _services(fleet: Fleet) -> list[Finding]:
 def _same_address(fleet: Fleet) -> list[Finding]:
     claims: dict[str, set[str]] = {}
     for name, _interface_name, interface in _interfaces(fleet):
-        for text in interface.addresses:
-            try:
+        for text in interface["addresses"]:
+            with contextlib.suppress(ValueError):
                 address = ipaddress.ip_interface(text).ip
-            except ValueError:
-                continue
-            if not (address.is_link_local or address.is_loopback):
-                claims.setdefault(str(address), set()).add(name)
+                if not (address.is_link_local or address.is_loopback):
+                    claims.setdefault(str(address), set()).add(name)
     shared = {address: nodes for address, nodes in claims.items() if len(nodes) > 1}
     rivals = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
     findings = []
@@ -277,8 +269,8 @@ def _unlike(fleet: Fleet) -> list[Finding]:
     """Interfaces that differ from the same interface on most nodes."""
     values_of: dict[tuple[str, str], dict[str, object]] = {}
     for node, name, interface in _interfaces(fleet):
-        link = interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
-        for kind, value in (("MTU", interface.mtu), ("state", link)):
+        link = "down" if interface["state"] == "down" else ("up" if interface["carrier"] else "without carrier")
+        for kind, value in (("MTU", interface["mtu"]), ("state", link)):
             values_of.setdefault((name, kind), {})[node] = value
     findings = []
     for (name, kind), values in values_of.items():
@@ -297,7 +289,7 @@ def _unlike(fleet: Fleet) -> list[Finding]:
     return findings
 
 
-def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, Interface]]:
+def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Node, name and interface of those that are compared."""
     for node, answers in fleet.answers.items():
         for name, interface in (answers.interfaces if answers else {}).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,16 +46,14 @@ def document(
                 "answered": answers is not None,
                 "zone": fleet.zones.get(name, ""),
                 "reason": fleet.reasons.get(name, ""),
-                "interfaces": {}
-                if answers is None
-                else {key: _plain(value) for key, value in answers.interfaces.items()},
+                "interfaces": {} if answers is None else answers.interfaces,
             }
             for name, answers in fleet.answers.items()
         },
         "ports": list(fleet.ports),
         "links": rows(fleet),
         "endpoints": [
-            {"node": name, "endpoint": service_name, **_plain(service)}
+            {"node": name, "endpoint": service_name, **service}
             for name, answers in fleet.answers.items()
             if answers
             for service_name, service in answers.services.items()
@@ -94,22 +93,18 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
     reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
     answered = sum(answers is not None for answers in fleet.answers.values())
     head = f"network: {answered} of {len(fleet.answers)} node(s) answered, {len(reached)} of {len(pairs)} link(s) work"
-    times = {
-        pair: asked.tcp_minimum_seconds for pair, asked in reached.items() if asked.tcp_minimum_seconds is not None
-    }
+    times = {pair: seconds for pair, asked in reached.items() if (seconds := asked.tcp_minimum_seconds) is not None}
     if times:
-        slowest = max(times, key=times.__getitem__)
+        (source, target), most_seconds = max(times.items(), key=lambda entry: entry[1])
         head += (
             f"; TCP handshake {statistics.median(times.values()) * 1000:.3g} ms at the median, "
-            f"{times[slowest] * 1000:.3g} ms at most ({slowest[0]} -> {slowest[1]})"
+            f"{most_seconds * 1000:.3g} ms at most ({source} -> {target})"
         )
     sizes = sorted({asked.path_mtu_bytes for asked in reached.values() if asked.path_mtu_bytes})
     if sizes:
         head += f"; path MTU {' and '.join(map(str, sizes))}"
-    lines = [head]
-    lines += [
-        f"- {finding.level.upper()} {one_line(finding.message, 300)}. {finding.remedy}" for finding in findings[:SHOWN]
-    ]
+    texts = (f"{finding.level.upper()} {one_line(finding.message, 300)}. {finding.remedy}" for finding in findings)
+    lines = [head, *(f"- {text}" for text in itertools.islice(texts, SHOWN))]
     if len(findings) > SHOWN:
         lines.append(f"- and {len(findings) - SHOWN} more findings")
     if folders:
@@ -120,7 +115,3 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
 def write(folder: Path, matrix: dict[str, Any], text: str) -> None:
     run_folder.write_json(folder / "matrix.json", matrix)
     run_folder.write_bytes(folder / "matrix.csv", text.encode())
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {key: list(entry) if isinstance(entry, tuple) else entry for key, entry in vars(value).items()}
