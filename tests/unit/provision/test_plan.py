@@ -135,12 +135,12 @@ def test_only_what_carries_the_tag_is_deleted():
 
 def test_progress_names_what_does_not_run_and_why():
     running = [{"name": f"cpu-{number}", "status": {"state": "running"}} for number in range(3)]
-    assert plan.progress(cluster(node_pools=[pool("cpu", nodes=running)]), pools(CPU)) == (True, "all nodes run")
+    assert plan.progress(cluster(node_pools=[pool("cpu", nodes=running)]), pools(CPU)) == ""
     stuck = {"name": "cpu-2", "status": {"state": "provisioning", "message": "will exceed your\x1b[31m limit"}}
     half = cluster(node_pools=[pool("cpu", nodes=[*running[:2], stuck])])
-    assert plan.progress(half, pools(CPU)) == (False, "node pool cpu: 2 of 3 nodes run (will exceed your limit)")
+    assert plan.progress(half, pools(CPU)) == "node pool cpu: 2 of 3 nodes run (will exceed your limit)"
     bare = cluster(status={"state": "provisioning"})
-    assert plan.progress(bare, pools(CPU)) == (False, "cluster provisioning; node pool cpu: 0 of 3 nodes run")
+    assert plan.progress(bare, pools(CPU)) == "cluster provisioning; node pool cpu: 0 of 3 nodes run"
 
 
 def test_nodes_with_gpus_are_validated_else_all():

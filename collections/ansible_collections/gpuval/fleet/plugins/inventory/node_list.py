@@ -66,13 +66,6 @@ class InventoryModule(NamedSource):
             self.read_options(path)
             file, group = file.parent / Path(self.get_option("path")).expanduser(), self.get_option("group")
         try:
-            nodes = parse(file.read_text(encoding="utf-8"), str(file))
+            self.add_nodes(parse(file.read_text(encoding="utf-8"), str(file)), group)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"{file} cannot be read: {reason_of(error)}") from None
-        group = self.inventory.add_group(group)
-        for node in nodes:
-            self.inventory.add_host(node.name, group=group)
-            for name in node.groups:
-                self.inventory.add_child(self.inventory.add_group(name), node.name)
-            for key, value in node.variables.items():
-                self.inventory.set_variable(node.name, key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import FleetHost, InventoryFleet, choose, listed_variables
+from ..inventory.fleet import InventoryFleet, choose, listed_variables
 from ..inventory.node_list import ListedNode, group_name
 from ..runs import labels
 from . import nodes
@@ -71,7 +71,7 @@ def fleet(
             if group:
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_gpu_count"] = count
-        hosts.append(FleetHost(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
+        hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
     return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.text import natural_order
@@ -12,17 +12,10 @@ from .node_list import ListedNode
 
 
 @dataclass(frozen=True)
-class FleetHost:
-    name: str
-    groups: tuple[str, ...] = ()
-    variables: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class InventoryFleet:
     """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
 
-    hosts: tuple[FleetHost, ...]
+    hosts: tuple[ListedNode, ...]
     group_variables: dict[str, dict[str, Any]]
     missing: tuple[str, ...] = ()
     #: Nodes that were found, but are not expected, and so no hosts.
@@ -53,9 +46,8 @@ def choose(
 
 def listed_variables(node: ListedNode | None) -> dict[str, Any]:
     """What the list says of a node, but for how SSH would reach it."""
-    if node is None:
-        return {}
-    return {key: value for key, value in node.variables.items() if not key.startswith("ansible_")}
+    variables = node.variables if node else {}
+    return {key: value for key, value in variables.items() if not key.startswith("ansible_")}
 
 
 def sku_name(model: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from ..core.errors import SettingError
 from ..core.escape import NODE_NAME
 from ..core.text import meant
 from ..ssh.findings import check_declared
-from ..ssh.known_hosts import HostKeyError
+from ..ssh.known_hosts import HostKeyError, is_address
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -27,157 +26,145 @@ MAX_NODES = 100_000
 
 @dataclass(frozen=True)
 class ListedNode:
+    """A node of a list or, without a line, of a cluster."""
+
     name: str
-    line: int
-    variables: dict[str, Any] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    variables: dict[str, Any] = field(default_factory=dict)
+    line: int = 0
 
 
 def parse(text: str, source: str) -> list[ListedNode]:
     """Nodes of a list; `source` names the file in complaints, and a name that ends in .csv makes it CSV."""
     text = text.removeprefix("\ufeff")
-    nodes = list(_csv(text, source) if source.lower().endswith(".csv") else _plain(text, source))
+    is_csv, header, nodes = source.lower().endswith(".csv"), [], []
+    for line, words in _csv_lines(text, source) if is_csv else _plain_lines(text):
+        try:
+            if is_csv and not header:
+                header = _header(words)
+                continue
+            nodes += _nodes(_cells(words, header), line)
+        except SettingError as error:
+            raise SettingError(f"{source} line {line}: {error}") from None
     if not nodes:
         raise SettingError(f"{source} lists no node")
     if len(nodes) > MAX_NODES:
         raise SettingError(f"{source} lists more than {MAX_NODES} nodes: is a range wrong?")
-    _unique(nodes, source)
+    _check_unique(nodes, source)
     return nodes
 
 
-def _plain(text: str, source: str) -> Iterator[ListedNode]:
-    """`address` or `name address` in a line."""
-    for number, raw in enumerate(text.splitlines(), 1):
-        words = raw.partition("#")[0].replace(",", " ").split()
-        if not words:
-            continue
-        if len(words) > 2:
-            raise _error(source, number, f"{len(words)} words; write `address` or `name address`, or use a .csv file")
-        yield from _row({"name": words[0], "address": words[-1]}, number, source)
+def _plain_lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    lines = (raw.partition("#")[0].replace(",", " ").split() for raw in text.splitlines())
+    return ((number, words) for number, words in enumerate(lines, 1) if words)
 
 
-def _csv(text: str, source: str) -> Iterator[ListedNode]:
-    lines = text.splitlines()
-    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+def _csv_lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     reader = csv.reader(io.StringIO(text), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
-    header: list[str] = []
     try:
         for cells in reader:
             values = [cell.strip() for cell in cells]
-            if not any(values) or values[0].startswith("#"):
-                continue
-            if not header:
-                header = _header(values, reader.line_num, source)
-                continue
-            if len(values) > len(header) and any(values[len(header) :]):
-                raise _error(source, reader.line_num, f"{len(values)} cells, but the header has {len(header)} columns")
-            yield from _row(dict(zip(header, values)), reader.line_num, source)
+            if any(values) and not values[0].startswith("#"):
+                yield reader.line_num, values
     except csv.Error as error:
-        raise _error(source, reader.line_num, f"not CSV: {error}") from None
+        raise SettingError(f"{source} line {reader.line_num}: not CSV: {error}") from None
 
 
-def _header(cells: list[str], line: int, source: str) -> list[str]:
+def _cells(words: list[str], header: list[str]) -> dict[str, str]:
+    """Values by column; without a header the words are `address` or `name address`."""
+    if not header and len(words) > 2:
+        raise SettingError(f"{len(words)} words; write `address` or `name address`, or use a .csv file")
+    if header and any(words[len(header) :]):
+        raise SettingError(f"{len(words)} cells, but the header has {len(header)} columns")
+    cells = dict(zip(header, words)) if header else {"name": words[0], "address": words[-1]}
+    return {column: value for column, value in cells.items() if value}
+
+
+def _header(cells: list[str]) -> list[str]:
     columns = [cell.lower() if cell.lower() in COLUMNS else cell for cell in cells]
     while columns and not columns[-1]:
         columns.pop()
     if not {"name", "address"} & set(columns):
-        raise _error(
-            source, line, f"the first line names the columns, {', '.join(COLUMNS)}; name or address must be there"
-        )
+        raise SettingError(f"the first line names the columns, {', '.join(COLUMNS)}; name or address must be there")
     for column in columns:
         if not COLUMN.fullmatch(column):
-            raise _error(source, line, f"the column {column!r} cannot be a variable: letters, digits and _ only")
+            raise SettingError(f"the column {column!r} cannot be a variable: letters, digits and _ only")
         if columns.count(column) > 1:
-            raise _error(source, line, f"the column {column} is there twice")
+            raise SettingError(f"the column {column} is there twice")
         near = meant(column, COLUMNS, 0.8) if column not in COLUMNS else ""
         if near:
-            raise _error(source, line, f"unknown column {column}{near}")
+            raise SettingError(f"unknown column {column}{near}")
     return columns
 
 
-def _row(cells: dict[str, str], line: int, file: str) -> Iterator[ListedNode]:
+def _nodes(cells: dict[str, str], line: int) -> Iterator[ListedNode]:
     """The nodes of a line: one, or those of its ranges."""
-    cells = {column: value for column, value in cells.items() if value}
     name = cells.get("name") or cells.get("address")
     if not name:
-        raise _error(file, line, "neither name nor address")
-    wide = {column: _expanded(value, line, file) for column, value in cells.items() if _is_range(value)}
+        raise SettingError("neither name nor address")
+    wide = {column: _expanded(value) for column, value in cells.items() if _is_range(value)}
     names = wide.get("name") or (wide.get("address") if "name" not in cells else None) or [name]
     for column, expanded in wide.items():
         if len(expanded) != len(names):
-            raise _error(file, line, f"{column} has {len(expanded)} values for {len(names)} name(s): ranges must agree")
+            raise SettingError(f"{column} has {len(expanded)} values for {len(names)} name(s): ranges must agree")
+    for column in ("address", "unique_id", "host_key"):
+        if len(names) > 1 and column in cells and column not in wide:
+            raise SettingError(f"one {column} for {len(names)} nodes: give it a range too")
     for number, node_name in enumerate(names):
         values = {column: wide[column][number] if column in wide else value for column, value in cells.items()}
-        for column in ("address", "unique_id", "host_key"):
-            if len(names) > 1 and column in cells and column not in wide:
-                raise _error(file, line, f"one {column} for {len(names)} nodes: give it a range too")
-        yield _node(node_name, values, line, file)
+        yield _node(node_name, values, line)
 
 
 def _is_range(value: str) -> bool:
-    return (
-        bool(re.search(r"\[[A-Za-z0-9]+:[A-Za-z0-9]+(:\d+)?\]", value))
-        and detect_range(value)
-        and not _is_address(value)
-    )
+    has_range = re.search(r"\[[A-Za-z0-9]+:[A-Za-z0-9]+(:\d+)?\]", value) is not None
+    return has_range and detect_range(value) and not is_address(value.strip("[]"))
 
 
-def _is_address(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def _expanded(value: str, line: int, source: str) -> list[str]:
+def _expanded(value: str) -> list[str]:
     try:
         expanded = expand_hostname_range(value)
     except Exception as error:  # Ansible raises several kinds
-        raise _error(source, line, f"the range {value!r} is not one ([001:100]): {error}") from None
+        raise SettingError(f"the range {value!r} is not one ([001:100]): {error}") from None
     if not expanded:
-        raise _error(source, line, f"the range {value!r} is empty")
+        raise SettingError(f"the range {value!r} is empty")
     return expanded
 
 
-def _node(name: str, cells: dict[str, str], line: int, source: str) -> ListedNode:
+def _node(name: str, cells: dict[str, str], line: int) -> ListedNode:
     if ("[" in name) != ("]" in name):
-        raise _error(source, line, f"{name!r}: a range has two brackets: write gpu[01-16]")
+        raise SettingError(f"{name!r}: a range has two brackets: write gpu[01-16]")
     if not NODE_NAME.fullmatch(name):
-        why = "an IPv6 address cannot be a name" if _is_address(name) else "not a name"
-        raise _error(
-            source,
-            line,
-            f"{name!r}: {why}. Names are file names: letters, digits, '.', '_' and '-'; write `name address`",
+        why = "an IPv6 address cannot be a name" if is_address(name.strip("[]")) else "not a name"
+        raise SettingError(
+            f"{name!r}: {why}. Names are file names: letters, digits, '.', '_' and '-'; write `name address`"
         )
-    variables: dict[str, Any] = {}
     address = cells.get("address", name)
-    if not _is_address(address) and not HOST.fullmatch(address):
-        raise _error(source, line, f"{address!r} is neither an address nor a host name (a port has its own column)")
-    if address != name:
-        variables["ansible_host"] = address.strip("[]")
+    if not is_address(address.strip("[]")) and not HOST.fullmatch(address):
+        raise SettingError(f"{address!r} is neither an address nor a host name (a port has its own column)")
+    variables: dict[str, Any] = {} if address == name else {"ansible_host": address.strip("[]")}
     for column, value in cells.items():
-        variables.update(_variable(column, value, name, line, source))
+        variables.update(_variable(column, value, name))
     groups = tuple(group_name(column, cells[column]) for column in ("sku", "rack") if column in cells)
-    return ListedNode(name, line, variables, groups)
+    return ListedNode(name, groups, variables, line)
 
 
-def _variable(column: str, value: str, name: str, line: int, source: str) -> dict[str, Any]:
+def _variable(column: str, value: str, name: str) -> dict[str, Any]:
     if column in ("name", "address"):
         return {}
     if column == "port":
         if not value.isdecimal() or not 0 < int(value) < 65536:
-            raise _error(source, line, f"the port {value!r} is not a number from 1 to 65535")
+            raise SettingError(f"the port {value!r} is not a number from 1 to 65535")
         return {"ansible_port": int(value)}
     if column == "gpu_count":
         if not value.isdecimal():
-            raise _error(source, line, f"gpu_count {value!r} is not a whole number")
+            raise SettingError(f"gpu_count {value!r} is not a whole number")
         return {"gpuval_gpu_count": int(value)}
     if column == "host_key":
         try:
             return {"gpuval_host_keys": list(check_declared([value]))}
         except HostKeyError as error:
-            raise _error(source, line, f"host_key: {error}, or a fingerprint (SHA256:...)") from None
+            raise SettingError(f"host_key: {error}, or a fingerprint (SHA256:...)") from None
     if column == "unique_id":
         return {"gpuval_node_ids": {name: value}}
     if column in COLUMNS:
@@ -197,7 +184,7 @@ def group_name(column: str, value: str) -> str:
     return f"{column}_{re.sub(r'[^A-Za-z0-9]+', '_', value).strip('_').lower() or 'none'}"
 
 
-def _unique(nodes: list[ListedNode], source: str) -> None:
+def _check_unique(nodes: list[ListedNode], source: str) -> None:
     firsts: dict[tuple[str, Any], ListedNode] = {}
     for node in nodes:
         host = str(node.variables.get("ansible_host", node.name)).lower()
@@ -217,7 +204,3 @@ def _unique(nodes: list[ListedNode], source: str) -> None:
                 if first.line != node.line
                 else f"{source} line {node.line}: the same {kind} {text} twice ({problem})"
             )
-
-
-def _error(source: str, line: int, message: str) -> SettingError:
-    return SettingError(f"{source} line {line}: {message}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,6 +64,17 @@ class NamedSource(BaseInventoryPlugin):
                 raise AnsibleParserError(f"unknown option {key}{meant(key, options)}")
         self._read_config_data(path)
 
+    def add_nodes(self, nodes: Iterable[ListedNode], group: str) -> str:
+        """Add hosts to a group; its name as Ansible has it."""
+        group = self.inventory.add_group(group)
+        for node in nodes:
+            self.inventory.add_host(node.name, group=group)
+            for name in node.groups:
+                self.inventory.add_child(self.inventory.add_group(name), node.name)
+            for key, value in node.variables.items():
+                self.inventory.set_variable(node.name, key, value)
+        return group
+
     def refuse(self, text: str) -> NoReturn:
         """End the program in one line, where half an inventory must not pass. Ansible would go on to show what plugins
         that the file is not for make of it. Raises AnsibleParserError where other sources may do."""
@@ -114,17 +125,9 @@ class ClusterSource(NamedSource):
             self.display.warning(
                 f"{path}: {self.WHAT} lacks {len(fleet.missing)} expected node(s): {some_of(fleet.missing)}"
             )
-        group = self.inventory.add_group(self.get_option("group"))
-        for key, value in (settings or {}).items():
-            if value:
-                self.inventory.set_variable(group, key, value)
-        for host in fleet.hosts:
-            self.inventory.add_host(host.name, group=group)
-            for name in host.groups:
-                self.inventory.add_child(self.inventory.add_group(name), host.name)
-            for key, value in host.variables.items():
-                self.inventory.set_variable(host.name, key, value)
-        for name, variables in fleet.group_variables.items():
+        chosen = {key: value for key, value in (settings or {}).items() if value}
+        group = self.add_nodes(fleet.hosts, self.get_option("group"))
+        for name, variables in ((group, chosen), *fleet.group_variables.items()):
             for key, value in variables.items():
                 self.inventory.set_variable(name, key, value)
 

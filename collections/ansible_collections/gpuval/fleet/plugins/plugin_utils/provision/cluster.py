@@ -80,25 +80,33 @@ def wait_until_ready(
     show: Show,
 ) -> Mapping[str, Any]:
     """The cluster, once it and all nodes of the pools run. Raises ProvisionError at the deadline."""
-    deadline, printed, line = time.monotonic() + seconds, "", "its state is not known"
-    while True:
+    printed = ""
+
+    def missing() -> str:
+        nonlocal cluster, printed
         try:
             cluster = api.get(path_of(cluster), "kubernetes_cluster")
-            is_ready, line = plan.progress(cluster, pools)
+            line = plan.progress(cluster, pools)
         except NoAnswerError as error:
-            is_ready, line = False, str(error)
-        if is_ready:
-            return cluster
-        if cluster["status"]["state"] == "error":
+            line = str(error)
+        if line and cluster["status"]["state"] == "error":
             raise ProvisionError(f"the cluster failed: {line}. Run `make deprovision`, then `make provision` again")
-        if line != printed:
+        if line not in ("", printed):
             show(line)
-            printed = line
+        printed = line
+        return line
+
+    remedy = "What exists costs money: run `make provision` again to wait for the rest, or `make deprovision`"
+    _wait_until_none(missing, seconds, poll_seconds, "ready", remedy)
+    return cluster
+
+
+def _wait_until_none(missing: Callable[[], str], seconds: float, poll_seconds: float, state: str, remedy: str) -> None:
+    """Wait until nothing is missing. Raises ProvisionError at the deadline."""
+    deadline = time.monotonic() + seconds
+    while line := missing():
         if time.monotonic() + poll_seconds > deadline:
-            raise ProvisionError(
-                f"not ready after {seconds:.0f} s: {line}. What exists costs money: run `make provision` again to wait "
-                "for the rest, or `make deprovision`"
-            )
+            raise ProvisionError(f"not {state} after {seconds:.0f} s: {line}. {remedy}")
         time.sleep(poll_seconds)
 
 
@@ -109,16 +117,12 @@ def write_inventory(folder: Path, kubeconfig: bytes, nodes: Sequence[str]) -> li
         raise ProvisionError(f"the API has no usable names of nodes: {some_of(map(repr, invalid)) or 'none'}")
     ensure_ours(folder)
     inventory = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": KUBECONFIG, "expected": list(nodes)}
-    contents = {
-        INVENTORY: (
-            (HEADER + yaml.safe_dump(inventory, sort_keys=False)).encode(),
-            None,
-        ),  # first: its header marks both as files of `make provision`
-        KUBECONFIG: (_checked_kubeconfig(kubeconfig), files.PRIVATE),
-    }
+    text = HEADER + yaml.safe_dump(inventory, sort_keys=False)
+    # the inventory first: its header marks both as files of `make provision`
+    contents = ((INVENTORY, text.encode(), None), (KUBECONFIG, _checked_kubeconfig(kubeconfig), files.PRIVATE))
     folder.mkdir(parents=True, exist_ok=True)
     changed = []
-    for name, (data, mode) in contents.items():
+    for name, data, mode in contents:
         path = folder / name
         if not path.exists() or path.read_bytes() != data:
             changed.append(str(path))
@@ -171,18 +175,11 @@ def delete(
     for deletion in planned:
         show(f"deleting {deletion.line}")
         api.delete(path_of(deletion.cluster, deletion.pool))
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def remaining() -> str:
         try:
-            remaining, _ = plan.deletions(clusters(api), tag)
+            return some_of(deletion.line for deletion in plan.deletions(clusters(api), tag)[0])
         except NoAnswerError as error:
-            reason = str(error)
-        else:
-            if not remaining:
-                return
-            reason = some_of(deletion.line for deletion in remaining)
-        if time.monotonic() + poll_seconds > deadline:
-            raise ProvisionError(
-                f"not gone after {seconds:.0f} s: {reason}. It may still cost money: run `make deprovision` again"
-            )
-        time.sleep(poll_seconds)
+            return str(error)
+
+    _wait_until_none(remaining, seconds, poll_seconds, "gone", "It may still cost money: run `make deprovision` again")

@@ -230,8 +230,8 @@ def deletions(clusters: Iterable[Mapping[str, Any]], tag: str) -> tuple[list[Clu
     return planned, stay
 
 
-def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> tuple[bool, str]:
-    """Whether the cluster and all nodes of these pools run, and a line on what does not."""
+def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> str:
+    """What of the cluster and the nodes of these pools does not run; empty for nothing."""
     status = cluster["status"]
     state = text(status, "state")
     waiting = [] if state == "running" else [f"cluster {state} {text(status, 'message')}".strip()]
@@ -243,7 +243,7 @@ def progress(cluster: Mapping[str, Any], pools: Iterable[NodePool]) -> tuple[boo
             messages = sorted({text(status, "message") for status in late} - {""})
             reason = f" ({some_of(messages, 3, '; ')})" if messages else ""
             waiting.append(f"node pool {pool.name}: {len(nodes) - len(late)} of {pool.count} nodes run{reason}")
-    return not waiting, "; ".join(waiting) or "all nodes run"
+    return "; ".join(waiting)
 
 
 def expected_nodes(

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..inventory.fleet import FleetHost, InventoryFleet, choose, listed_variables, sku_name
+from ..inventory.fleet import InventoryFleet, choose, listed_variables, sku_name
 from ..inventory.node_list import ListedNode, group_name
 from . import nodes
 
@@ -51,7 +51,7 @@ def fleet(
             if count:
                 groups.append(group_name("gres", model or "gpu"))
                 group_variables.setdefault(groups[-1], {})["gpuval_gpu_count"] = most[model]
-        hosts.append(FleetHost(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
+        hosts.append(ListedNode(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
     return InventoryFleet(tuple(hosts), group_variables, choice.missing, choice.beyond)
 
 

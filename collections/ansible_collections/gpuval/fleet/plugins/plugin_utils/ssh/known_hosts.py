@@ -8,6 +8,7 @@ import contextlib
 import fnmatch
 import hashlib
 import hmac
+import ipaddress
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -60,6 +61,14 @@ def host_id(host: str, port: int) -> str:
     """How known_hosts names a host."""
     host = host.lower()
     return host if port == DEFAULT_PORT else f"[{host}]:{port}"
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_key(text: str) -> HostKey:

@@ -7,7 +7,6 @@ its own container from the files made here; no account of a node knows them.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import shutil
 import socket
@@ -19,7 +18,7 @@ from pathlib import Path
 from ...module_utils.network.parallel import in_parallel
 from ..core import files
 from ..core.errors import GpuvalError
-from .known_hosts import host_id
+from .known_hosts import host_id, is_address
 
 try:
     from cryptography.hazmat.primitives import serialization
@@ -134,14 +133,6 @@ def resolve(names_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
         node: list(dict.fromkeys(address for name in listed for address in answers[name]))
         for node, listed in names_of.items()
     }
-
-
-def is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, list[str]], port: int) -> dict[str, str]:
