@@ -24,7 +24,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import stages as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.commands import DOCUMENTATION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria as judged
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import sku_entries
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.declared import VERSION_KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes
 
 PAGES = ROOT / "docs" / "reference"
@@ -449,7 +449,7 @@ def checks_by_name() -> dict[str, tuple[str, tuple[str, ...]]]:
         "nic_count",
         "services_declared",
         "mounts_declared",
-        *(f"versions_{kind}" for kind in KINDS),
+        *(f"versions_{kind}" for kind in VERSION_KINDS),
     )
     return {**shipped, **dict.fromkeys(own, ("facts", ()))}
 

@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import pattern_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS, JudgeContext
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, take_record
 from fleets import Noise, rack_of
 from healthy import GPUS, SPREADS, _source, _spread, records
@@ -166,7 +166,7 @@ class Fleet:
             found = self.measured(name, again=True)
             for stage in stages:
                 first = {**self.evidence.records[name][stage], "exit_code": 0}
-                found[stage] |= {"attempt": 2, "attempts": [first], "nonce": nonces.of_attempt(NONCE, 2)}
+                found[stage] |= {"attempt": 2, "attempts": [first], "nonce": evidence.of_attempt(NONCE, 2)}
             self.put(name, {stage: found[stage] for stage in stages})
         return len(chosen)
 

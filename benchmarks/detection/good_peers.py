@@ -19,7 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "collections"))
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.populations import Tails, deviation_of, doubtful_limit
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
+    Tails,
+    deviation_of,
+    doubtful_limit,
+)
 
 NODES, FIGURES, SPREAD, MARGIN, DEVIATIONS = 16, 9, 0.005, 0.03, 4.5
 SLOW_FIGURES = 4

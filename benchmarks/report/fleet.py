@@ -361,11 +361,11 @@ def slow_loading(records: Records, rng: random.Random) -> None:
 
 
 def flaky(records: Records, rng: random.Random) -> None:
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 
     record = records["inference"]
     earlier = {**record, "state": "crash", "exit_code": 1, "metrics": [], "message": "server ended by SIGSEGV"}
-    record |= {"attempt": 2, "attempts": [earlier], "nonce": nonces.of_attempt(NONCE, 2)}
+    record |= {"attempt": 2, "attempts": [earlier], "nonce": evidence.of_attempt(NONCE, 2)}
 
 
 def lost_metric(records: Records, rng: random.Random) -> None:

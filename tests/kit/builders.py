@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import actions, criteria, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import nonces, report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence, accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
@@ -88,7 +88,7 @@ def make_record(node="node-1", stage="training", *, state="success", metrics=(),
         "environment": {},
         "artifacts": [],
         "attempts": [],
-        "nonce": nonces.of_attempt(NONCE, fields.get("attempt", 1)),
+        "nonce": evidence.of_attempt(NONCE, fields.get("attempt", 1)),
         **fields,
     }
 

@@ -1,6 +1,6 @@
 """Every word that the class of a node can be, but for checks of a user's own."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.declared import VERSION_KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import failure_classes, launch_errors
 
 from tests.kit.builders import SHIPPED
@@ -36,5 +36,14 @@ def class_names():
     stages = {f"{stage}_{state}" for stage in ("image", "training") for state in ends}
     ended = {launch_errors.runner_gone(text)["class"] for text in ("out of memory", "exit code 1")}
     return sorted(
-        {*shipped, *launches, *causes, *clusters, *stages, *ended, *OWN, *(f"versions_{kind}" for kind in KINDS)}
+        {
+            *shipped,
+            *launches,
+            *causes,
+            *clusters,
+            *stages,
+            *ended,
+            *OWN,
+            *(f"versions_{kind}" for kind in VERSION_KINDS),
+        }
     )

@@ -6,7 +6,7 @@ import math
 import random
 from fnmatch import fnmatchcase
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.comparison_rules import comparison_rule_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.comparisons import comparison_rule_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit.builders import SHIPPED, TIME, judge, make_record, make_run, metric

@@ -4,7 +4,7 @@ import copy
 import random
 from unittest import mock
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes, make_baseline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, compare, make_baseline
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import correlation
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet as analysis
 
@@ -426,9 +426,9 @@ def baselines(_folder):
     no_gpus.record("node-01", "facts", metrics=[])
     made["one_unknown"] = _baseline_of(no_gpus)
     documents = {f"made_{name}": one.document for name, one in made.items()}
-    documents["repeatability"] = {name: baseline_changes.repeatability(one.document) for name, one in made.items()}
+    documents["repeatability"] = {name: compare.repeatability(one.document) for name, one in made.items()}
     documents["changes"] = {
-        f"{one}_to_{other}": baseline_changes.lines(baseline_changes.diff(made[one], made[other]))
+        f"{one}_to_{other}": compare.lines(compare.diff(made[one], made[other]))
         for one in made for other in made
     }  # fmt: skip
     for name, one in made.items():

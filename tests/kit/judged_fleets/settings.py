@@ -9,10 +9,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     criteria,
     declared,
     make_baseline,
-    ordered_nics,
     setups,
     sku_catalogue,
-    versions,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
 
@@ -170,11 +168,11 @@ def orders_of_sites(_folder):
     documents = {"nics": {}, "versions": {}, "declared": {}}
     for count, rate in ((None, None), ("", "400 Gb/s"), (8, "400 Gb/s"), ("8", ""), (True, None), ("x", None),
                         (1, "many"), (1, "400"), (1, "1 parsec"), (1, "1 Mb/s"), (1, "900 Pb/s")):  # fmt: skip
-        documents["nics"][f"{count} {rate}"] = _or_error(ordered_nics.ordered, count, rate)
+        documents["nics"][f"{count} {rate}"] = _or_error(declared.parse_nics, count, rate)
     for value in (None, 7, {"driver": "580"}, {"driver": ["580", 570]}, {"drvier": "1"}, {"driver": 580.1},
                   {"driver": ["580.1", 1.5]}, {"driver": []}, {"driver": [" "]},
                   {"kernel": 6}):  # fmt: skip
-        documents["versions"][str(value)] = _or_error(versions.declared, value)
+        documents["versions"][str(value)] = _or_error(declared.parse_versions, value)
     for variable in (declared.SERVICES, declared.MOUNTS, declared.TEMPERATURE):
         for value in (None, [], ["chronyd.service", "/data/"], ["/", "/data/", "/data"], "chronyd", [7], [" "],
                       ["x"] * 65, ["/" + "x" * 300], 0, "0", False, 85, "85", "hot", 20, True, [85]):  # fmt: skip

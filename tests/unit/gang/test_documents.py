@@ -5,7 +5,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.nonces import of_attempt
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import of_attempt
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import environment, scratch
 from gpuval_runner import plan as node_plan

@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
     baseline,
-    baseline_changes,
+    compare,
     criteria,
     make_baseline,
     verdict,
@@ -92,7 +92,7 @@ def test_a_baseline_is_where_the_good_nodes_lie():
     assert one["repeats_ratio"] == 0.004
     assert figure(it, "diagnostics_all_reduce_bus_bytes_per_second")["within_nodes_ratio"] is None
     assert {one["metric"] for one in it.document["figures"]} == {NAME, "diagnostics_all_reduce_bus_bytes_per_second"}
-    (line, *_) = [line for line in baseline_changes.repeatability(it.document) if NAME in line]
+    (line, *_) = [line for line in compare.repeatability(it.document) if NAME in line]
     assert "48 parts of 12 nodes; spread of nodes 0." in line
     assert "repeats 0.4 %" in line
 
@@ -193,25 +193,25 @@ def test_units_of_baseline_and_figure_are_converted():
 
 def test_a_diff_tells_what_moved_and_whether_that_is_clear():
     before = made(*fleet())
-    assert baseline_changes.diff(before, before) == []
+    assert compare.diff(before, before) == []
     after = made(*fleet(centre=630.0, seed=2, torch="2.12"), version=2)
-    (change,) = baseline_changes.diff(before, after)
+    (change,) = compare.diff(before, after)
     assert change.is_clear
-    (line,) = baseline_changes.lines([change])
+    (line,) = compare.lines([change])
     assert "fell by 6" in line
     assert "noise" not in line
     slightly = made(*fleet(centre=674.5, seed=5))
-    assert {one.is_clear for one in baseline_changes.diff(before, slightly)} <= {False}
+    assert {one.is_clear for one in compare.diff(before, slightly)} <= {False}
 
 
 def test_a_diff_tells_what_is_gone_and_new():
     before, after = made(*fleet()), made(*fleet())
     document = copy.deepcopy(dict(after.document))
     document["figures"] = document["figures"][1:]
-    (gone,) = baseline_changes.diff(before, baseline.Baseline.of(document))
-    (new,) = baseline_changes.diff(baseline.Baseline.of(document), before)
-    assert baseline_changes.line_of(gone).startswith("gone: ")
-    assert baseline_changes.line_of(new).startswith("new: ")
+    (gone,) = compare.diff(before, baseline.Baseline.of(document))
+    (new,) = compare.diff(baseline.Baseline.of(document), before)
+    assert compare.line_of(gone).startswith("gone: ")
+    assert compare.line_of(new).startswith("new: ")
 
 
 def test_versions_follow_each_other(tmp_path):

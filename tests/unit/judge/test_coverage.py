@@ -3,7 +3,7 @@
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coverage, criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import ANY, Informational
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 
 from tests.kit.builders import SHIPPED, healthy, judge, make_run, metric
@@ -29,7 +29,7 @@ def test_every_criterion_has_a_metric_that_its_stage_reports():
 def test_what_is_informational_is_reported_by_some_stage():
     """A pattern that fits nothing is left over from a metric that is gone."""
     for one in SHIPPED.informational:
-        names = ANYWHERE if one.stage == coverage.ANY else {*REPORTED.get(one.stage, ()), *ANYWHERE}
+        names = ANYWHERE if one.stage == ANY else {*REPORTED.get(one.stage, ()), *ANYWHERE}
         if one.stage not in ELSEWHERE and one.metrics != ("diagnostics_*",):
             known = coverage.compare({one.stage: names}, [], [one]).unjudged
             assert len(known) < len(names), one

@@ -3,7 +3,7 @@
 import dataclasses
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import not_tested
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coverage
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 
 from tests.kit.builders import check, facts_record, healthy, judge, make_record, make_run, metric
@@ -62,7 +62,7 @@ def test_why_the_kernel_counts_no_memory_errors_is_told_in_every_stage():
         records["vendor_tools"]["environment"] = {"telemetry": {"absent": {ECC.metric: "a virtual machine"}}}
 
     _, found = judged(change, criteria=(dataclasses.replace(ECC, stage="vendor_tools"),))
-    assert found["vendor_tools", ECC.metric]["reason"] == not_tested.NO_FIGURE, "of the other node"
+    assert found["vendor_tools", ECC.metric]["reason"] == coverage.NO_FIGURE, "of the other node"
     assert found["vendor_tools", ECC.metric]["names"] == ["node-1"]
 
 
@@ -84,7 +84,7 @@ def test_what_a_stage_says_it_left_out_and_tools_that_are_not_there():
         }  # fmt: skip
 
     _, found = judged(change)
-    assert found["vendor_tools", "dcgm"]["reason"] == not_tested.NO_TOOL
+    assert found["vendor_tools", "dcgm"]["reason"] == coverage.NO_TOOL
     assert found["vendor_tools", "dcgm"]["names"] == ["node-2"]
     assert found["vendor_tools", "rvs: gst, iet"]["reason"] == "did not run"
     assert found["vendor_tools", "fp8"]["reason"] == "no fp8"

@@ -1,6 +1,6 @@
 """Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause.
 
-A few fleets of each kind: how often each is right is measured by benchmarks/detection/populations.py.
+A few fleets of each kind: how often each is right is measured by benchmarks/detection/peer_statistics.py.
 """
 
 import json
@@ -10,7 +10,7 @@ import statistics
 
 import fleets
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, peer_statistics, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
@@ -44,60 +44,60 @@ def levels(count, slow, seed, *, tails=0, scale=0.005):
 
 @pytest.mark.parametrize(("count", "slow"), [(16, 4), (16, 8), (40, 8), (100, 50), (100, 60)])
 def test_two_modes_are_found_and_apart(count, slow):
-    found = populations.two_modes(levels(count, slow, 3), 0.03)
+    found = peer_statistics.two_modes(levels(count, slow, 3), 0.03)
     assert found == (list(range(slow)), list(range(slow, count)), True)
 
 
 @pytest.mark.parametrize("tails", [0, 3])
 @pytest.mark.parametrize("count", [8, 16, 40, 100])
 def test_one_population_is_not_split(count, tails):
-    found = [populations.two_modes(levels(count, 0, seed, tails=tails, scale=0.01), 0.03) for seed in range(100)]
+    found = [peer_statistics.two_modes(levels(count, 0, seed, tails=tails, scale=0.01), 0.03) for seed in range(100)]
     assert [one for one in found if one and one[2]] == []
 
 
 @pytest.mark.parametrize("levels_", [[], [1.0], [1.0] * 5, [0.9] + [1.0] * 2])
 def test_too_few_nodes_have_no_modes(levels_):
-    assert populations.two_modes(levels_, 0.03) is None
+    assert peer_statistics.two_modes(levels_, 0.03) is None
 
 
 def test_modes_without_any_noise():
-    assert populations.two_modes([0.95] * 3 + [1.0] * 5, 0.03) == ([0, 1, 2], [3, 4, 5, 6, 7], True)
+    assert peer_statistics.two_modes([0.95] * 3 + [1.0] * 5, 0.03) == ([0, 1, 2], [3, 4, 5, 6, 7], True)
 
 
 def test_tails_of_normal_noise_reach_nowhere_and_long_ones_do():
     def tails(degrees, seed):
-        found = populations.Tails()
+        found = peer_statistics.Tails()
         found.add(enumerate(levels(400, 0, seed, tails=degrees)), 0.03, 4.5, 1)
         return found
 
     normal, long = ([tails(degrees, seed) for seed in range(40)] for degrees in (0, 3))
     assert sum(one.reach(100) == 0 for one in normal) >= 28
-    assert sum(one.are_long(populations.CERTAIN) for one in normal) <= 1
-    assert sum(one.are_long(populations.CERTAIN) for one in long) >= 38
+    assert sum(one.are_long(peer_statistics.CERTAIN) for one in normal) <= 1
+    assert sum(one.are_long(peer_statistics.CERTAIN) for one in long) >= 38
     assert sum(one.reach(100) > 12 for one in long) >= 36  # deviations; checks ask for 4.5
-    assert populations.Tails().reach(8) == 0
+    assert peer_statistics.Tails().reach(8) == 0
 
 
 def test_no_single_node_makes_long_tails():
-    found = populations.Tails()
+    found = peer_statistics.Tails()
     for seed in range(6):
         found.add(enumerate([*levels(40, 0, seed), 1.029]), 0.03, 4.5, 1)
-    assert not found.are_long(populations.CERTAIN)
+    assert not found.are_long(peer_statistics.CERTAIN)
 
 
 @pytest.mark.parametrize(("nodes", "slow"), [(8, 1), (12, 2), (16, 2), (32, 6)])
 def test_normal_noise_explains_no_slow_node_and_each_healthy_one(nodes, slow):
     for seed in range(20):
         found = levels(nodes, slow, seed, scale=0.004)
-        middle, limit = populations.normal_limit(found, 0.03)
+        middle, limit = peer_statistics.normal_limit(found, 0.03)
         assert max(found[:slow]) < middle - limit < min(found[slow:])
-    assert populations.normal_limit([0.9, 1.0, 1.1, 1.2, 1.3], 0.03)[1] == math.inf
-    assert populations.normal_limit([], 0.03)[1] == math.inf, "no node reports the figure"
+    assert peer_statistics.normal_limit([0.9, 1.0, 1.1, 1.2, 1.3], 0.03)[1] == math.inf
+    assert peer_statistics.normal_limit([], 0.03)[1] == math.inf, "no node reports the figure"
 
 
 def test_one_node_that_is_too_good_to_be_true_widens_no_limit():
     def reach(value, nodes, degrees):
-        found = populations.Tails()
+        found = peer_statistics.Tails()
         for seed in range(10, 17):
             found.add(enumerate([*levels(nodes, 0, seed, tails=degrees), value]), 0.03, 4.5, 1)
         return found.reach(41)
@@ -297,8 +297,8 @@ def test_a_whole_slow_node_is_named_as_the_node():
 def test_what_batches_share_is_named_and_what_all_have_is_not():
     few = [{"rack": "r1", "driver": "580", "power": "a"}, {"rack": "r1", "driver": "580", "power": "b"}] * 2
     others = [{"rack": f"r{number}", "driver": "580", "power": "ab"[number % 2]} for number in range(2, 10)]
-    assert populations.shared(few, others) == ["rack r1"]
-    assert populations.shared([], others) == []
+    assert peer_statistics.shared(few, others) == ["rack r1"]
+    assert peer_statistics.shared([], others) == []
 
 
 def test_small_fleets_have_one_defect_and_tails_are_longer_than_normal_ones():

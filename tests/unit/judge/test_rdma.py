@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import ordered_nics
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import RunEvidence
 
 from tests.kit import builders
@@ -142,7 +142,7 @@ def port(name="mlx5_0", state="ACTIVE", rate=400e9):
 
 def ordered(nics, count=2, rate="400 Gb/s"):
     run = make_run(stages=["facts"])
-    run["nodes"]["node-1"]["nics"] = ordered_nics.ordered(count, rate)
+    run["nodes"]["node-1"]["nics"] = declared.parse_nics(count, rate)
     schemas.validate("run", run, what="run.json")
     facts = facts_record()
     facts["environment"]["nics"] = nics
@@ -172,9 +172,9 @@ def test_ports_are_counted_against_the_order(nics, verdict, words):
 
 
 def test_what_is_not_ordered_is_not_checked():
-    assert ordered_nics.checks(ordered_nics.ordered(None, ""), None) == []
-    assert ordered_nics.ordered("0", None) == {"count": 0}
-    assert ordered_nics.ordered(8, "0.2 Tb/s") == {"count": 8, "rate_bits_per_second": pytest.approx(2e11)}
+    assert declared.nic_checks(declared.parse_nics(None, ""), None) == []
+    assert declared.parse_nics("0", None) == {"count": 0}
+    assert declared.parse_nics(8, "0.2 Tb/s") == {"count": 8, "rate_bits_per_second": pytest.approx(2e11)}
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_what_is_not_ordered_is_not_checked():
 )
 def test_an_order_that_makes_no_sense_is_refused(count, rate):
     with pytest.raises(SettingError):
-        ordered_nics.ordered(count, rate)
+        declared.parse_nics(count, rate)

@@ -2,8 +2,8 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import shared_failures
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.shared_failures import FailedStage, find_shared
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import stage_end
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.stage_end import FailedStage, find_shared
 
 from tests.kit.builders import check, healthy, judge, make_record, make_run, metric
 
@@ -22,7 +22,7 @@ ECC = {"class": "hardware", "text": "CUDA error: uncorrectable ECC error encount
 )  # fmt: skip
 def test_names_numbers_and_addresses_do_not_tell_causes_apart(text, other):
     names = {"node-a", "node-b"}
-    assert shared_failures.normalised(text, names) == shared_failures.normalised(other, names)
+    assert stage_end.normalised(text, names) == stage_end.normalised(other, names)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_names_numbers_and_addresses_do_not_tell_causes_apart(text, other):
     [("TypeError: x", "KeyError: x"), ("killed by SIGSEGV", "killed by SIGBUS"), ("dead beef", "feed")],
 )
 def test_words_tell_causes_apart(text, other):
-    assert shared_failures.normalised(text, ()) != shared_failures.normalised(other, ())
+    assert stage_end.normalised(text, ()) != stage_end.normalised(other, ())
 
 
 @pytest.mark.parametrize(

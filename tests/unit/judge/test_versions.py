@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import SettingError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.steps import open_run
 
@@ -15,7 +15,7 @@ THERE = make_check("there", stage="facts", metric="gpu_count", kind="min", value
 
 def judged(wanted, change=None, *, stages=("facts",)):
     run = make_run(stages=list(stages))
-    run["nodes"]["node-1"]["versions"] = versions.declared(wanted)
+    run["nodes"]["node-1"]["versions"] = declared.parse_versions(wanted)
     schemas.validate("run", run, what="run.json")
     evidence = healthy(run)
     facts = facts_record()
@@ -95,18 +95,18 @@ def test_stars_stand_for_any_text_and_nothing_else_does():
 )  # fmt: skip
 def test_refusals(value, said):
     with pytest.raises(SettingError, match=said):
-        versions.declared(value)
+        declared.parse_versions(value)
 
 
 def test_nothing_declared_is_nothing_checked():
-    assert versions.declared(None) == versions.declared({}) == {}
+    assert declared.parse_versions(None) == declared.parse_versions({}) == {}
     assert found(judged({})) == []
 
 
 def test_a_number_of_yaml_is_refused():
     for value in (580.1, ["24.04", 24.1]):
         with pytest.raises(SettingError, match=r"driver is a number to YAML .* write it in quotes"):
-            versions.declared({"driver": value})
+            declared.parse_versions({"driver": value})
 
 
 def nobody(_ids):

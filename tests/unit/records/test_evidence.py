@@ -2,7 +2,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, nonces
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     EvidenceRefused,
     accept_record,
@@ -262,7 +262,7 @@ def test_success_has_begun_and_ended_within_the_run(fields, reason):
 
 
 NONCE = "0123456789abcdef0123456789abcdef"
-SECOND = nonces.of_attempt(NONCE, 2)
+SECOND = evidence.of_attempt(NONCE, 2)
 
 
 @pytest.mark.parametrize(

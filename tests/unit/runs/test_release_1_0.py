@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.release import version
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, baseline_changes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, compare
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import compared
@@ -106,8 +106,8 @@ def test_a_run_that_1_0_left_at_work_is_not_resumed_but_reported_and_closed(run,
 @pytest.mark.parametrize("path", sorted(RELEASE.glob("*/baselines/*.json")), ids=lambda path: path.parts[-3])
 def test_a_baseline_is_read(path):
     of_release = baseline.read(path)
-    assert baseline_changes.diff(of_release, of_release) == []
-    assert len(baseline_changes.repeatability(of_release.document)) == len(of_release.document["figures"])
+    assert compare.diff(of_release, of_release) == []
+    assert len(compare.repeatability(of_release.document)) == len(of_release.document["figures"])
 
 
 def test_an_inventory_is_there_with_its_variables(place):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import answers, launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 
 from tests.kit.runner import plan, stage, until_written
@@ -129,7 +129,7 @@ def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_
     assert told["launch"]["state"] == "refused"
     install = f"{sys.executable} -m pip install not_there"
     assert f"lacks: one, two need not_there (not installed: {install})" in told["launch"]["message"]
-    assert answers.accept("launch_answer", told)["launch"]["lacking_stages"] == ["one", "two"]
+    assert evidence.accept("launch_answer", told)["launch"]["lacking_stages"] == ["one", "two"]
     assert not list(base.glob("*/*/plan.json"))
     (tmp_path / "not_there.py").write_text("")
     in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}

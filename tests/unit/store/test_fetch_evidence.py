@@ -5,7 +5,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_steps import fetch_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import answers
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
@@ -34,7 +34,7 @@ class Fetch:
 
 def answer(more=False, **files):
     files = {name.replace("_", "/"): item for name, item in files.items()}
-    return answers.accept("fetch_answer", {"files": files, "more": more, "running": True, "ended": ""})
+    return evidence.accept("fetch_answer", {"files": files, "more": more, "running": True, "ended": ""})
 
 
 @pytest.fixture

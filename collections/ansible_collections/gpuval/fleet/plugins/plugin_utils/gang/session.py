@@ -9,8 +9,7 @@ from typing import Any
 
 from ...module_utils.store import StoreError
 from ..core.escape import one_line
-from ..judge import baseline, judging
-from ..judge.analysis import properties as analysed
+from ..judge import baseline, judging, subjects
 from ..judge.check import Check
 from ..judge.peer_groups import PeerHistory
 from ..judge.subject import FACTS
@@ -113,7 +112,7 @@ def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str,
         records = by_node.get(name, {})
         missing = {text for one in records.values() for text in environment.texts(one["environment"], MISSING)}
         missing_text = {MISSING: one_line(" ".join(sorted(missing)), MAX_MESSAGE)} if missing else {}
-        versions[name] = {**analysed.of_node({}, records.get(FACTS)), **missing_text}
+        versions[name] = {**subjects.properties_of_node({}, records.get(FACTS)), **missing_text}
     return versions
 
 

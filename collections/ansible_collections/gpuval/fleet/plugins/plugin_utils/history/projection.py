@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..judge import sku_catalogue
-from ..judge.gpu_order import renumbered
+from ..judge.checks_without_criteria import renumbered
 from ..judge.identity import is_useless
 from ..judge.stage_end import REFUSED
 from ..judge.subject import FACTS

@@ -14,7 +14,7 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..judge import sku_catalogue
 from ..judge.check import Check
-from ..judge.peer_samples import LEAST, MOST
+from ..judge.peer_groups import LEAST, MOST
 from . import HistoryError, identity
 from .cache import TABLES, Cache
 from .database import parquet

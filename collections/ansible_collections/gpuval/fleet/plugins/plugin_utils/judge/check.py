@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from ..core.text import pattern_of
+
+#: In place of a stage: all stages.
+ANY = "any"
 
 
 @dataclass(frozen=True)
@@ -84,3 +90,9 @@ class Informational:
     stage: str
     metrics: tuple[str, ...]
     reason: str
+
+
+def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -> bool:
+    """Whether a list declares the metric of the stage informational."""
+    lists = (entry.metrics for entry in listed if entry.stage in (stage, ANY))
+    return any(pattern_of(name).fullmatch(metric) for names in lists for name in names)

@@ -1,9 +1,12 @@
-"""The checks that need no criteria: launch, other work, changed evidence, accelerator, identity of the machine."""
+"""The checks that need no criteria: launch, other work, changed evidence, accelerator, identity of the machine, GPUs in
+the order of the facts, and measurements that two nodes have in common: no two machines take the same time for all."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ...module_utils.hardware.pci import GPU_VENDORS
@@ -12,10 +15,11 @@ from ..core.escape import one_line
 from ..core.text import natural_order, some_of
 from ..records import environment, launch_errors
 from ..records.documents import Record
+from ..records.evidence import RunEvidence
 from ..records.failure_classes import AGAIN, NOT_MEASURED_AGAIN
 from ..records.states import LAUNCHED
 from .entries import Entry, own_entry
-from .identity import DISPUTED, SAME, Twins, identity_values, repeated_gpus
+from .identity import DISPUTED, SAME, Twins, bare_uuid, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
@@ -173,3 +177,102 @@ def _named(twin_reasons: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     named = some_of(names)
     more_names = named.removeprefix(names[0]).removeprefix(", ")
     return named, f"{names[0]} (and {more_names}) {shared}" if more_names else f"{names[0]} {shared}"
+
+
+GPU_ORDER = "gpu_order"
+
+
+def gpu_order_checks(subject: Subject, stage: str, record: Record | None, identity: Mapping[str, Any]) -> list[Entry]:
+    """A stage that numbers the GPUs otherwise than the facts: its gpu:3 is not the one whose serial would be named."""
+    of_facts = {bare_uuid(gpu["uuid"]): gpu["index"] for gpu in identity.get("gpus", ()) if "uuid" in gpu}
+    devices = environment.objects(record["environment"], "devices[]") if record else []
+    of_stage = {bare_uuid(gpu["uuid"]): gpu.get("index") for gpu in devices if isinstance(gpu.get("uuid"), str)}
+    if not of_facts or (subject.accelerator != "nvidia" and of_facts.keys().isdisjoint(of_stage)):
+        return []  # tools of other vendors and PyTorch may have different ids
+    moved = [
+        f"its gpu:{index} is {f'gpu:{of_facts[uuid]}' if uuid in of_facts else 'none'} of the facts"
+        for uuid, index in of_stage.items()
+        if of_facts.get(uuid) != index
+    ]
+    if not moved:
+        return []
+    check = own_entry(
+        GPU_ORDER, stage, "identity", "missing", expected="the GPUs in the order of the facts",
+        reason=f"{stage} numbers the GPUs otherwise: {one_line(some_of(moved), 300)}",
+        remedy="unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER on the node and in the stage's environment; if a GPU "
+        f"was replaced since the facts, run the facts again: new run id, --limit {subject.name}",
+    )  # fmt: skip
+    return [check]
+
+
+def renumbered(checks: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The stages of a node whose numbers of GPUs are not those of the facts: no GPU of theirs is named by serial."""
+    return {check["stage"] for check in checks if check["name"] == GPU_ORDER}
+
+
+def without_parts(checks: Sequence[Entry]) -> list[Entry]:
+    """The checks of a node; those of a renumbered stage are on the node as a whole."""
+    stages = renumbered(checks)
+    return [
+        {**check, "part": "node", "reason": f"{check['part']} as {check['stage']} numbers it: {check['reason']}"}
+        if check["stage"] in stages and check["part"].startswith("gpu:")
+        else check
+        for check in checks
+    ]
+
+
+#: So many figures, each of so many digits, make a coincidence impossible.
+MIN_FIGURES, MIN_DIGITS = 3, 6
+#: What a machine is, it has in common with others of its kind.
+UNMEASURED = (FACTS, "image")
+
+
+def find_copies(
+    run: Mapping[str, Any], evidence: RunEvidence, twins: Mapping[str, Twins] = MappingProxyType({})
+) -> dict[str, dict[str, list[str]]]:
+    """By node and stage the other nodes that report the same measurements, but for those that copy its identity too."""
+    owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
+    for name, expected in run["nodes"].items():
+        for stage in sorted(set(expected["stages"]) - set(expected.get("gang_stages", ()))):  # members share figures
+            record = evidence.records.get(name, {}).get(stage)
+            figures = _timed_figures(record) if record and stage not in UNMEASURED else ()
+            if len(figures) >= MIN_FIGURES:
+                owners[stage, figures].append(name)
+    copies: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for (stage, _), names in owners.items():
+        for name in names if len(names) > 1 else ():
+            candidates = (other for other in names if other != name)
+            copied = [other for other in candidates if other not in twins or name not in twins[other].claims]
+            if copied:
+                copies[name][stage] = copied
+    return copies
+
+
+def _timed_figures(record: Record) -> tuple[tuple[str, str, float], ...]:
+    return tuple(
+        sorted(
+            (metric["name"], metric["scope"], metric["value"])
+            for metric in record["metrics"]
+            if metric["value"] is not None and units.is_timed(metric["unit"]) and _digits(metric["value"]) >= MIN_DIGITS
+        )
+    )
+
+
+def _digits(value: float) -> int:
+    mantissa = repr(abs(value)).partition("e")[0]
+    return len(mantissa.replace(".", "").strip("0"))
+
+
+def copy_checks(copies: Mapping[str, list[str]]) -> list[Entry]:
+    checks = []
+    for stage, copied in copies.items():
+        names = sorted(copied, key=natural_order)
+        named = some_of(names)
+        checks.append(
+            own_entry(
+                f"{stage}_figures", stage, "identity", "missing", value=named, expected="measurements of its own",
+                reason=f"the same measurements to the last digit as {named}: one record is a copy",
+                remedy="find out what wrote the records on these nodes, then validate them again under a new run id",
+            )
+        )  # fmt: skip
+    return checks

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..core import units
 from .analysis.distribution import relative
+from .baseline import TORCH, Baseline
+from .peer_statistics import MEDIAN_ERROR
 
 #: A change is clear beyond so many standard errors.
 CLEAR_ERRORS = 3.0
@@ -74,3 +77,84 @@ def medians(changes: Iterable[FigureChange]) -> list[FigureChange]:
         FigureChange("", key, units[0], statistics.median(then), statistics.median(now), nodes=len(now))
         for key, (units, then, now) in ((key, tuple(zip(*pairs, strict=True))) for key, pairs in of_keys.items())
     ]
+
+
+#: Figures that moved by less, relatively, are left out.
+MIN_CHANGE = 0.005
+_SPREADS = {"between_nodes_ratio": "nodes", "within_nodes_ratio": "parts of a node", "repeats_ratio": "repeats"}
+
+
+class BaselineKey(NamedTuple):
+    """What a figure of a baseline is; torch is left out, so that a new one shows."""
+
+    stage: str
+    metric: str
+    scope: str
+    unit: str
+    sku: str
+    gpus: int | None
+    workload: str
+    revision: int
+    setup: tuple[str, ...]
+
+    @classmethod
+    def of(cls, figure: Mapping[str, Any]) -> BaselineKey:
+        setup = tuple(text for path, text in sorted(figure["setup"].items()) if path != TORCH)
+        shared = {name: figure[name] for name in cls._fields if name in figure}
+        return cls(**{"revision": 1, **shared, "setup": setup})
+
+    def __str__(self) -> str:
+        kind = (self.sku, self.gpus or "", self.revision if self.revision > 1 else "", *self.setup)
+        return f"{self.stage} {self.metric} per {self.scope} ({' '.join(str(word) for word in kind if word)})"
+
+
+def diff(earlier: Baseline, later: Baseline) -> list[FigureChange]:
+    """What changed, gone and new ones first; figures that moved by less than MIN_CHANGE, relatively, are left out.
+
+    The error of a median is that of as many nodes as it was made from, since parts of a node do not differ on their
+    own.
+    """
+    changes = compare({"": _figures(earlier)}, {"": _figures(later)})
+    moved = [fig for fig in changes if fig.change is None or abs(fig.change) >= MIN_CHANGE]
+    return sorted(moved, key=lambda fig: (fig.change is not None, not fig.is_clear, str(fig.key), repr(fig.key)))
+
+
+def _figures(baseline: Baseline) -> dict[BaselineKey, ReportFigure]:
+    """Of figures that differ by torch alone, the one with the most nodes."""
+    ordered = sorted(baseline.document["figures"], key=lambda fig: (fig["nodes"], sorted(fig["setup"].items())))
+    return {
+        BaselineKey.of(figure): ReportFigure(
+            figure["median"], figure["unit"], error=MEDIAN_ERROR * figure["deviation"] / math.sqrt(figure["nodes"])
+        )
+        for figure in ordered
+    }
+
+
+def lines(changes: Sequence[FigureChange]) -> list[str]:
+    """A line for each change; what is within the noise of both says so."""
+    return [line_of(change) for change in changes] or ["nothing moved by 0.5 %"]
+
+
+def line_of(change: FigureChange) -> str:
+    then, now = (None if value is None else units.human(value, change.unit) for value in (change.then, change.now))
+    if change.change is None:
+        return f"{'new' if then is None else 'gone'}: {change.key} ({now or then})"
+    moved = f"{'rose' if change.change > 0 else 'fell'} by {units.number_text(abs(change.change) * 100)} %"
+    return f"{change.key} {moved}: {then} to {now}" + ("" if change.is_clear else " (within their noise)")
+
+
+def repeatability(document: Mapping[str, Any]) -> list[str]:
+    """A line for each figure: its median, and the spread of nodes, of parts of a node and of repeats."""
+    lines = []
+    for figure in document["figures"]:
+        spreads = ", ".join(
+            f"{what} {units.number_text(figure[key] * 100)} %"
+            for key, what in _SPREADS.items()
+            if figure[key] is not None
+        )
+        far = f"; {figure['far_off']} far off and left out" if figure["far_off"] else ""
+        lines.append(
+            f"{BaselineKey.of(figure)} {units.human(figure['median'], figure['unit'])}, {figure['parts']} parts of "
+            f"{figure['nodes']} nodes; {'spread of ' + spreads if spreads else 'too few for a spread'}{far}"
+        )
+    return lines

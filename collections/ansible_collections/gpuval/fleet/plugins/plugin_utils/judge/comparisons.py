@@ -8,6 +8,7 @@ of all figures of a SKU shows how long their tails are, and a slow node does not
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import defaultdict
@@ -16,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import units
-from ..core.text import natural_order, some_of
+from ..core.paths import COLLECTION
+from ..core.text import natural_order, pattern_of, some_of
 from ..records import environment
-from .check import Informational
-from .comparison_rules import ComparisonRule, comparison_rule_of
-from .coverage import is_informational
+from .check import Informational, is_informational
+from .criteria import read_document
 from .entries import Entry, gang_of, own_entry
-from .peer_samples import revision_words
+from .peer_groups import revision_words
 from .subject import FACTS, Subject, revision_of
 
 #: Fewer nodes do not show which of them is right.
@@ -245,3 +246,33 @@ def add_unjudged(checks: list[Entry], of_figures: Sequence[Entry]) -> list[Entry
     """The checks of a node with those of its figures that no criterion finds fault with."""
     faulty = {(check["stage"], check["metric"]) for check in checks if check["verdict"] in ("fail", "warn")}
     return [*checks, *(entry for entry in of_figures if (entry["stage"], entry["metric"]) not in faulty)]
+
+
+COMPARISONS = COLLECTION / "skus/shared/comparisons.yml"
+
+
+@dataclass(frozen=True)
+class ComparisonRule:
+    """A row of the table: how figures of some names are compared; not at all where ``worse`` is empty."""
+
+    metrics: tuple[str, ...]
+    worse: str = ""
+    margin: float = 0.25
+    offset: float = 0.0
+    among: str = "setup"
+
+    @property
+    def least(self) -> float:
+        """The margin as a logarithm: 0.25 is a rate of 3/4, or a time of 5/4."""
+        return -math.log(1 - self.margin) if self.worse == "lower" else math.log(1 + self.margin)
+
+
+@functools.cache
+def comparison_rules() -> tuple[ComparisonRule, ...]:
+    return tuple(ComparisonRule(**{**row, "metrics": tuple(row["metrics"])}) for row in read_document(COMPARISONS))
+
+
+@functools.lru_cache(maxsize=8192)
+def comparison_rule_of(metric: str) -> ComparisonRule:
+    """The first rule that fits a name; the last one fits all."""
+    return next(rule for rule in comparison_rules() if any(pattern_of(name).fullmatch(metric) for name in rule.metrics))

@@ -1,4 +1,5 @@
-"""Which metrics no criterion looks at, and which criteria look at what no node reports. Advice, never a verdict.
+"""What a run did not test, on which nodes and why; which metrics no criterion looks at, and which criteria look at what
+no node reports. Advice, never a verdict: what is required and missing decides by its own check.
 
 A metric is covered when a check of its stage judges it or needs it, when it is compared between nodes by default, or
 when a list declares it informational, with a reason.
@@ -7,16 +8,20 @@ when a list declares it informational, with a reason.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.text import pattern_of
-from .check import Check, Informational
-from .comparison_rules import comparison_rule_of
+from ..core import extensions
+from ..core.escape import one_line
+from ..records import environment
+from ..records.documents import Record
+from .check import Check, Informational, is_informational
+from .comparisons import comparison_rule_of
+from .entries import not_applicable
 from .kinds import KINDS
+from .subject import Subject
 
-ANY = "any"
 MAX_SHOWN = 100
 
 
@@ -60,12 +65,6 @@ def compare(
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 
 
-def is_informational(stage: str, metric: str, listed: Iterable[Informational]) -> bool:
-    """Whether a list declares the metric of the stage informational."""
-    lists = (entry.metrics for entry in listed if entry.stage in (stage, ANY))
-    return any(pattern_of(name).fullmatch(metric) for names in lists for name in names)
-
-
 def of_report(
     nodes: Sequence[Mapping[str, Any]], checks: Iterable[Check], informational: Iterable[Informational] = ()
 ) -> Coverage:
@@ -96,3 +95,100 @@ def needed(check: Check) -> set[str]:
 def _bounded(names: Sequence[str]) -> list[str]:
     more = len(names) - MAX_SHOWN
     return [*names[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+
+#: Stages that only some settings or placements have, and that prove nothing of the hardware.
+OPTIONAL = frozenset({"facts", "image", "endpoints"})
+OPEN_STATES = frozenset({"missing", "pending", "skipped", "cancelled"})
+NO_TOOL = "not on the node or in its image"
+NO_FIGURE = "the node does not report it"
+MAX_ENTRIES, MAX_NAMES, MAX_TEXT, MAX_NOTES = 200, 20, 200, 32
+
+#: A training counts one of these.
+ALTERNATIVES = frozenset({"training_tokens_per_second", "training_samples_per_second"})
+
+#: Stage, what was not tested, why.
+Gap = tuple[str, str, str]
+
+
+def of_run(
+    run: Mapping[str, Any],
+    nodes: Sequence[Mapping[str, Any]],
+    subjects: Mapping[str, Subject],
+    criteria: Sequence[Check],
+) -> list[dict[str, Any]]:
+    """The gaps of all nodes, those that most nodes share first; ``nodes`` are those of the report."""
+    nodes_by_gap: dict[Gap, list[str]] = defaultdict(list)
+    for node in nodes:
+        gaps = [
+            *_missing_stages(run, node),
+            *_missing_checks(node),
+            *_unreported(node, subjects[node["name"]], criteria),
+            *_notes(subjects[node["name"]].records),
+        ]
+        for gap in dict.fromkeys(gaps):
+            nodes_by_gap[gap].append(node["name"])
+    ordered = sorted(nodes_by_gap, key=lambda gap: (-len(nodes_by_gap[gap]), gap))
+    return [
+        {"stage": stage, "what": what, "reason": reason, "count": len(names), "names": names[:MAX_NAMES]}
+        for stage, what, reason in ordered[:MAX_ENTRIES]
+        for names in [nodes_by_gap[stage, what, reason]]
+    ]
+
+
+def _missing_stages(run: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Gap]:
+    expected = run["nodes"][node["name"]]
+    exempt = expected.get("exempt", {})
+    why = f"not in the profile {run['profile']}" + (", or left out by tags" if "tags" in run["narrowed_by"] else "")
+    alone = "a single node has no gang" if len(run["nodes"]) == 1 else why
+    for stage in extensions.found("stages"):
+        if stage not in expected["stages"] and stage not in OPTIONAL:
+            reason = exempt.get(stage, alone if stage in run.get("gang_stages", ()) else why)
+            yield stage, stage, one_line(reason, MAX_TEXT)
+    for stage in node["stages"]:
+        if stage["state"] in OPEN_STATES:
+            message = one_line(stage["message"], MAX_TEXT)
+            yield stage["name"], stage["name"], f"{stage['state']}: {message}" if message else str(stage["state"])
+
+
+def _missing_checks(node: Mapping[str, Any]) -> Iterator[Gap]:
+    """Checks of stages that ended, and whose figure is missing."""
+    ended = {stage["name"] for stage in node["stages"] if stage["state"] not in OPEN_STATES}
+    for check in node["checks"]:
+        if check["verdict"] == "missing" and check["stage"] in ended:
+            yield check["stage"], check["metric"] or check["name"], one_line(check["reason"], MAX_TEXT)
+
+
+def _unreported(node: Mapping[str, Any], subject: Subject, criteria: Sequence[Check]) -> Iterator[Gap]:
+    """Checks that apply where the node reports their figure, and have no entry because it does not."""
+    ended = {stage["name"] for stage in node["stages"] if stage["state"] == "success"}
+    for check in criteria:
+        if not check.where_reported or check.stage not in ended:
+            continue
+        if check.catalogue_sku not in (None, *subject.skus) or not_applicable(check, subject, ""):
+            continue
+        record = subject.records[check.stage]
+        if environment.texts(record["environment"], f"left_out.{check.stage}"):
+            continue  # all of the stage, which is an entry of its own
+        alike = ALTERNATIVES if check.metric in ALTERNATIVES else {check.metric}
+        if not any(subject.metrics(record, metric, check.scope) for metric in alike):
+            notes = record["environment"]
+            why = environment.texts(notes, f"telemetry.absent.{check.metric}")
+            if not why and check.metric.startswith("memory_ecc_"):
+                why = environment.texts(notes, "memory.ecc_problem")
+            yield check.stage, check.metric, one_line((why or [NO_FIGURE])[0], MAX_TEXT)
+
+
+def _notes(records: Mapping[str, Record]) -> Iterator[Gap]:
+    """What stages say of themselves: parts left out and why, tools that are not there, tests that did not run."""
+    for stage, record in records.items():
+        notes = record["environment"]
+        left_out, absent, not_run = notes.get("left_out"), notes.get("absent_tools"), notes.get("not_run")
+        if isinstance(left_out, dict):
+            for part, reason in list(left_out.items())[:MAX_NOTES]:
+                yield stage, one_line(str(part), 80), one_line(str(reason), MAX_TEXT)
+        for tool in absent[:MAX_NOTES] if isinstance(absent, list) else ():
+            yield stage, one_line(str(tool), 80), NO_TOOL
+        for tool, tests in list(not_run.items())[:MAX_NOTES] if isinstance(not_run, dict) else ():
+            if isinstance(tests, list) and tests != [tool]:
+                yield stage, f"{one_line(tool, 80)}: {one_line(', '.join(map(str, tests)), 100)}", "did not run"

@@ -1,18 +1,23 @@
-"""What the owner declares of a node beside its versions: services that run, file systems that are mounted, how hot GPUs
-may get. Services and mounts are held against the facts, the temperature is the limit of a criterion."""
+"""What the owner ordered and declares of a node: NICs, versions, services that run, file systems that are mounted, how
+hot GPUs may get. All is held against the facts, but for the temperature, which is the limit of a criterion."""
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from ..core import units
 from ..core.errors import SettingError
-from ..core.text import some_of
+from ..core.text import meant, pattern_of, some_of
 from ..records import environment
 from ..records.documents import Record
+from ..records.properties import PATHS
 from .entries import Entry, own_entry
+from .subject import FACTS
 
 SERVICES, MOUNTS, TEMPERATURE = "gpuval_services", "gpuval_mounts", "gpuval_gpu_temperature_max_celsius"
 MAX_NAMES, MAX_TEXT = 64, 200
@@ -88,3 +93,173 @@ def _check(variable: str, declared: Sequence[str], facts: Record | None, stage: 
     if absent:
         return entry("fail", f"{noun} not there: {some_of(absent)}", value=some_of(absent))
     return entry("pass", f"{len(declared)} {noun}{'s' if len(declared) > 1 else ''} there")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A property of the facts (``records.properties``) that may be declared, and what to do where it is another."""
+
+    metric: str
+    what: str
+    remedy: str
+
+
+VERSION_KINDS: Mapping[str, Version] = {
+    "driver": Version(
+        "gpu_driver_version", "the GPU driver", "install the declared driver and reboot, or correct gpuval_versions"
+    ),
+    "runtime": Version(
+        "gpu_runtime_version", "CUDA or ROCm of the driver",
+        "install the driver that brings the declared CUDA or ROCm, or correct gpuval_versions",
+    ),
+    "vbios": Version(
+        "gpu_firmware_version", "VBIOS or firmware of the GPU",
+        "flash the declared firmware, or have the GPU replaced by one that carries it",
+    ),
+    "kernel": Version("kernel_version", "the kernel", "boot the declared kernel"),
+    "os": Version("os_version", "the operating system", "install the declared release"),
+    "bios": Version("bios_version", "the BIOS", "flash the declared BIOS and reboot"),
+    "bmc": Version("bmc_version", "the BMC", "flash the declared firmware of the BMC"),
+    "nic_firmware": Version(
+        "nic_firmware_version", "firmware of the RDMA devices", "flash the declared firmware and reset the device"
+    ),
+}  # fmt: skip
+
+
+def parse_versions(value: Any) -> dict[str, list[str]]:
+    """``gpuval_versions`` as run.json keeps it: a list of texts for each kind. Raises SettingError."""
+    if not value:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SettingError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
+    versions = {}
+    for key, entry in value.items():
+        if key not in VERSION_KINDS:
+            near = meant(key, VERSION_KINDS)
+            raise SettingError(f"gpuval_versions has the key {key!r}{near}; known are {', '.join(VERSION_KINDS)}")
+        if any(isinstance(text, float) for text in (entry if isinstance(entry, list) else [entry])):
+            raise SettingError(
+                f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
+            )
+        single = isinstance(entry, (str, int)) and not isinstance(entry, bool)
+        texts = [
+            " ".join(str(text).split()) for text in ([entry] if single else entry if isinstance(entry, list) else [])
+        ]
+        if not texts or not all(texts):
+            raise SettingError(f"gpuval_versions: {key} names no version")
+        versions[str(key)] = texts
+    return versions
+
+
+def version_checks(declared_versions: Mapping[str, list[str]], facts: Record | None, stage: str) -> list[Entry]:
+    """The entries of every declared version; a part with another version has one of its own."""
+    entries: list[Entry] = []
+    for kind, texts in declared_versions.items():
+        entries += _version_check(kind, VERSION_KINDS[kind], texts, facts, stage)
+    return entries
+
+
+def _version_check(kind: str, version: Version, texts: list[str], facts: Record | None, stage: str) -> list[Entry]:
+    expected = " or ".join(texts)
+
+    entry = functools.partial(
+        own_entry, f"versions_{kind}", stage, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
+        source=f"gpuval_versions of the inventory: {kind}",
+    )  # fmt: skip
+    if facts is None:
+        return [entry("missing", "no facts say what the node has")]
+    pairs = environment.members(facts["environment"], PATHS[kind])
+    if not pairs:
+        return [entry("missing", f"the facts do not tell the version of {version.what}")]
+    wrong = [(member, text) for member, text in pairs if not any(pattern_of(one).fullmatch(text) for one in texts)]
+    entries = []
+    for member, text in wrong:
+        part = part_of(member)
+        entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part=part, value=text))
+        if part == "node":  # one of a list without indexes: once is enough
+            break
+    gpus = len(environment.members(facts["environment"], "gpus[].index"))
+    if PATHS[kind].startswith("gpus[]") and len(pairs) < gpus:
+        entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {version.what}"))
+    return entries or [entry("pass", f"{version.what} is {', '.join(sorted({text for _, text in pairs}))}")]
+
+
+def part_of(member: Mapping[str, Any]) -> str:
+    """gpu:3 for the GPU with that index; the node for anything else."""
+    index = member.get("index")
+    return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
+
+
+ACTIVE = "ACTIVE"
+MOST_BITS = 1e14
+_RATE = re.compile(r"(\d+(?:\.\d+)?) ?(\S+)")
+
+
+def parse_nics(count: Any, rate: Any) -> dict[str, Any]:
+    """``gpuval_nic_count`` and ``gpuval_nic_rate`` as run.json keeps them; empty where none are declared."""
+    if count in (None, ""):
+        if rate:
+            raise SettingError("gpuval_nic_rate needs gpuval_nic_count: how many ports have that rate")
+        return {}
+    if isinstance(count, bool) or not str(count).strip().isdecimal():
+        raise SettingError(f"gpuval_nic_count {count!r} is not a whole number")
+    order: dict[str, Any] = {"count": int(count)}
+    if rate:
+        order["rate_bits_per_second"] = port_rate(rate)
+    return order
+
+
+def port_rate(text: Any) -> float:
+    """A rate in bits/s. Raises SettingError."""
+    words = _RATE.fullmatch(str(text).strip())
+    try:
+        bits = 8 * float(units.convert(float(words[1]), words[2], "bytes/s")) if words else 0.0
+    except units.UnitError:
+        bits = 0.0
+    if not 1e9 <= bits <= MOST_BITS:
+        raise SettingError(
+            f"gpuval_nic_rate {str(text)[:40]!r}: write the rate of a port with its unit, such as 400 Gb/s"
+        )
+    return bits
+
+
+def nic_checks(ordered: Mapping[str, Any], facts: Record | None) -> list[Entry]:
+    """Whether as many RDMA ports have a link, at the ordered rate, as were ordered."""
+    if not ordered:
+        return []
+    count, rate = ordered["count"], ordered.get("rate_bits_per_second")
+    at = f" at {rate / 1e9:g} Gb/s" if rate else ""
+    entry = functools.partial(
+        own_entry, "nic_count", FACTS, "identity", unit="count", metric="nic_count",
+        expected=f"{count} RDMA ports with a link{at}", source="gpuval_nic_count and gpuval_nic_rate of the inventory",
+        remedy="look at cable, transceiver and switch port of a port without link, for a missing NIC on the PCI bus "
+        "(lspci) and its driver (mlx5_ib); or correct gpuval_nic_count",
+    )  # fmt: skip
+    if facts is None or not isinstance(facts["environment"].get("nics"), list):
+        return [entry("missing", "no facts say which NICs the node has")]
+    ports = _ports(facts["environment"]["nics"])
+    bad = [f"{name} ({why})" for name, (state, speed) in ports.items() if (why := _lacks(state, speed, rate))]
+    good = len(ports) - len(bad)
+    reason = f"{good} RDMA ports have a link{at}" + (f", not {some_of(bad, 8)}" if bad else "")
+    return [entry("pass" if good >= count else "fail", f"{reason}; {count} were ordered", value=good)]
+
+
+def _ports(nics: Sequence[Any]) -> dict[str, tuple[str, float]]:
+    """State and bits/s of each RDMA port by its name, by facts that are not trusted."""
+    states: dict[str, tuple[str, float]] = {}
+    for nic in nics:
+        ports = nic.get("ports") if isinstance(nic, dict) and nic.get("kind") == "rdma" else None
+        for port in ports if isinstance(ports, list) else ():
+            if isinstance(port, dict):
+                speed = port.get("rate_bits_per_second")
+                name = f"{nic.get('name')}:{port.get('port')}"[:64]
+                bits = min(max(speed, 0), MOST_BITS) if isinstance(speed, (int, float)) else 0
+                states[name] = str(port.get("state"))[:32], bits
+    return states
+
+
+def _lacks(state: str, speed: float, rate: float | None) -> str:
+    """What a port lacks of what was ordered; empty for nothing."""
+    if state != ACTIVE:
+        return state
+    return f"{speed / 1e9:g} Gb/s" if rate and speed < rate else ""

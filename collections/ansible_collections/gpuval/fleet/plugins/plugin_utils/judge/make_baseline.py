@@ -17,8 +17,7 @@ from ..core.errors import SettingError
 from ..records import properties
 from . import peer_statistics
 from .baseline import SCHEMA, SETUPS, TORCH, TRAINING_SETUP, spreads_of
-from .peer_groups import as_wide_as_all
-from .peer_samples import LEAST, MOST, is_part_of
+from .peer_groups import LEAST, MOST, as_wide_as_all, is_part_of
 from .subject import revision_of
 from .subjects import kind_of
 

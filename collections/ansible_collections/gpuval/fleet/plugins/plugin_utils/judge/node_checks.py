@@ -13,28 +13,28 @@ from ..core.escape import one_line
 from ..records.documents import EvidenceProblem, Record
 from ..records.evidence import RunEvidence
 from ..records.states import LAUNCHED, RUN_ENDED
-from . import coherence, common_causes, comparisons, declared, order_check, ordered_nics, plausible, unsteady, versions
+from . import coherence, comparisons, declared, implicated_parts, order_check, plausible, unsteady
 from .baseline import lend_spreads
 from .check import Check
 from .checks_without_criteria import (
     accelerator_check,
     changed_check,
+    copy_checks,
     exempt_check,
+    gpu_order_checks,
     identity_checks,
     in_use_checks,
     interruption_checks,
     launch_check,
     no_stage_check,
+    without_parts,
 )
-from .copied_measurements import copy_checks
 from .criteria import informational_of, of_stage
 from .entries import Entry, is_held
-from .gpu_order import gpu_order_checks, without_parts
 from .identity import Twins, identity_of, models_of
 from .kinds import KINDS, JudgeContext
 from .kinds.base import MetricKind
-from .shared_failures import find_shared
-from .stage_end import MAX_REASON, REFUSED, StageEnd, judge_end
+from .stage_end import MAX_REASON, REFUSED, StageEnd, find_shared, judge_end
 from .subject import FACTS, Subject
 
 
@@ -188,8 +188,8 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
     return [
         accelerator_check(case.subject, facts),
         *order_check.checks(case.subject, facts is not None, models_of(facts)),
-        *ordered_nics.checks(expected.get("nics", {}), facts),
-        *versions.checks(expected.get("versions", {}), facts, FACTS),
+        *declared.nic_checks(expected.get("nics", {}), facts),
+        *declared.version_checks(expected.get("versions", {}), facts, FACTS),
         *declared.checks(expected.get("declared", {}), facts, FACTS),
     ]
 
@@ -197,8 +197,8 @@ def _checks_of_facts(case: NodeCase, stage: str) -> list[Entry]:
 def _checks_of_criteria(case: NodeCase, stage: str) -> list[Entry]:
     subject, entries = case.subject, []
     for check in _criteria_of(case, stage):
-        of_check = common_causes.of_the_node(check, subject, _entries_of(check, subject, case.run.context))
-        entries += common_causes.beside_other_work(check, case.record(stage), of_check)
+        of_check = implicated_parts.of_the_node(check, subject, _entries_of(check, subject, case.run.context))
+        entries += implicated_parts.beside_other_work(check, case.record(stage), of_check)
     return entries
 
 
@@ -330,8 +330,8 @@ REVISIONS: tuple[Callable[[list[Entry], NodeCase], list[Entry]], ...] = (
     _with_more_checks,
     _withhold,
     _accept_alone,
-    lambda checks, case: common_causes.follow_the_fleet(checks, case.run.context.criteria),
-    lambda checks, case: common_causes.name_the_cause(checks, case.subject),
+    lambda checks, case: implicated_parts.follow_the_fleet(checks, case.run.context.criteria),
+    lambda checks, case: implicated_parts.name_the_cause(checks, case.subject),
 )
 
 

@@ -23,8 +23,7 @@ from ..core.paths import COLLECTION
 from .check import Check
 from .criteria import read_document
 from .kinds import KINDS, JudgeContext, fleet_outliers
-from .peer_groups import GroupKey, PeerHistory, ratios_of
-from .peer_samples import PeerSample
+from .peer_groups import GroupKey, PeerHistory, PeerSample, ratios_of
 from .peer_statistics import FEW_TO_LEAVE_OUT
 
 POWER = COLLECTION / "skus/shared/power.yml"

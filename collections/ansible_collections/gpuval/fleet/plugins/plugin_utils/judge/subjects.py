@@ -11,8 +11,9 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..records import environment
 from ..records.documents import Record
 from ..records.evidence import RunEvidence
+from ..records.properties import properties_of
 from . import setups, sku_catalogue
-from .analysis.properties import of_node
+from .declared import VERSION_KINDS
 from .entries import is_held
 from .identity import identity_of, machine_names, models_of
 from .subject import FACTS, Subject
@@ -57,7 +58,7 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: RunEvidence) -> Subj
         records=records,
         gpu_temperature_max=expected.get("declared", {}).get("gpu_temperature_max_celsius"),
         catalogue_sku=sku_name,
-        properties=of_node(expected.get("labels", {}), facts),
+        properties=properties_of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
         kind=_kind(sku_name, models, expected["sku"]),
         workloads=run.get("workloads", {}),
@@ -122,3 +123,13 @@ def count_of(record: Record | None, name: str) -> int | float | None:
     metrics = record["metrics"] if record else []
     values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}
     return values.pop() if len(values) == 1 else None
+
+
+LABEL = "label "
+
+
+def properties_of_node(labels: Mapping[str, str], facts: Record | None) -> dict[str, str]:
+    """By property its value; a label that is called as a version is keeps its kind before its name."""
+    reported = {} if facts is None else properties_of(facts)
+    versions = {name: reported[name] for name in VERSION_KINDS if name in reported}
+    return versions | {LABEL + name if name in VERSION_KINDS else name: text for name, text in labels.items()}

@@ -20,8 +20,7 @@ from .check import Check
 from .entries import Entry, own_entry
 from .identity import best_of, identity_of, machine_names
 from .kinds.base import JudgeContext
-from .peer_groups import least_margin
-from .peer_samples import errors_by_part, figures_of, is_repetition, newest_revision
+from .peer_groups import errors_by_part, figures_of, is_repetition, least_margin, newest_revision
 from .subject import FACTS, Subject
 
 UNSTEADY = "unsteady"

@@ -24,11 +24,11 @@ from ..records.evidence import RunEvidence, digest_of
 from ..records.failure_classes import all_classes, speaks_of_node
 from ..records.properties import properties_of, setup_of
 from ..records.states import FINAL_STATES
-from . import acceptance, coverage, not_tested, power, retries
+from . import acceptance, coverage, power, retries
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
-from .copied_measurements import find_copies
+from .checks_without_criteria import find_copies
 from .criteria import informational_of, of_stage
 from .entries import Entry
 from .identity import find_twins, identity_of
@@ -169,7 +169,7 @@ def _of_fleet(
     gaps = coverage.of_report(nodes, criteria, informational_of(criteria))
     optional = {
         "coverage": None if gaps.complete else gaps.document(),
-        "not_tested": not_tested.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
+        "not_tested": coverage.of_run({**run, "narrowed_by": narrowed}, nodes, judged.subjects, criteria) or None,
         "power": losses or None,
         "analysis": analysis,
     }

@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.common.units import 
 from ...module_utils.store import StoreError
 from ..core.escape import one_line
 from ..core.step_options import StoreOptions
-from ..records import answers, launch_errors
+from ..records import evidence, launch_errors
 from ..records.evidence import MAX_NODE_BYTES, MAX_RECORD_BYTES, EvidenceRefused
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
@@ -114,7 +114,7 @@ def _ask(action, directory, held, options):
     if answer.get("failed") or answer.get("unreachable"):
         return {"error": str(answer.get("msg"))}
     try:
-        return answers.accept("fetch_answer", answer)
+        return evidence.accept("fetch_answer", answer)
     except EvidenceRefused as refusal:
         return {"error": str(refusal)}
 

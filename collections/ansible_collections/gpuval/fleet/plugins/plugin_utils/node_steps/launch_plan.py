@@ -16,7 +16,7 @@ from ..core.errors import GpuvalError
 from ..core.escape import one_line
 from ..core.paths import project_path
 from ..gang import keys
-from ..records import answers, launch_errors
+from ..records import evidence, launch_errors
 from ..records.evidence import EvidenceRefused
 from ..records.states import LAUNCHED
 from ..runs import folder as run_folder
@@ -194,7 +194,7 @@ class PlanLaunch:
                 "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
             }
         try:
-            answer = answers.accept("launch_answer", outcome)
+            answer = evidence.accept("launch_answer", outcome)
         except EvidenceRefused as refusal:
             return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
         self.found_python = answer.get("python", "")

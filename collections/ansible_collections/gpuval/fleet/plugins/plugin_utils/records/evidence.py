@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import json
 import math
 import os
@@ -26,7 +27,7 @@ import orjson
 from ..core import files, schemas, units
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
-from . import launch_errors, nonces
+from . import launch_errors
 from .documents import EvidenceProblem, Record
 from .states import FAILED_STATES, FINAL_STATES
 
@@ -179,7 +180,7 @@ def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, 
     until = time.time() + CLOCK_SLACK_SECONDS
     age = time.time() - _seconds(run["created_at"])
     for tried in (record, *record["attempts"]):
-        if not nonces.matches(launch.get("nonce") or "", tried["attempt"], tried.get("nonce", "")):
+        if not matches(launch.get("nonce") or "", tried["attempt"], tried.get("nonce", "")):
             raise EvidenceRefused(
                 f"attempt {tried['attempt']} does not show the nonce of its launch: it is from another run or node"
             )
@@ -453,3 +454,32 @@ def _cleaned(value: Any) -> Any:
 def _cleaned_word(word: str) -> str:
     """Names, units and scopes stand in the records of a fleet by the million: each is cleaned, and kept, once."""
     return clean_text(word)
+
+
+def of_attempt(nonce: str, attempt: int) -> str:
+    """The nonce of an attempt, by that of the first. It is the same when a killed controller launches it again.
+
+    Empty for a plan without one.
+    """
+    if attempt <= 1 or not nonce:
+        return nonce
+    return hmac.new(nonce.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def matches(nonce: str, attempt: int, reported: str) -> bool:
+    """Whether a record of the attempt shows its nonce. Every record does where none was drawn."""
+    return not nonce or hmac.compare_digest(of_attempt(nonce, attempt).encode(), reported.encode())
+
+
+def accept(schema: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that the schema has. What else stands there, such as facts, is dropped.
+
+    Raises EvidenceRefused, whose message is about this node alone.
+    """
+    fields = {key: answer[key] for key in schemas.schema(schema)["properties"] if key in answer}
+    try:
+        schemas.validate(schema, fields, what="it")
+    except (schemas.Invalid, RecursionError) as error:
+        problem = one_line(str(error), 300)
+        raise EvidenceRefused(f"the node's {schema.replace('_', ' ')} is invalid: {problem}") from error
+    return fields

@@ -10,7 +10,7 @@ from ..core import units
 from ..core.escape import markdown as escaped
 from ..judge.analysis import fleet
 from ..judge.verdict import headline
-from ..records import lines as stage_lines
+from ..records import brief
 from . import not_tested, template
 from .page.causes import failures, warned_parts
 from .page.figures import judged_figures
@@ -97,11 +97,11 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
 def figure_lines(node: Mapping[str, Any]) -> list[str]:
     """One line for each of training, loading and inference that has its figures."""
     lines = []
-    for stage, parts in stage_lines.LINES.items():
+    for stage, parts in brief.LINES.items():
         metrics = node_metrics(node, stage)
         figures = {name: metrics[name]["value"] for _, name, _ in parts if name in metrics}
         speeds = [metrics[name] for name in SPEEDS if name in metrics]
         if figures:
-            line = stage_lines.stage_line(node["name"], stage, figures, None)
+            line = brief.stage_line(node["name"], stage, figures, None)
             lines.append(", ".join([line, *(units.human(metric["value"], metric["unit"]) for metric in speeds)]))
     return lines

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core import units
 from ..core.escape import one_line
-from ..judge.gpu_order import renumbered
+from ..judge.checks_without_criteria import renumbered
 
 #: Metric, labels and value.
 Sample = tuple[str, Mapping[str, str], float]

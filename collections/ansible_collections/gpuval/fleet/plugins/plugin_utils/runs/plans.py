@@ -11,7 +11,7 @@ from ...module_utils.hardware.pci import GPU_VENDORS
 from ..core import extensions
 from ..core.errors import GpuvalError, SettingError
 from ..core.text import meant
-from ..records import nonces
+from ..records import evidence
 from . import datasets, outputs
 
 #: What a declaration may leave out.
@@ -385,7 +385,7 @@ def build(
         "run_id": settings.run_id,
         "node": settings.node,
         "attempt": attempt,
-        "nonce": nonces.of_attempt(settings.nonce, attempt),
+        "nonce": evidence.of_attempt(settings.nonce, attempt),
         "created_at": settings.created_at,
         "deadline_seconds": settings.deadline_seconds,
         "heartbeat_seconds": settings.heartbeat_seconds,
@@ -404,7 +404,7 @@ def build(
 def for_attempt(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
     """The plan that runs only `names` once more, as `attempt`."""
     stages = [item for item in plan["stages"] if item["name"] in set(names)]
-    return {**plan, "attempt": attempt, "stages": stages, "nonce": nonces.of_attempt(plan.get("nonce", ""), attempt)}
+    return {**plan, "attempt": attempt, "stages": stages, "nonce": evidence.of_attempt(plan.get("nonce", ""), attempt)}
 
 
 def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:

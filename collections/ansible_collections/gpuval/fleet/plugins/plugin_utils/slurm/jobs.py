@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.escape import one_line
-from ..records import answers, launch_errors
+from ..records import evidence, launch_errors
 from ..records.evidence import EvidenceRefused
 from ..records.failure_classes import row_of
 from ..runs import plans
@@ -172,6 +172,6 @@ def _refusal(note: str) -> dict[str, Any]:
     """The launch that a job's note is about, as its node has written it there."""
     try:
         answer = {"directory": "", "launch": {"state": "refused", **json.loads(note)}}
-        return answers.accept("launch_answer", answer)["launch"]
+        return evidence.accept("launch_answer", answer)["launch"]
     except (ValueError, TypeError, EvidenceRefused):
         return {"state": "refused", "message": note}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of, table
-from ..records import lines as stage_lines
+from ..records.brief import stage_line
 from ..records.states import FINAL_STATES
 from ..runs.state import WORKING
 from ..watch.decisions import clock
@@ -214,7 +214,7 @@ def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
 
 def done_line(status: Status, node: str, stage: str) -> str:
     brief = status.known.briefs[node][stage]
-    return stage_lines.stage_line(node, stage, brief.figures, brief.duration_seconds)
+    return stage_line(node, stage, brief.figures, brief.duration_seconds)
 
 
 def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines: bool) -> list[str]:

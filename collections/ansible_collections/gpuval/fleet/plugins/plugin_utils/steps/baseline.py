@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..core.errors import SettingError
 from ..core.step_options import PathText
 from ..judge import baseline as baseline_file
-from ..judge import baseline_changes, make_baseline
+from ..judge import compare, make_baseline
 from ..runs import folder as run_folder
 from ..runs.action import RunAction, RunOptions
 
@@ -53,8 +53,8 @@ def _compare(options):
     if not (options.before and options.after):
         raise SettingError("two files are compared: give baseline_before and baseline_after")
     before, after = (baseline_file.read(Path(getattr(options, key))) for key in ("before", "after"))
-    changes = baseline_changes.diff(before, after)
-    lines = [f"from {before.title} to {after.title}:", *baseline_changes.lines(changes)]
+    changes = compare.diff(before, after)
+    lines = [f"from {before.title} to {after.title}:", *compare.lines(changes)]
     return {"changed": False, "lines": lines, "clear": sum(one.is_clear for one in changes)}
 
 
@@ -76,11 +76,9 @@ def _lines(document, path, into):
         lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
     if spreads:
         return [*lines, f"use them with gpuval_baseline={path}: such a run is PARTIAL, and cannot be {base['run_id']}"]
-    lines += baseline_changes.repeatability(document)
+    lines += compare.repeatability(document)
     earlier = into / baseline_file.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():
         lines.append(f"since version {document['version'] - 1}:")
-        lines += baseline_changes.lines(
-            baseline_changes.diff(baseline_file.read(earlier), baseline_file.Baseline.of(document))
-        )
+        lines += compare.lines(compare.diff(baseline_file.read(earlier), baseline_file.Baseline.of(document)))
     return lines

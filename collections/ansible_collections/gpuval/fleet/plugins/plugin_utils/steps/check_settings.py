@@ -22,7 +22,7 @@ from ..core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..core.paths import project_path
 from ..core.text import listed, meant, some_of
 from ..jobs import stages as job_stages
-from ..judge import actions, baseline, criteria, declared, ordered_nics, plausible, sku_catalogue, versions
+from ..judge import actions, baseline, criteria, declared, plausible, sku_catalogue
 from ..report import event, webhook
 from ..runs import datasets, endpoints, floors, folder, job_secrets, labels, node_ids, plans, settings
 from ..runs.action import RunAction
@@ -51,11 +51,11 @@ CHECKS = {
     "gpuval_labels": labels.declared,
     "gpuval_mounts": partial(declared.names, declared.MOUNTS),
     "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
-    "gpuval_nic_rate": ordered_nics.port_rate,
+    "gpuval_nic_rate": declared.port_rate,
     "gpuval_pods": pod_settings.parse,
     "gpuval_s3_endpoint": access.check_endpoint,
     "gpuval_services": partial(declared.names, declared.SERVICES),
-    "gpuval_versions": versions.declared,
+    "gpuval_versions": declared.parse_versions,
     "gpuval_webhook_key": event.check_key,
     "gpuval_webhook_url": webhook.check_url,
     "run_recurring_settings": settings.check_names,

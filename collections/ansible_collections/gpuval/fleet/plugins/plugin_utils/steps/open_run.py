@@ -22,7 +22,7 @@ from ..core.release import version
 from ..core.step_options import PathText, StoreOptions
 from ..gang import naming
 from ..gang.forming import LEAST
-from ..judge import baseline, criteria, declared, ordered_nics, setups, sku_catalogue, versions
+from ..judge import baseline, criteria, declared, setups, sku_catalogue
 from ..runs import applied_criteria, labels, node_ids, opening, origin, plans, shortened
 from ..runs import folder as run_folder
 from ..runs import state as run_state
@@ -248,9 +248,9 @@ def _expected(name, hostvars, stages, gang_stages, ids):
         expected["gang_stages"] = gang_stages
     try:
         given = {
-            "versions": versions.declared(hostvars.get("gpuval_versions")),
+            "versions": declared.parse_versions(hostvars.get("gpuval_versions")),
             "declared": declared.of_host(hostvars),
-            "nics": ordered_nics.ordered(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
+            "nics": declared.parse_nics(hostvars.get("gpuval_nic_count"), hostvars.get("gpuval_nic_rate")),
             "labels": labels.of_host(hostvars),
         }
     except SettingError as error:

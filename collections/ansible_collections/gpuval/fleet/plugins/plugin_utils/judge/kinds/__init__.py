@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from .against_baseline import AgainstBaseline
 from .base import CheckKind, JudgeContext
-from .limits import Equal, Max, Min, Within
+from .limits import Equal, Max, Min, TrendCheck, Within
 from .outlier import Outlier
 from .same import Same
-from .trend import TrendCheck
 
 __all__ = ["KINDS", "CheckKind", "JudgeContext"]
 

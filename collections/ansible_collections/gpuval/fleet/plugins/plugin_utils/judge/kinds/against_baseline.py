@@ -12,7 +12,7 @@ from .. import baseline as baselines
 from ..baseline import LEAST_NODES, Baseline
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
-from ..peer_samples import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
+from ..peer_groups import FINGERPRINT, figures_of, group_key, newest_revision, revision_words
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
 from .base import CheckKind, JudgeContext, Target, allowance, deviation_text, earlier_failures, without_too_little

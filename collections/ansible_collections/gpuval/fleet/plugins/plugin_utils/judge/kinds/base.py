@@ -26,9 +26,8 @@ from ..entries import (
     not_to_judge,
     with_gang,
 )
-from ..peer_groups import GroupKey, PeerHistory
-from ..peer_samples import PeerSample
-from ..populations import Tails
+from ..peer_groups import GroupKey, PeerHistory, PeerSample
+from ..peer_statistics import Tails
 from ..subject import Subject
 
 #: A number, or the text of a fingerprint; None where the kind needs none.

@@ -25,10 +25,36 @@ from ...core.text import some_of
 from ...records.documents import Record
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
-from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, ratios_of
-from ..peer_samples import PeerSample, earlier_figures, figures_of, sample_of
-from ..peer_statistics import FEW_PARTS, FEW_TO_LEAVE_OUT, KNOWN, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
-from ..populations import CERTAIN, Tails, deviation_of, doubtful_limit, normal_limit, shared
+from ..peer_groups import (
+    ALL_PARTS,
+    GroupKey,
+    PeerGroup,
+    PeerHistory,
+    PeerSample,
+    earlier_figures,
+    figures_of,
+    least_margin,
+    levels_of,
+    modes_of,
+    ratios_of,
+    sample_of,
+)
+from ..peer_statistics import (
+    CERTAIN,
+    FEW_PARTS,
+    FEW_TO_LEAVE_OUT,
+    KNOWN,
+    MEDIAN_ERROR,
+    MIN_PARTS,
+    Peers,
+    Tails,
+    deviation_of,
+    doubtful_limit,
+    majority,
+    normal_limit,
+    shared,
+    widened,
+)
 from ..subject import Subject
 from .base import JudgeContext, deviation_text, earlier_failures, without_too_little
 

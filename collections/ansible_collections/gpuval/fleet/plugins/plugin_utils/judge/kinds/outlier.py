@@ -10,7 +10,7 @@ from ...records.documents import NodeMetric, Record
 from .. import peer_statistics
 from ..check import Check
 from ..entries import Entry, PartResult
-from ..peer_samples import too_few_parts
+from ..peer_groups import too_few_parts
 from ..peer_statistics import Peers
 from ..subject import Subject
 from . import fleet_outliers

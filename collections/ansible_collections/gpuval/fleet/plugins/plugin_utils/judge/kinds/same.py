@@ -17,11 +17,11 @@ from ...records import environment
 from ...records.documents import Record
 from ...records.states import UNFINISHED
 from ..check import Check
+from ..declared import part_of
 from ..entries import Entry, entry_of, no_record, not_applicable
 from ..peer_groups import GroupKey
 from ..peer_statistics import majority
 from ..subject import Subject
-from ..versions import part_of
 from .base import CheckKind, JudgeContext, Target
 
 NOT_REPORTED = "not reported"
